@@ -1,10 +1,11 @@
 """isosim: calibrated sentence similarity as a REST microservice."""
 
-CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.md says when it is raised
+CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.md says which changes raise it
 
 
 def __getattr__(name: str) -> str:
-    """Reads `__version__` on first use: the package's metadata takes 30 ms, and most commands do not need it."""
+    """Reads `__version__` only when it is used: reading the package's metadata takes 30 ms, and most commands do not
+    need it."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ import typer.main
 
 from service.commands.terminal import EPILOG, ReaderLeft, ended
 
-COMMANDS = {  # name: module and function, and its help in the list of commands
+COMMANDS = {  # name: (module and function, line in the list of commands)
     "serve": ("commands.serving:serve", "Run the API."),
     "worker": ("commands.serving:worker", "Run calibrations that the API queues in Redis."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),
@@ -48,7 +48,7 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # typer would report it as an error
+        except BrokenPipeError:  # typer would report a closed pipe as an error
             raise ReaderLeft from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -97,7 +97,7 @@ def options(
 
 
 def placeholder() -> None:
-    """Stands for a command until it is called."""
+    """Takes a command's place in the list of commands until the command is called and imported."""
 
 
 for name, (_, summary) in COMMANDS.items():
@@ -105,7 +105,7 @@ for name, (_, summary) in COMMANDS.items():
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):  # output is UTF-8, whatever the locale
+    for stream in (sys.stdout, sys.stderr):  # the output is UTF-8 in every locale
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     logging.basicConfig(level="WARNING", format="%(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,5 @@
-"""All settings, read once by the composition roots from `ISOSIM_*`; no other module looks at the environment."""
+"""All settings. The entry points read them once, from the environment variables `ISOSIM_*`; no other module reads the
+environment."""
 
 import os
 import re
@@ -22,13 +23,13 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
-SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters, because C: is a drive
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded, or the password given in ISOSIM_REDIS_PASSWORD"
 )
 
-DEPRECATED = {  # settings that the next release but one lacks, each with what holds then
+DEPRECATED = {  # settings that the release after the next will ignore: name -> the value that applies then
     "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; 64 texts on a CPU and 256 on a GPU stay the limit",
     "header_timeout": "it will be 10 s",
     "min_transfer_rate": "it will be 8,000 bytes/s",
@@ -45,11 +46,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"  # address to bind; any but loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix
-    jobs_folder: Path | None = None  # folder of jobs and posted text; unset: model_store; required for s3 without Redis
+    jobs_folder: Path | None = None  # folder of jobs and posted text; unset: model_store; needed for s3 without Redis
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
-    next_encoder: str | None = None  # served beside `encoder` while domains move (docs/how-to/migrate-encoder.md)
-    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0 or rediss:// (TLS); unset: one API process
-    redis_password: SecretStr | None = None  # unencoded, for secrets that hold it alone; in redis_url percent-encode it
+    next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/migrate-encoder.md)
+    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS); unset: one API process
+    redis_password: SecretStr | None = None  # Redis's password, not percent-encoded, unlike one inside redis_url
     redis_ca_file: FilePath | None = None  # PEM file to verify Redis's certificate (rediss://); unset: the system's
 
     # Who
@@ -59,19 +60,19 @@ class Settings(BaseSettings):
 
     # Engine
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
-    runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core up to 8; one on a GPU
+    runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core, at most 8; one on a GPU
     threads: NonNegativeInt = 0  # threads of each run; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a lone small batch runs on all cores, a fifth faster; keeps the weights in memory twice
+    alone: bool = True  # CPU: a small batch without others uses all cores, a fifth faster; weights in memory twice
     gpu_memory_bytes: NonNegativeInt = 0  # most bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
-    probe: Literal["request", "interval"] = "request"  # remote encoder: known text in each request, or one a minute
+    probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # most texts that a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # s of expected wait; beyond it: 429, unless 64 pairs or 16 like theirs wait
+    max_wait: PositiveFloat = 0.3  # s; a longer expected wait gets 429, but 64 pairs, or 16 like requests, may queue
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # most bytes of loaded calibrations; 0: what the memory limit leaves, else 1 GiB
+    resident_bytes: NonNegativeInt = 0  # most bytes of loaded calibrations; 0: from the memory limit; 1 GiB without one
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache
@@ -86,27 +87,27 @@ class Settings(BaseSettings):
     allow_token_ids: bool = False  # accept token ids in /v1/embeddings; they must be of this encoder's vocabulary
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # the same for posted vectors; each waiting job keeps its own on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # each takes dim × 4 bytes of the worker's memory
+    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of posted vectors; waiting jobs keep theirs on disk
+    max_calibration_sentences: PositiveInt = 1_000_000  # most sentences; each takes dim × 4 bytes of worker memory
     request_timeout: PositiveFloat = 120.0  # s of a scoring request; a longer one gets 503 and its work is cancelled
     header_timeout: PositiveFloat = 10.0  # s from the start of a connection or request to the end of its headers
     body_timeout: PositiveFloat = 20.0  # s for a body, plus 1 s for each min_transfer_rate bytes of it
-    min_transfer_rate: PositiveInt = 8_000  # bytes/s that a client must at least send or read
-    keep_alive: PositiveInt = 75  # s that an idle connection stays open; longer than a load balancer's, often 60
-    max_connections: PositiveInt = 4096  # at the limit a new connection replaces the longest idle one; none idle: 503
+    min_transfer_rate: PositiveInt = 8_000  # least bytes/s at which a client must send its body and read its answer
+    keep_alive: PositiveInt = 75  # s that an idle connection stays open; more than a load balancer's time, often 60
+    max_connections: PositiveInt = 4096  # at the limit a new one replaces the one idle longest; 503 if none is idle
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
     keep_interrupted: PositiveInt = 24 * 3600  # s that an interrupted job keeps its text for a retry; then it fails
     keep_jobs: PositiveInt = 1000  # records of ended jobs that are kept
-    max_queued_jobs: PositiveInt = 100  # waiting jobs; each keeps its text on disk
+    max_queued_jobs: PositiveInt = 100  # most waiting jobs; each keeps its text on disk
     job_timeout: PositiveInt = 4 * 3600  # s; a job that takes longer is stopped
     worker_threads: PositiveInt = 1  # threads of a calibration
     poll_seconds: PositiveFloat = 0.5  # s between reads of the store for new champions
 
     # Process
-    drain_delay: NonNegativeFloat = 0.0  # s after SIGTERM in which it is not ready but serves, so that balancers notice
-    drain_seconds: PositiveFloat = 10.0  # s after that for requests in flight to finish
+    drain_delay: NonNegativeFloat = 0.0  # s after SIGTERM of serving as not ready, so that load balancers notice
+    drain_seconds: PositiveFloat = 10.0  # s after drain_delay in which requests in flight may finish
 
     # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
@@ -145,21 +146,21 @@ class Settings(BaseSettings):
     def _has_something_to_verify(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         url: SecretStr | None = info.data.get("redis_url")
         if value is not None and (url is None or not url.get_secret_value().startswith("rediss://")):
-            raise ValueError("only an address that begins with rediss:// is verified")
+            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, as only TLS has certificates")
         return value
 
     @field_validator("model_store")
     @classmethod
     def _is_a_folder_or_a_bucket(cls, value: Path) -> Path:
-        """Refuses URL schemes other than s3; pathlib writes s3://bucket/prefix as s3:/bucket/prefix."""
+        """Refuses URL schemes other than s3. pathlib turns s3://bucket/prefix into s3:/bucket/prefix."""
         scheme = value.parts[0] if value.parts else ""
         if SCHEME.fullmatch(scheme) and scheme != "s3:":
-            raise ValueError(f"{scheme}// is not known: a folder, or s3://bucket/prefix")
+            raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix")
         return value
 
     @property
     def jobs_root(self) -> Path:
-        """The folder or bucket that holds `jobs/`."""
+        """The folder or bucket that contains `jobs/`."""
         return self.jobs_folder or self.model_store
 
     @property
@@ -179,16 +180,16 @@ class Settings(BaseSettings):
 
 
 def otel_endpoint() -> bool:
-    """Whether OpenTelemetry's own variables, which its SDK reads itself, name a collector for traces."""
+    """Whether OpenTelemetry's own variables name a collector for traces. Its SDK reads them, not `Settings`."""
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     return not off and any(os.environ.get(name) for name in names)
 
 
 def unread(names: Iterable[str]) -> dict[str, str | None]:
-    """Variables named `ISOSIM_*` that are not settings, each with the setting that it resembles or None.
+    """Variables named `ISOSIM_*` that are not settings, each with the setting that it resembles, or None.
 
-    pydantic-settings ignores them silently, so that a misspelt setting keeps its default.
+    pydantic-settings ignores such variables silently: a misspelt setting would keep its default unnoticed.
     """
     prefix = Settings.model_config["env_prefix"]
     known = [prefix + field.upper() for field in Settings.model_fields]
@@ -197,7 +198,7 @@ def unread(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def deprecated(names: Iterable[str]) -> dict[str, str]:
-    """Variables of `DEPRECATED` settings, each with a sentence for the operator."""
+    """Variables of `DEPRECATED` settings, each with a warning for the operator."""
     prefix = Settings.model_config["env_prefix"]
     found = {name: DEPRECATED.get(name.upper().removeprefix(prefix).lower()) for name in sorted(names)}
     return {name: f"{name} is deprecated and will be ignored: {then}" for name, then in found.items() if then}

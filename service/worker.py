@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # s
-DISTANT_HEARTBEAT = 5.0  # s, for object storage, which charges for each write
-WATCHED = 5  # heartbeats to wait for a sign of life before an attempt counts as dead
-NICENESS = 19
+DISTANT_HEARTBEAT = 5.0  # s; longer in object storage, which charges for each write
+WATCHED = 5  # an attempt counts as dead if it writes no heartbeat for this many of its intervals
+NICENESS = 19  # the lowest priority
 PATIENCE = 600.0  # s that a worker waits for object storage to answer again
-AGAIN = 3  # further attempts by the same worker after such a wait
+AGAIN = 3  # most attempts that a worker adds after a failure of object storage
 
 
 def heartbeat(jobs: JobStore) -> float:
@@ -43,7 +43,7 @@ def heartbeat(jobs: JobStore) -> float:
 
 
 class Reporter:
-    """Writes a running job's progress and heartbeat; notices that the job was cancelled."""
+    """Writes a running job's progress and heartbeat, and notices if the job is cancelled."""
 
     def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
         self.jobs, self.job, self.on_stage = jobs, job, on_stage
@@ -57,7 +57,7 @@ class Reporter:
         """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job has been cancelled or replaced."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
-        with self._lock:  # the heartbeat's thread replaces it too
+        with self._lock:  # the heartbeat's thread also replaces `self.job`
             fresh = stage != self.job.stage
             self.job = replace(self.job, stage=stage, progress=progress)
         if fresh:
@@ -66,11 +66,11 @@ class Reporter:
             self.try_to_beat()
 
     def try_to_beat(self) -> None:
-        """Sends a heartbeat. A failing store stops neither heartbeats nor fit, and is logged once until it recovers."""
+        """Writes a heartbeat. If the store fails, the job and its heartbeats go on, and the failure is logged once."""
         try:
             self.beat()
         except (OSError, IsosimError):
-            self._written = time.monotonic()  # progress tries again after the same pause as otherwise
+            self._written = time.monotonic()  # so that progress is written again only after the usual pause
             if not self._failing:
                 log.exception("the heartbeat of job %s cannot be written; the job goes on", self.job.id)
             self._failing = True
@@ -81,7 +81,7 @@ class Reporter:
 
     def beat(self) -> None:
         with self._lock:
-            # `jobs.beat` refuses if another attempt owns the record now, so that an orphan does not overwrite it.
+            # `jobs.beat` writes nothing if another attempt of the job has taken over the record.
             job = replace(self.job, heartbeat=time.time())
             if not self.jobs.beat(job):
                 self._cancelled = True
@@ -95,14 +95,14 @@ class Reporter:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Sends heartbeats from a thread during long steps; exits the process if its parent is gone."""
+        """Writes heartbeats from a thread during long steps. Exits the process if its parent process has died."""
         ended = threading.Event()
         parent = os.getppid()
 
         def run() -> None:
             while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
-                    os._exit(1)  # orphaned: no process would stop or count this job
+                    os._exit(1)  # without its parent, no process would stop this job or count it
                 self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -117,7 +117,7 @@ class Reporter:
 def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: int | None = None) -> Job:
     """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
-    `handed` and `dead` are those of `JobStore.begin`.
+    `handed` and `dead` are the arguments of `JobStore.begin`.
 
     Raises:
         JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
@@ -131,13 +131,13 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         for _ in range(AGAIN):
             if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
                 break
-            jobs.requeue(job_id)  # object storage recovers by itself; a full disk does not
+            jobs.requeue(job_id)  # only for object storage, which recovers by itself, unlike a full disk
             watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
 
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
-    """The domain's champion; None if there is none or it cannot be read: publishing will report that error."""
+    """The domain's champion; None if there is none, or if it cannot be read, which publishing will report."""
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
     return None
@@ -151,7 +151,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if done is not None:
             return done
         result = fit(settings, jobs, domains, reporter)
-        # After `decide` the job can no longer be cancelled; before it, nothing is published.
+        # Nothing is published before `decide`; afterwards the job can no longer be cancelled.
         if not reporter.still_mine() or not jobs.decide(begun.id, reporter.job.attempt):
             raise JobCancelled(f"job {begun.id} was cancelled")
     except JobCancelled:
@@ -163,7 +163,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if jobs.decided(begun.id):
             raise JobCancelled(f"job {begun.id} was cancelled") from error
         return put_off(jobs, reporter.job, error)
-    except Exception as error:  # job boundary: any error fails the job, whose record tells the caller the reason
+    except Exception as error:  # job boundary: after any error, the job's record tells the caller the reason
         log.exception("job %s failed", begun.id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     done = publish_result(jobs, domains, reporter.job, result)
@@ -173,14 +173,14 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
 
 
 def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
-    """Fits the calibration to the job's text; publishes nothing."""
+    """Fits the calibration to the job's text, but does not publish it."""
     job = reporter.job
     if not jobs.has_text(job.id):
         raise Unavailable("the posted text is gone; post it again")
     domains.check_generation(job.request.domain, job.request.generation)
     with reporter.beating():
-        # Imported here, so that only the child process loads torch; and inside `beating`, because on a busy machine
-        # the import takes longer than a job may go without a heartbeat.
+        # Imported here, so that only the child process loads torch; and inside `beating`, because on a busy machine the
+        # import takes longer than a job may be without a heartbeat.
         from service.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
@@ -196,11 +196,11 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
-    """Publishes the version and ends the job; a failure is recorded in the job."""
+    """Publishes the version and ends the job. If publishing fails, the job fails."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
-    except JobCancelled:  # another attempt publishes
+    except JobCancelled:  # another attempt of the job publishes instead
         raise
     except IsosimError as error:
         log.exception("job %s could not publish", job.id)
@@ -211,16 +211,17 @@ def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Resu
 
 
 def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, promoted: bool) -> Job:
-    """Ends the job as succeeded; a notice about labels in the report is added to the job's notices."""
+    """Ends the job as succeeded. If the report has a notice about labels, it is added to the job's notices."""
     labels = report.get("labels") or {}
     notices = [*job.notices, labels["notice"]] if "notice" in labels else job.notices
     return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report, notices=notices)
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """Ends a job whose earlier attempt published its version but died before recording that; else returns None.
+    """Ends a job whose earlier attempt published its version but died before it recorded this; otherwise returns None.
 
-    A version that was not yet promoted is deleted and made again, so that it can still be promoted.
+    If that version is not promoted yet, it is deleted and None is returned: this attempt makes it again, and may
+    promote it.
     """
     if job.attempt == 1:
         return None
@@ -234,7 +235,7 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
     if not promoted and jobs.has_text(job.id):
         try:
             domains.delete(domain, version)
-        except Conflict:  # the earlier attempt is alive and has promoted it
+        except Conflict:  # the earlier attempt is still alive and has just promoted the version
             promoted = True
         else:
             return None
@@ -245,7 +246,8 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
 
 def wait_for_storage(domains: DomainStore) -> None:
-    """Waits up to PATIENCE until object storage answers again. Does not wait for a folder, whose disk is full."""
+    """Waits up to PATIENCE seconds until object storage answers again. Does not wait for a folder: its disk is full,
+    which waiting does not change."""
     deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -255,13 +257,14 @@ def wait_for_storage(domains: DomainStore) -> None:
 
 
 def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
-    """Interrupts the job after a storage failure, which may be temporary: its text is kept for another attempt."""
+    """Interrupts the job after a storage failure. The job's text is kept for another attempt, as the failure may be
+    temporary."""
     log.error("job %s is interrupted, because storage failed: %s", job.id, error)
     return jobs.interrupt(job.id, f"storage failed ({error.strerror or error})", job.attempt)
 
 
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
-    """Deletes old versions and job records; a failure is only logged, because the job has succeeded."""
+    """Deletes old versions and job records. A failure to do so is only logged, because the job has succeeded."""
     try:
         domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
         jobs.forget(settings.keep_jobs)
@@ -270,7 +273,8 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
 
 
 def step_back() -> None:
-    """Gives scoring priority over calibrations: idle scheduling class if the system has one, else lowest niceness."""
+    """Lowers this process's priority, so that scoring goes before calibrations: idle scheduling class if the system has
+    one, otherwise the highest niceness."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError, AttributeError):  # not Linux, or not permitted
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -283,15 +287,16 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 
 
 def run_queued(job_id: str) -> str:
-    """Entry point for RQ. It also returns normally for failed jobs, so that RQ retries only killed ones."""
-    # Imported here: children of the API do not need RQ.
+    """Entry point for RQ. Returns normally also after a failed job, so that RQ retries only jobs that were killed."""
+    # Imported here, because child processes of the API do not need RQ.
     from service.adapters.jobs.queue import Delivery  # noqa: PLC0415
 
     settings = Settings()
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        if delivery.repeated:  # RQ has lost track of this delivery's first attempt, which may still run
+        # RQ hands the job over again after it has lost track of the first attempt, which may still run.
+        if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
         return run_job(settings, job_id, delivery.handed, dead).status.value
@@ -302,7 +307,7 @@ def run_queued(job_id: str) -> str:
 
 def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     """Runs an RQ worker until it is told to stop."""
-    from redis import Redis  # noqa: PLC0415 - children of the API do not need it
+    from redis import Redis  # noqa: PLC0415 - child processes of the API do not need it
 
     from service.adapters.jobs.queue import work  # noqa: PLC0415
 
@@ -313,7 +318,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 
 def lost(jobs: JobStore, job_id: str) -> None:
-    """Interrupts a job whose child process was killed; RQ does not retry it by itself."""
+    """Interrupts a job whose child process was killed, because RQ itself does not retry it."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 
@@ -338,7 +343,7 @@ class JobObservation:
 
 @contextmanager
 def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[JobObservation]:
-    """Logs the start and end of a job; log lines in between carry its id."""
+    """Logs the start and end of a job. All log lines in between contain the job's id."""
     posted = jobs.read(job_id)
     request = posted.request
     what: dict[str, str | int | float | bool] = {
@@ -377,8 +382,8 @@ def tell(watched: JobObservation, status: Status, seconds: float) -> None:
 
 def main() -> None:
     """Runs one job as a child process of the API: `python -m service.worker JOB`."""
-    with contextlib.suppress(PermissionError):  # raised for a session leader, which leads its group already
-        os.setpgid(0, 0)  # own process group, so that the API can stop the child with all its children
+    with contextlib.suppress(PermissionError):  # raised for a session leader, which already has its own group
+        os.setpgid(0, 0)  # its own process group, so that the API can stop this process with all its children
     settings = Settings()
     logs.configure(settings.log_level, settings.log_format)
     step_back()

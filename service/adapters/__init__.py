@@ -1,1 +1,1 @@
-"""Everything outside the process: stores, encoders, Redis, jobs. Knows neither HTTP nor settings."""
+"""Access to everything outside the process: stores, encoders, Redis, jobs. Imports neither HTTP code nor settings."""

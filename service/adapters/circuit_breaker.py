@@ -3,18 +3,19 @@
 import time
 from collections.abc import Callable
 
-FAILURES = 3  # in a row before the circuit opens
-PAUSE = 2.0  # s of an open circuit before one request tries again
+FAILURES = 3  # failures in a row that open the circuit
+PAUSE = 2.0  # s that the circuit stays open before one request tries again
 
 
 class CircuitBreaker:
-    """Opens after `failures` failures in a row. After `pause` seconds it allows one attempt, which decides."""
+    """Refuses calls (the circuit opens) after `failures` failures in a row. After `pause` seconds it allows one
+    attempt: if that succeeds, all calls are allowed again (the circuit closes)."""
 
     def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
         self.limit, self.pause, self.clock = failures, pause, clock
         self.failures = 0
         self.closed_at = 0.0
-        self.met = False  # one call has succeeded
+        self.met = False  # whether a call has ever succeeded
 
     @property
     def closed(self) -> bool:
@@ -29,7 +30,7 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        self.closed_at = self.clock() + self.pause  # this attempt decides; others wait
+        self.closed_at = self.clock() + self.pause  # others are refused during this attempt
         return True
 
     def succeeded(self) -> None:

@@ -18,8 +18,9 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5  # between looks at the file; a removed key is accepted this long at most, plus the time of reading
-UNSETTLED = 2.0  # s: a file changed within this time is read again, since a second change may have the same timestamp
+LOOK_SECONDS = 0.5  # s between checks of the file; for so long, plus the reading time, a removed key is still accepted
+# s: a file that changed within this time is read again, because a second change may have the same timestamp.
+UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
 
@@ -27,14 +28,15 @@ Stamp = tuple[int, int, int, int, int]
 
 
 class KeyFile:
-    """The grants of the keys in a file. While the file is broken, the last valid grants stay in force.
+    """The keys of a file, each with its grant (what it may do). While the file is invalid, the last valid grants stay
+    in force.
 
-    Kubernetes replaces a secret by a symbolic link to another folder, whose files may be older than the previous ones.
-    Therefore any difference of device, inode, size or times counts as a change.
+    Kubernetes updates a secret by pointing a symbolic link to another folder, whose files may be older than the
+    previous ones. Therefore any difference of device, inode, size or times counts as a change.
 
     Raises:
         OSError: the file cannot be read at the start.
-        ValueError: it is invalid at the start; the message names the line.
+        ValueError: the file is invalid at the start; the message names the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +57,7 @@ class KeyFile:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LOOK_SECONDS)  # a daemon thread: if the disk hangs, the process can still end
+            self._thread.join(LOOK_SECONDS)  # if the disk hangs, the process can still end: it is a daemon thread
 
     @property
     def count(self) -> int:
@@ -68,7 +70,7 @@ class KeyFile:
 
     @property
     def valid(self) -> bool:
-        """False while the file is broken or missing, and the keys read before stay in force."""
+        """False while the file is invalid or missing; the keys read before then stay in force."""
         return not self._trouble
 
     def find(self, key: str) -> Grant | None:
@@ -86,7 +88,7 @@ class KeyFile:
         """Reads the file again if it has changed."""
         try:
             self._read()
-        except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError; its message would show the bytes
+        except (OSError, ValueError) as error:  # ValueError includes UnicodeDecodeError
             trouble = describe(error, self.path)
             if trouble != self._trouble:
                 log.error("the API keys read before stay in force: %s", trouble)
@@ -122,7 +124,8 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in a text, by `place` of the key's digest. Raises ValueError, which names the line, not its text."""
+    """The grants in a text, each under `place` of the key's digest. Raises ValueError, which names the invalid line but
+    does not quote it."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
@@ -137,13 +140,13 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         if place(digest) in grants:
-            raise ValueError(f"{path}, line {number}: this key stands in the file twice")
+            raise ValueError(f"{path}, line {number}: this key is in the file twice")
         grants[place(digest)] = grant
     return grants
 
 
 class Keys:
-    """The keys of a file. Without a file every caller may do everything, and the server binds loopback only.
+    """The keys of a file. Without a file, every caller may do everything, and the server listens only on loopback.
 
     Raises:
         OSError, ValueError: the file cannot be read or is invalid; the message names the line.
@@ -154,7 +157,7 @@ class Keys:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator["Keys"]:
-        """The keys, re-read whenever their file changes."""
+        """Yields the keys, which are read again whenever their file changes."""
         with self.file or contextlib.nullcontext():
             yield self
 
@@ -167,7 +170,8 @@ class Keys:
         return self.file is None or self.file.valid
 
     def identify(self, authorization: str | None) -> Grant:
-        """The grant of the key in the header. Raises Unauthorized."""
+        """The grant of the key in the header `Authorization`. Raises Unauthorized if there is no key or an unknown
+        one."""
         if self.file is None:
             return ANYBODY
         kind, _, key = (authorization or "").partition(" ")

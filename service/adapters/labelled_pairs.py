@@ -13,7 +13,8 @@ from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
 
-LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)  # `sentences` counts rows; cells have no limit
+# At most 1,000,000 rows; no limit for the characters of a cell.
+LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Pairs:
 
 
 def labelled_pairs(path: Path) -> list[LabelledPair]:
-    """Reads a table of labels and sentences, in any format (`core/jobs/labels.py` says how its columns are found).
+    """Reads a table of labels and sentences in any format; `core/jobs/labels.py` finds its columns.
 
     Raises:
         EmptyInput: the file has no rows.
@@ -44,7 +45,8 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[Labe
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The pairs of an evaluation set as columns, read in this process; in a `.tsv`, quotation marks are text."""
+    """The pairs of an evaluation set as columns, read in this process. Quotation marks in a `.tsv` are part of the
+    text."""
     left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 

@@ -13,7 +13,7 @@ from service.adapters.storage.artifacts import MANIFEST, building, locked, read_
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
 
-LEFTOVER = 24 * 3600.0  # s after which an incomplete copy counts as abandoned by a killed process
+LEFTOVER = 24 * 3600.0  # s after which an incomplete copy counts as left by a killed process
 
 
 FailureHandler = Callable[[Exception], None]
@@ -26,8 +26,8 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
     the same store at once, and any of them may be killed.
 
     Args:
-        failed: called with the error of every part that fails, and the rest continues; without it, the first error is
-            raised.
+        failed: called with the error of every part that fails; the other parts are still copied. Without it, the first
+            error is raised.
 
     Returns:
         The encoders that were copied.

@@ -11,12 +11,12 @@ from typing import BinaryIO
 from service.core.errors import EmptyInput, InvalidInput
 
 STDIN = Path("-")
-READ = 64 * 1024  # bytes of a read, at most; reading a pipe returns what is available
+READ = 64 * 1024  # most bytes of one read; reading a pipe returns what is available
 
 
 @dataclass
 class TextLines:
-    """A text that is being read. `share` is the part read so far, None if the text's length is unknown."""
+    """A text that is being read. `share` is the share of its bytes read so far, None if its length is unknown."""
 
     name: str
     file: BinaryIO
@@ -30,7 +30,7 @@ class TextLines:
         return min(1.0, self.seen / self.size) if self.size else None
 
     def blocks(self) -> Iterator[list[str]]:
-        """The lines in order, in lists of those that one read has completed.
+        """Yields the lines in order. Each list has the lines that one read has completed.
 
         Raises:
             InvalidInput: a line is not UTF-8, or too long.
@@ -63,7 +63,8 @@ class TextLines:
 
 @contextmanager
 def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
-    """Opens a file, or standard input for `-`. Unbuffered, so that a typed or slowly piped line is available at once.
+    """Opens a file, or standard input for `-`, without a buffer, so that a typed or slowly piped line is available at
+    once.
 
     Raises:
         OSError: the file cannot be opened.
@@ -91,7 +92,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_text(path: Path) -> list[str]:
-    """Sentences for a calibration: one per line, or two per line `score<TAB>sentence1<TAB>sentence2`."""
+    """Sentences for a calibration: one in each line, or two if all lines are `score<TAB>sentence1<TAB>sentence2`."""
     lines = [line for line in read_lines(path) if line.strip()]
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
@@ -109,7 +110,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Cells of each row that is not blank, with the number of its first line.
 
-    A file named `.csv` has commas and quotes (RFC 4180); others have tabs, as the STS sets do.
+    A `.csv` file has commas and quotes (RFC 4180); other files have tabs, like those of the STS sets.
 
     Raises:
         InvalidInput: the file is not valid CSV, or not UTF-8.
@@ -120,7 +121,8 @@ def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their first line; a row has several lines if a quoted cell contains line breaks."""
+    """Rows of a CSV file, each with the number of its first line. A row with a line break in a quoted cell has several
+    lines."""
     ended = 0
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
     try:
@@ -129,4 +131,4 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             if any(cell.strip() for cell in cells):
                 yield begun, cells
     except csv.Error as error:
-        raise InvalidInput(f"{path}, line {ended + 1}: no CSV ({error})") from None
+        raise InvalidInput(f"{path}, line {ended + 1}: not valid CSV ({error})") from None

@@ -1,1 +1,1 @@
-"""The commands of `isosim`; `service.cli` lists them."""
+"""The commands of `isosim`, one module for each; `service.cli` registers them."""

@@ -167,7 +167,7 @@ def calibrate(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to a sample of a corpus that is too large for one worker; embeds it in parallel."""
+    """Fit a calibration to a sample of a corpus that is too large for one worker; embeds the sample in parallel."""
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
@@ -236,7 +236,8 @@ def pairs(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find near-duplicates: pairs of rows that match at a false-match rate, each once, with similarity and percentile.
+    """Find near-duplicates: pairs of rows that match at a false-match rate. Each pair is written once, with similarity
+    and percentile.
 
     Rows are numbered from 0 over the whole input. The cluster computes the vectors; the search runs on this machine.
     """
@@ -268,7 +269,8 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    share = advice.facts.get("recall")  # of the threshold, among duplicates like the labelled ones; not of the index
+    # Share of the duplicates that reach the threshold, if they are like the labelled ones; not the index's recall.
+    share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
     if as_json:
@@ -292,7 +294,7 @@ def pairs(
                 "ones".format(share, *advice.facts["recall_interval"])
             )
     else:
-        print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
+        print(f"  {result.expected_false:,.0f} of them are expected by chance, if all rows are unrelated")
     if result.clusters is not None:
         print(f"  {result.clusters:,} clusters of connected rows: clusters.{write}")
 
@@ -350,9 +352,9 @@ def search_of(recall: dict[str, Any] | None) -> str:
     """Describes the search of pairs: exact, or the index and its measured recall."""
     if recall is None:
         return "exact search"
-    looked = f"{recall['looked_at']} of {recall['cells']} cells a row"
+    looked = f"each row searched {recall['looked_at']} of the index's {recall['cells']} clusters"
     if recall["found"] is None:
-        return f"{looked}, recall unknown: {recall['asked']:,} rows that were looked at whole are in no pair"
+        return f"{looked}, recall unknown: an exact search found no pair for {recall['asked']:,} rows"
     return f"{looked}, recall {recall['found']:.4f} of the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
 
 
@@ -366,7 +368,7 @@ def line_of(facts: dict[str, Any], name: str) -> str:
     there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
     there = f"{there}, {name}"
     if not facts["computed"]:
-        return f"{there}; all were there already"
+        return f"{there}; all existed already"
     return (
         f"{there}; {facts['computed']:,} rows in {facts['seconds']:,.1f} s, {facts['rate']:,.0f} rows/s, "
         f"{facts['sentences'] / facts['seconds']:,.0f} sentences/s on {facts['engines']} engines"

@@ -113,7 +113,7 @@ def calibrate(
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """A file of vectors; None if the file holds text, by its name and the type of the column."""
+    """A file of vectors; None if the file holds text. The file's name and the column's type decide."""
     kind = file.suffix.lower()
     if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
@@ -124,7 +124,7 @@ def vector_file(file: Path, column: str | None, text_column: str | None) -> Vect
     if kind == ".npy" and column is not None:
         raise typer.BadParameter("a .npy has no columns", param_hint="--column")
     if text_column is not None:
-        raise typer.BadParameter("belongs to vectors in a .parquet file", param_hint="--text-column")
+        raise typer.BadParameter("applies only to vectors in a .parquet file", param_hint="--text-column")
     return NpyFile(file) if kind == ".npy" else None
 
 
@@ -156,7 +156,7 @@ def label(
 def check_choices(**given: tuple[str, Sequence[str]]) -> None:
     for name, (value, known) in given.items():
         if value not in known:
-            raise typer.BadParameter(f"{value!r}; there are {', '.join(known)}", param_hint=f"--{name}")
+            raise typer.BadParameter(f"{value!r}; it must be one of {', '.join(known)}", param_hint=f"--{name}")
 
 
 def fit_here(
@@ -219,7 +219,8 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput for text if the encoder's users bring vectors, and for vectors if it computes its own."""
+    """Raises InvalidInput for text if users bring the encoder's vectors, and for vectors if the encoder computes them
+    itself."""
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
             f"encoder {artifact.id} computes no vectors, you bring them: give a .npy, or a .parquet with --column"
@@ -264,20 +265,22 @@ def threshold(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits; save the target,
-    or convert a threshold to another encoder."""
+    """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
+    save this target; with --to, convert a threshold to another encoder instead."""
     if save is not None and (raw or table or any(one is not None for one in (unit, to))):
-        raise typer.BadParameter("goes with --fmr, --precision or --false-hit-rate alone", param_hint="--save")
+        raise typer.BadParameter(
+            "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
+        )
     if to is not None:
         if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
-            raise typer.BadParameter("stands alone, or with --similarity", param_hint="--to")
+            raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
         carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
         return
     if similarity is not None:
-        raise typer.BadParameter("needs --to, the encoder it is carried over to", param_hint="--similarity")
+        raise typer.BadParameter("needs --to, the encoder to convert the threshold to", param_hint="--similarity")
     if table:
         if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
-            raise typer.BadParameter("stands alone, or with --gallery", param_hint="--table")
+            raise typer.BadParameter("may be combined only with --gallery", param_hint="--table")
         print_table(stored(model_store=model_store, encoder=encoder), domain, gallery or GALLERY, as_json=as_json)
         return
     if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
@@ -349,7 +352,8 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
-    """A vector database's unit. Raises InvalidInput if it does not determine the encoder's cosines."""
+    """The distance that a vector database computes, checked. Raises InvalidInput if it is unknown, or if the cosine
+    cannot be computed from it because the encoder's vectors do not have length 1."""
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
@@ -393,11 +397,11 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
 
 
 def carry_over(settings: Settings, domain: str, to: str, similarity: float | None, *, raw: bool, as_json: bool) -> None:
-    """Prints the new encoder's equivalent of a threshold, or a table at the usual false-match rates.
+    """Prints the new encoder's equivalent of a threshold, or a table of equivalents at the usual false-match rates.
 
     Raises:
-        NotFound: the domain has no champion, or no such version, for one of the encoders.
-        Conflict: a version has no reference.
+        NotFound: for one of the two encoders, the domain has no champion or not the requested version.
+        Conflict: a version has no reference distribution.
     """
     if similarity is not None and not -1 <= similarity <= 1:
         raise typer.BadParameter("a similarity lies in -1 to 1", param_hint="--similarity")

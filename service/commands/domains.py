@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
-Number = Annotated[int, typer.Argument(help="one of its versions", min=1, autocompletion=version_numbers)]
+Number = Annotated[int, typer.Argument(help="number of a version", min=1, autocompletion=version_numbers)]
 COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
 UNREADABLE = "unreadable"  # shown instead of an alias; the reason is printed to stderr
 CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
@@ -59,7 +59,7 @@ def domains(context: typer.Context, model_store: Store = None, as_json: AsJson =
 
 @app.command("list", epilog=EPILOG)
 def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
-    """List all versions, and which of them answer."""
+    """List all versions, and which of them are champions."""
     store = DomainStore(stored(model_store=model_store).model_store)
     rows = [row for name in store.domains() for row in rows_of(store, name)]
     if as_json:
@@ -71,7 +71,7 @@ def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
 
 
 def said(target: Mapping[str, float]) -> str:
-    """A saved target as text."""
+    """A saved target as text, like `fmr 0.01`."""
     return ", ".join(f"{name} {value:g}" for name, value in target.items())
 
 
@@ -137,7 +137,7 @@ def show_version(
 
 
 def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """`stored_version`, except that a version named by its number may belong to any encoder."""
+    """Like `stored_version`, but a version named by its number may have been made for any encoder."""
     ref = known(settings, domain)
     if isinstance(ref.version, int):
         return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)
@@ -145,7 +145,7 @@ def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, An
 
 
 def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Facts of a report as (name, text), without missing ones."""
+    """Facts about a version, from its manifest and report, as (name, text); missing facts are left out."""
     encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
     origin = manifest.get("origin")
     facts = [
@@ -260,8 +260,8 @@ def delete(
 
 
 def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) -> None:
-    """Deletes a domain, as `DELETE /domains/{domain}` does; may be repeated. Servers see it within 2 s, workers at
-    their next heartbeat."""
+    """Deletes a domain, as `DELETE /domains/{domain}` does; may be repeated. Servers notice the deletion within 2 s,
+    workers at their next heartbeat."""
     name = DomainRef.parse(domain).name
     if name != domain:
         raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
@@ -272,7 +272,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     try:
         ended = remove_domain(store, jobs, MigrationStore(settings.model_store), name)
     except UnknownDomain:
-        known(settings, name)  # says which names there are
+        known(settings, name)  # raises an error that lists the known domains
         raise
     cancelled = [jobs.cancel(job.id).id for job in ended]
     if as_json:
@@ -299,7 +299,7 @@ def export_archive(
     if (domain is None) != every:
         raise typer.BadParameter("give one of them", param_hint="DOMAIN or --all")
     if output.exists():
-        raise InvalidInput(f"{output} is there already; an export overwrites nothing")
+        raise InvalidInput(f"{output} exists already, and an export overwrites no file; choose another name")
     settings = stored(model_store=model_store, encoder=encoder)
     store = DomainStore(settings.model_store)
     if domain is None:
@@ -308,7 +308,8 @@ def export_archive(
         known(settings, domain)
         named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
         wanted = [selected(store, domain, named_encoder)]
-    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")  # unique, as two exports may run at once
+    # A unique name, because two exports may run at once.
+    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         with part.open("xb") as out:
             domains, count = export_domains(store, wanted, out)
@@ -331,7 +332,7 @@ def import_archive(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the versions of an archive. It overwrites and promotes nothing, and may be repeated."""
+    """Add the versions of an archive. Overwrites and promotes nothing, and may be repeated."""
     from service.adapters.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
@@ -369,7 +370,10 @@ def alone(settings: Settings, domain: str) -> str:
 
 
 def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: int) -> None:
-    """Loads a version, as the API does before a change. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+    """Checks that a version can be loaded, as the API does before it changes the champion.
+
+    Raises NotFound, EncoderMismatch or CorruptArtifact.
+    """
     from service.adapters.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
     from service.adapters.encoder.onnx_engine import OnnxCalibrator  # noqa: PLC0415
 

@@ -44,11 +44,11 @@ def embed(
 ) -> None:
     """Turn sentences into vectors, without a server.
 
-    Writes a row of .npy or a JSON list for each line of text (or each row of a table), in order. The input may have
-    any length. With --json and --output, prints a summary as JSON.
+    Writes one row of the .npy, or one JSON list, for each line of the text or row of the table, in the same order. The
+    input may have any length. With --json and --output, prints a summary as JSON.
     """
     if output is not None and output.suffix not in SUFFIXES:
-        raise typer.BadParameter(f"{output}: a name ends in {' or '.join(SUFFIXES)}", param_hint="--output")
+        raise typer.BadParameter(f"{output}: the name must end in {' or '.join(SUFFIXES)}", param_hint="--output")
     settings = stored(model_store=model_store, encoder=encoder)
     with text_of(file, column, settings.max_characters) as text, InProcess(settings) as parts:
         calibration = parts.calibration(domain)
@@ -92,7 +92,7 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
     """Opens a text file, or the sentences of a table.
 
     Raises:
-        EmptyInput: a table's row has no usable sentence, although each row needs a vector.
+        EmptyInput: a row of the table has no usable sentence. It cannot be skipped, because each row gets a vector.
     """
     if column is None and form_of(path) in (None, "text"):
         with opened(path, longest) as text:
@@ -139,7 +139,8 @@ class JsonVectors:
 
 
 class NumpyVectors:
-    """Writes vectors as rows of a `.npy` file; `finish` writes the row count into the padded header."""
+    """Writes vectors as rows of a `.npy` file. The header, which NumPy pads, says 0 rows until `finish` overwrites it
+    with the true count."""
 
     def __init__(self, file: BinaryIO, dim: int) -> None:
         self.file, self.dim, self.count = file, dim, 0
@@ -158,12 +159,12 @@ class NumpyVectors:
         self.file.seek(0)
         self._head()
         if self.file.tell() != self._length:
-            raise OSError(f"NumPy's header for {self.count} rows does not fit where the one for none was")
+            raise OSError(f"NumPy's header for {self.count} rows is longer than the header for 0 rows that it replaces")
 
 
 @contextmanager
 def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
-    """Yields a writer for vectors. A named file is created only when all vectors are written."""
+    """Yields a writer for vectors. The output file appears under its name only when all vectors are written."""
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return

@@ -58,13 +58,14 @@ def add(
     """Add an encoder that another server runs (POST /v1/embeddings), or change its address; or add one whose vectors
     you bring.
 
-    The command stores the server's vectors of four fixed texts; later answers are checked against them.
+    For an encoder on another server, the command stores the vectors of four fixed texts; isosim later computes them
+    again to notice that the server runs another model.
     """
     of_server = {"url": url, "model": model, "key-file": key_file, "prompt": prompt, "max-length": max_length}
     if dimensions is not None:
         given = [f"--{option}" for option, value in of_server.items() if value is not None]
         if given:
-            raise typer.BadParameter("stands without --dimensions", param_hint=", ".join(given))
+            raise typer.BadParameter("cannot be combined with --dimensions", param_hint=", ".join(given))
     elif url is None or model is None:
         raise typer.BadParameter(
             "give both, or --dimensions for vectors that you bring", param_hint="--url and --model"
@@ -93,8 +94,8 @@ def add(
     print(artifact.id)
     file = "FILE.npy" if artifact.kind == "vectors" else "FILE"
     remark(
-        f"serve it with ISOSIM_ENCODER={artifact.id}; percentiles come after: isosim calibrate {file} --domain default "
-        f"--encoder {artifact.id}"
+        f"serve it with ISOSIM_ENCODER={artifact.id}; for percentiles, calibrate first: isosim calibrate {file} "
+        f"--domain default --encoder {artifact.id}"
     )
 
 
@@ -127,7 +128,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Remove a registered encoder from the store; versions made for it can no longer be served."""
+    """Remove a registered encoder from the store; versions made for this encoder can no longer be served."""
     settings = stored(model_store=model_store)
     encoders = EncoderStore(settings.model_store)
     artifact = registered(encoders, name)
@@ -143,8 +144,12 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
 
 
 def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
-    """A remote encoder, or one whose vectors users bring. Raises InvalidInput for an exported one, Unavailable if there
-    is none."""
+    """Finds a remote encoder, or one whose vectors users bring.
+
+    Raises:
+        InvalidInput: the encoder was exported, so that isosim runs it itself.
+        Unavailable: the store has no encoder of this name.
+    """
     artifact = encoders.find(name)
     if artifact.kind == "onnx":
         raise InvalidInput(f"encoder {name} was exported and runs in isosim itself; doctor checks it: isosim doctor")

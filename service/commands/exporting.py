@@ -1,4 +1,5 @@
-"""`isosim export` and `isosim bundle`: write ONNX graphs into the store, and one graph with a domain's weights."""
+"""`isosim export` writes an encoder's ONNX graphs into the store; `isosim bundle` writes one ONNX file that also
+contains a domain's weights."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ Precision = Literal["fp32", "int8", "fp16", "auto"]
 
 
 def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
-    """Default id of an export: minilm, minilm-layers3, minilm-layers3-cls."""
+    """Default id of an export, like minilm, minilm-layers3 or minilm-layers3-cls."""
     name = Path(source).name.lower() if Path(source).is_dir() else source.rsplit("/", 1)[-1].lower()
     return name + (f"-layers{layers}" if layers is not None else "") + (f"-{pooling}" if pooling else "")
 

@@ -22,7 +22,7 @@ Charset = Annotated[str | None, typer.Option(help="encoding of the file; detecte
 FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected by default")]
 Sheet = Annotated[str | None, typer.Option(help="sheet of a workbook; default: the first with 20 rows, or the longest")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
-MOST = 10_000_000  # rows; more than a server allows, since it is the user's own machine
+MOST = 10_000_000  # rows of a file; more than a server allows, because the command runs on the user's own machine
 
 
 def limits() -> Limits:
@@ -30,7 +30,8 @@ def limits() -> Limits:
 
 
 def form_of(path: Path) -> Format | None:
-    """A file's format by its content; None for a pipe, or if reading it as text will give the better error message.
+    """Detects a file's format by its content; None for a pipe, or if reading the file as text gives a better error
+    message.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

@@ -1,4 +1,4 @@
-"""Scoring without a server: the same embedder, calibrator and registry, in this process."""
+"""Scoring without a server: runs a server's embedder, calibrator and registry in this process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ class InProcess:
         self._stack.close()
 
     def calibration(self, domain: str) -> Calibration:
-        """Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        """The calibration that a reference means. Raises NotFound, EncoderMismatch or CorruptArtifact."""
         return self._runner.run(self.loaded.registry.resolve(known(self.settings, domain)))
 
     def decision(self, calibration: Calibration, name: str) -> DecisionThreshold:
-        """Threshold of a target that the domain has saved under a name. Raises NotFound."""
+        """The threshold for the target saved under `name`. Raises NotFound if the domain has no such target."""
         target = self._runner.run(self.loaded.registry.target(calibration.domain, name))
         return decision_threshold(calibration, target)
 

@@ -1,4 +1,4 @@
-"""`isosim keys`: make API keys, and list a file of them. A key is printed once and stored only as a hash."""
+"""`isosim keys`: make API keys, and list the keys of a file. A key is printed once and stored only as a hash."""
 
 import hashlib
 import os
@@ -60,7 +60,7 @@ def new(
 
 
 def check(words: list[str]) -> None:
-    """Raises InvalidInput if the server would not accept the line."""
+    """Raises InvalidInput if the server would not accept a line with these words after the key's hash."""
     if any("#" in word for word in words):
         raise InvalidInput("'#' begins a comment in the file; leave it out")
     try:
@@ -93,7 +93,7 @@ def list_keys(
     """List what each key of a file may do, as the server reads it; shows neither keys nor hashes."""
     path = file or Settings().api_keys_file
     if path is None:
-        raise Unavailable("no file of keys is set (ISOSIM_API_KEYS_FILE); name one")
+        raise Unavailable("no key file is set: give its path, or set ISOSIM_API_KEYS_FILE")
     try:
         grants = KeyFile(path).grants
     except ValueError as error:

@@ -93,7 +93,7 @@ NARROW = 12  # least width of a sentence on a terminal, in columns
 
 
 def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) -> list[Row]:
-    """Each pair with its scores and flags, as POST /similarity answers them."""
+    """Each pair with its scores and flags, equal to those of POST /similarity."""
     if not pairs:
         return []
     embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
@@ -126,16 +126,17 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns of a row."""
+    """The columns that are printed for each pair."""
 
-    both: bool  # both sentences; False: the first only, since the second is the same in all rows
-    marked: bool  # a mark for rows that match, because all rows are printed
-    probability: bool
-    pairs: int | None  # number of random pairs behind percentiles; None without a reference
+    both: bool  # print both sentences; False: only the first, because the second is the same in all rows
+    marked: bool  # print a mark at rows that match, because all rows are printed
+    probability: bool  # print probabilities
+    pairs: int | None  # number of random pairs that percentiles are counted on; None if the domain has no reference
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column, which holds words if the percentile is too extreme for the pairs to count."""
+        """Width of the percentile column, which holds words where the domain has too few random pairs to count so
+        extreme a percentile."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -177,7 +178,8 @@ class TabWriter:
 
 
 class ColumnWriter:
-    """Writes columns that fill the terminal's width; the first rows set the widths, later ones print at once."""
+    """Writes columns that fill the terminal's width. The first rows determine the widths, so that later rows need not
+    wait."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -226,7 +228,8 @@ class ColumnWriter:
 
 
 def divided(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: the wanted ones if they fit, else the room divided evenly; at least NARROW each."""
+    """Widths of columns: the wanted widths if they fit into `room`; else `room` is divided, and narrow columns keep
+    their wanted width. Each is at least NARROW."""
     widths = list(wanted)
     share = room // len(wanted)
     if sum(wanted) > room:
@@ -242,7 +245,7 @@ def printable(text: str) -> str:
 
 
 def is_unreadable(row: Row) -> bool:
-    """Whether the encoder knows no token of one side, so that the similarity has no meaning."""
+    """Whether one sentence of the pair has no token that the encoder knows, so that the similarity has no meaning."""
     return any("unreadable" in flags for flags in row["flags"].values())
 
 

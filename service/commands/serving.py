@@ -60,7 +60,7 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log; with JSON output, logs an error that ends the process as a line too, instead of raising."""
+    """Configures the log. An error that ends the process is raised; with a JSON log, it is logged as a line instead."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -101,7 +101,8 @@ def export_at_first_start(settings: Settings) -> None:
 
 
 def allow_connections() -> None:
-    """Raises the limit of file descriptors to the system's maximum: a connection takes one, and 1,024 are too few."""
+    """Raises the limit of file descriptors to the system's maximum: each connection takes one, and the usual limit of
+    1,024 is too low."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # some systems refuse the maximum that they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -123,7 +124,8 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # Logged tracebacks omit messages, which may quote callers; before the first request this one cannot.
+        # Logged tracebacks omit the exception's message, which may quote a caller. No request has arrived yet, so that
+        # this message can be printed.
         self.reason = f"{kind}: {message}"
         return True
 
@@ -143,7 +145,7 @@ def worker(
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
         tracing_class(settings)  # reports missing packages now instead of failing each job
         announcements.worker_starting(settings)
-        # RQ's children read their settings from the environment again.
+        # RQ's child processes read their settings from the environment, not from the command line.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
         if settings.jobs_folder is not None:

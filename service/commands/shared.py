@@ -20,11 +20,11 @@ from service.core.wording import nearest
 from service.settings import Settings, deprecated, unread
 
 MOST_LISTED = 40  # domains in a message
-UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting is not valid
+UNREADABLE = (IsosimError, OSError, ValueError)  # errors of reading a store; ValueError: a setting is invalid
 
 
 def store_of(context: typer.Context) -> Path:
-    """The model store of the command line, or of the environment."""
+    """The model store given on the command line, or else in the environment."""
     given = context.params.get("model_store")
     return Path(given) if given else Settings().model_store
 
@@ -50,7 +50,7 @@ def versions(context: typer.Context, args: list[str], incomplete: str) -> list[s
 
 
 def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Completes version numbers of the domain given as the argument before."""
+    """Completes the version numbers of the domain given in the preceding argument."""
     try:
         return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
     except UNREADABLE:
@@ -79,7 +79,7 @@ def settings_with(**given: Any) -> Settings:
 
 
 def settings_warnings() -> list[str]:
-    """A warning for each `ISOSIM_*` variable that is misspelt, so that the setting keeps its default, or deprecated."""
+    """A warning for each `ISOSIM_*` variable that is deprecated, or that is misspelt and therefore has no effect."""
     near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
     misspelt = [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
     return misspelt + list(deprecated(os.environ).values())
@@ -89,7 +89,8 @@ def stored(**given: Any) -> Settings:
     """`settings_with` for commands that read a store; prints warnings about misspelt settings.
 
     Raises:
-        Unavailable: the store does not exist or is empty; a wrong path must not look like a store without domains.
+        Unavailable: the store does not exist or is empty. Without this error, a wrong path would look like a store
+            without domains.
     """
     settings = settings_with(**given)
     for warning in settings_warnings():
@@ -98,7 +99,7 @@ def stored(**given: Any) -> Settings:
         return settings
     if not settings.model_store.is_dir():
         raise Unavailable(f"no model store at {settings.model_store} (--model-store, ISOSIM_MODEL_STORE)")
-    if not any(settings.model_store.iterdir()):  # an OSError says that it cannot be read
+    if not any(settings.model_store.iterdir()):  # raises OSError if the folder cannot be read
         raise Unavailable(f"the model store {settings.model_store} is empty; fill it with: isosim export")
     return settings
 
@@ -155,11 +156,11 @@ def known(settings: Settings, domain: str) -> DomainRef:
 
 
 def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """The version that a reference means for the settings' encoder, with its manifest.
+    """Resolves name, name@3 or name@previous for the settings' encoder; returns (reference, version, manifest).
 
     Raises:
         NotFound: there is no such version.
-        InvalidInput: it was made for another encoder.
+        InvalidInput: the version was made for another encoder.
     """
     ref = known(settings, domain)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)

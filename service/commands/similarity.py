@@ -74,17 +74,17 @@ def similarity(
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
     Pairs are printed in the order of the input, which may have any length.
 
-    If the domain has too few random pairs to count a percentile, columns show it in words, and JSON sets
-    `extrapolated`.
+    If the domain has too few random pairs to count a percentile, the columns on a terminal show it in words, and JSON
+    sets `extrapolated`.
 
-    The exit code is 0 even if no pair matches, and 1 only after an error; count the lines instead.
+    The exit code is 0 even if no pair matches, and 1 only after an error; to learn if pairs match, count the lines.
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
     least, name = number_or_name(threshold)
     limited = threshold is not None or fmr is not None
     if every and not limited:
-        raise typer.BadParameter("it marks what --threshold or --fmr let through", param_hint="--all")
+        raise typer.BadParameter("needs --threshold or --fmr, as it marks the pairs that match", param_hint="--all")
     settings = stored(model_store=model_store, encoder=encoder)
     for path in chosen(files, one):
         check_lines(path, pairs=one is None and len(files or ()) < 2)
@@ -132,11 +132,11 @@ def similarity(
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
-    """Paths of the texts to read; prints a hint if one of them is the keyboard."""
+    """Paths of the texts to read; prints a hint if one is standard input and the user must type it."""
     paths = files or [STDIN]
     most = 1 if one is not None else 2
     if len(paths) > most:
-        raise typer.BadParameter(f"{len(paths)} texts, at most {most} here", param_hint="FILES")
+        raise typer.BadParameter(f"{len(paths)} texts are given; at most {most} can be read here", param_hint="FILES")
     if paths.count(STDIN) > 1:
         raise typer.BadParameter("standard input can be read once", param_hint="FILES")
     if one is not None and not one.strip():

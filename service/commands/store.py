@@ -21,7 +21,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LEAST = 60.0  # s; the writer of a younger file may not hold its lock yet
+LEAST = 60.0  # s; a younger file may belong to a writer that has not taken its lock yet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -76,7 +76,7 @@ def seconds(text: str) -> float:
 
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
-    """Files that can be removed; none that an unfinished job uses."""
+    """Yields files older than `age` seconds that can be removed. Spares files that an unfinished job uses."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from records.garbage(age)
@@ -92,11 +92,12 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
             log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
-            needed = None  # its versions may use any encoder
+            needed = None  # remove no encoder: the domain's versions, which cannot be read, may use any
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        remove = partial(domains.prune, domain, settings.keep_versions, spare)  # checks again, removes all old versions
+        # `prune` determines the old versions again and removes all of them.
+        remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)
     if not encoders:

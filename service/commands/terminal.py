@@ -21,7 +21,7 @@ PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or p
 
 
 def dumped(value: object) -> bytes:
-    """JSON on one line, as over HTTP: NaN becomes null, and a float32 keeps its shortest form."""
+    """JSON on one line, by the rules of the API's answers: NaN becomes null, and a float32 has its shortest form."""
     import orjson  # noqa: PLC0415 - help and shell completion need only typer
 
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SERIALIZE_DATACLASS)
@@ -37,12 +37,12 @@ def remark(text: str) -> None:
 
 
 def tabbed(cells: Iterable[str]) -> str:
-    """A line of TSV; tabs and line breaks within cells become spaces."""
+    """A line of TSV; tabs and line breaks inside a cell become spaces."""
     return "\t".join(cell.replace("\t", " ").replace("\n", " ").replace("\r", " ") for cell in cells)
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool = False) -> None:
-    """Prints a table on a terminal, else TSV; `head`: TSV with a header line."""
+    """Prints a table on a terminal, and TSV otherwise. With `head`, the TSV begins with a header line."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [columns, *cells] if head else cells:
@@ -58,15 +58,15 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool
 
 
 def print_table(table: "Table") -> None:
-    """Prints a table in the same form on a terminal and into a file."""
+    """Prints a table with borders, on a terminal and also into a file."""
     from rich.console import Console  # noqa: PLC0415
 
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
 PATIENCE = 1.0  # s before a progress bar appears
-SHOWN = 80  # characters of a setting in a message
-NUMBERS = {  # what is wanted, by the type of pydantic's error
+SHOWN = 80  # most characters of an invalid value that are repeated in a message
+NUMBERS = {  # pydantic's type of error -> the value that is wanted
     "float_parsing": "a number",
     "int_parsing": "a whole number",
     "less_than_equal": "{le:g} or less",
@@ -75,11 +75,11 @@ NUMBERS = {  # what is wanted, by the type of pydantic's error
     "greater_than": "more than {gt:g}",
 }
 SHARES = {"fmr", "precision", "false_hit_rate"}  # options that users often give in per cent
-MOST_FILES = 1000  # files of a folder that are searched for a similar name
+MOST_FILES = 1000  # most files of a folder that are searched for a similar name
 
 
 class Report(Protocol):
-    """Takes a stage and the share done, 0 to 1; None if unknown."""
+    """Takes the name of a stage and the share of it that is done, 0 to 1, or None if the share is unknown."""
 
     def __call__(self, stage: str, done: float | None) -> None: ...
 
@@ -106,7 +106,7 @@ class LateBar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-        # redirect_stdout=False: results go straight to stdout; only lines on stderr are printed above the bar.
+        # redirect_stdout=False: results go straight to stdout. Only lines on stderr are printed above the bar.
         progress = Progress(
             *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
         )
@@ -121,7 +121,8 @@ class LateBar:
 
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
-    """Yields a function that takes progress reports. `wanted`: False if other output fills the terminal."""
+    """Yields a function that takes progress reports. With `wanted` False, as for output that fills the terminal, no bar
+    appears."""
     late = LateBar(shown=wanted and sys.stderr.isatty())
     late(what, None)
     try:
@@ -179,7 +180,8 @@ def ended(command: Callable[[], Any]) -> int:
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """One of pydantic's errors. The value is repeated of numbers alone: a refused address may hold a password."""
+    """One of pydantic's errors as text. Repeats the invalid value only of numbers: an invalid address may contain a
+    password."""
     wanted = NUMBERS.get(problem["type"])
     if wanted is None:
         return str(problem["msg"])
@@ -187,7 +189,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def near_file(error: OSError) -> str:
-    """Hint for a missing file: a similar name in its folder, or the folder where a relative path starts."""
+    """Hint for a missing file: a file with a similar name, or the folder that the relative path starts from."""
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
         return ""
     from service.core.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
@@ -204,7 +206,7 @@ def near_file(error: OSError) -> str:
 
 
 def say_misuse(error: typer.TyperException) -> int:
-    """Prints an error in the command line with a hint to its help; returns the exit code."""
+    """Prints an error in the command line, with the command that shows the help; returns the exit code."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)

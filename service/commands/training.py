@@ -56,11 +56,11 @@ def train(
     licence: Annotated[str | None, typer.Option(help="licence of the result; default: the starting encoder's")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder, or resume the same command after a stop; export the folder with `isosim export`."""
+    """Train an encoder; the same command again resumes after a stop. Export the folder with `isosim export`."""
     need_finetuning()
     between = bounds(grades)
     if patience is not None and dev is None:
-        raise InvalidInput("--patience needs --dev: pairs to measure on")
+        raise InvalidInput("--patience needs --dev, the pairs to evaluate on")
     with bar("reading") as progress:
         from service.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
         from service.modelling.training import run  # noqa: PLC0415
@@ -97,7 +97,7 @@ def bounds(text: str | None) -> tuple[float, float] | None:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: two numbers, 0,5", param_hint="--grades") from None
+        raise typer.BadParameter(f"{text!r}; give two numbers, like 0,5", param_hint="--grades") from None
     if not low < high:
         raise typer.BadParameter(f"{text!r}: the lowest comes first", param_hint="--grades")
     return low, high

@@ -23,19 +23,20 @@ about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
 def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """A log line. `at`: seconds since the epoch. Values that JSON cannot represent become strings; times are in UTC."""
+    """A log line as JSON. `at`: seconds since the epoch, written in UTC. Values that JSON cannot represent become
+    strings."""
     when = datetime.fromtimestamp(at, UTC)
     line = {"time": when, "level": level, "logger": logger, "message": message, **facts}
     options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(line, default=str, option=options)
-    except (TypeError, UnicodeError, RecursionError):  # half of a surrogate pair, or a value that will not be a string
+    except (TypeError, UnicodeError, RecursionError):  # half of a surrogate pair, or a value whose str() fails
         plain = {"time": when, "level": level, "logger": logger, "message": "a line could not be written"}
         return orjson.dumps(plain, option=options)
 
 
 def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """`12:00:00 INFO    isosim: ready  seconds=1.7`; a stack follows, one frame per line."""
+    """A log line as text: `12:00:00 INFO    isosim: ready  seconds=1.7`. A stack follows below, one frame per line."""
     when = datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
     stack = facts.get("stack")
     rest = "".join(f"  {key}={one_line(str(value))}" for key, value in facts.items() if key != "stack")
@@ -44,12 +45,12 @@ def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> b
 
 
 def one_line(text: str) -> str:
-    """Removes colour codes and replaces characters that break the line or move the cursor by spaces."""
+    """Removes colour codes, and replaces characters that would break the line or move the cursor with spaces."""
     return CONTROL.sub(lambda match: "" if match[1] else " ", text).strip()
 
 
 class LineHandler(logging.Handler):
-    """Writes log records as lines. Renders in the logging thread, where `about` holds the request's ids."""
+    """Writes log records as lines. Formats them in the thread that logs, where `about` holds the request's ids."""
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -69,10 +70,10 @@ LOGGERS = {"uvicorn.error": "uvicorn"}  # uvicorn logs everything under this nam
 
 
 def said(record: logging.LogRecord) -> tuple[str, Facts]:
-    """A record's message and facts; `extra={"facts": {…}}` adds facts to one record."""
+    """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # later lines are a task's repr, which quotes its exception's message
+    if record.name == "asyncio":  # its later lines show a task, with the message of the task's exception
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -80,8 +81,8 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     return one_line(message)[:MESSAGE], facts
 
 
-FRAMES = 40  # logged per stack, the innermost ones; a runaway recursion has a thousand
-# Errors whose messages may be logged: they describe the store, jobs or missing parts. Others may quote a caller.
+FRAMES = 40  # most frames logged of a stack, the innermost ones; the stack of an endless recursion has a thousand
+# Errors whose messages may be logged: they describe the store, jobs or missing parts. Others' may quote a caller.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")
@@ -93,7 +94,8 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error; its message only if it cannot quote a caller: from the operating system, or one of OURS."""
+    """The type of an error, with its message if the message cannot quote a caller: the operating system's errors and
+    OURS."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror
@@ -103,7 +105,7 @@ def summary(error: BaseException) -> str:
 
 
 def frames(trace: TracebackType | None) -> list[str]:
-    """`file:line function`, the innermost last."""
+    """The frames of a stack as `file:line function`, the innermost last."""
     stack = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
     return stack[-FRAMES:]
 
@@ -124,7 +126,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def told(error: BaseException) -> dict[str, object]:
-    """The facts of a line about an exception."""
+    """The facts that a log line gives about an exception."""
     facts: dict[str, object] = {"error": summary(error), "stack": frames(error.__traceback__)}
     behind = [f"{summary(one)} at {(frames(one.__traceback__) or ['?'])[-1]}" for one in causes(error)]
     if behind:
@@ -133,14 +135,15 @@ def told(error: BaseException) -> dict[str, object]:
 
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
-    """Removes tracebacks from a library's message. Returns the text before them, and the last one's type and stack."""
+    """Removes tracebacks from a library's message. Returns the text before the first traceback, and the exception type
+    and stack of the last one."""
     before, marker, _ = message.partition(TRACEBACK)
     if not marker:
         return message, {}
     stack: list[str] = []
     raised = None
     for line in message.rpartition(TRACEBACK)[2].splitlines()[1:]:
-        if not line.startswith(" "):  # below the frames, at the margin: the exception, then its words
+        if not line.startswith(" "):  # the unindented line below the frames: the exception's type and message
             raised = RAISED.match(line)
             break
         if frame := FRAME.fullmatch(line):

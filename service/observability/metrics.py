@@ -1,4 +1,5 @@
-"""Every Prometheus series of the service, in base units and with bounded labels. Each exists before its first event."""
+"""All Prometheus series of the service, in base units and with a bounded number of labels. Each series exists before
+its first event, so that rates and alerts start from zero."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -24,7 +25,7 @@ from service.migration.comparison import RATES, Batch
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last is the default job_timeout
+JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at the default job_timeout
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
@@ -35,14 +36,16 @@ DRIFT = {
 }
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
-CLOSED = ("headers", "body", "reading", "room", "full")  # why http_protocol closed a connection
-DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # of percentiles, which lie in 0–1
-DROPPED = ("full", "busy", "failed")  # the queue is full; requests kept the encoder busy; scoring failed
+CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
+DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # differences between percentiles, which lie in 0–1
+# Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
+DROPPED = ("full", "busy", "failed")
 MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
 
 
 class GaugeReading(Collector):
-    """A number that another part of the service keeps, read at each scrape. No series while `read` returns None."""
+    """A number that another part of the service keeps and that is read at each scrape. There is no series while `read`
+    returns None."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
         self.family, self.name, self.text = family, name, text
@@ -80,7 +83,7 @@ class RemoteSeries:
             self.requests.labels(result)
 
     def observe(self, result: str, seconds: float) -> None:
-        """Counts a request by result. `changed` comes without a duration."""
+        """Counts a request by result, with its duration unless the result is `changed`."""
         self.requests.labels(result).inc()
         if result != "changed":
             self.seconds.observe(seconds)
@@ -212,7 +215,7 @@ class Metrics:
             CounterMetricFamily, "isosim_log_lines_dropped_total",
             "Log lines dropped because the reader of stderr is slow or has stopped", r,
         )  # fmt: skip
-        # `labels()` takes a lock, so the series that every request updates are looked up once.
+        # `labels()` takes a lock, so the series that every request updates are looked up here, once.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
         self._memory_hits, self._memory_misses = (self.cache.labels("memory", result) for result in ("hit", "miss"))
         self._redis_hits, self._redis_misses = (self.cache.labels("redis", result) for result in ("hit", "miss"))
@@ -302,7 +305,7 @@ class Metrics:
             self.champion.labels(*labels).set(1)
 
     def forget_champion(self, domain: str) -> None:
-        """Removes the series of a champion that left memory: each champion in memory has one series."""
+        """Removes the series of a champion that is no longer in memory."""
         before = self._champions.pop(domain, None)
         if before is not None:
             self.champion.remove(*before)
@@ -324,13 +327,13 @@ class Metrics:
         self.shadow_dropped.labels(reason).inc()
 
     def _is_shown(self, domain: str) -> bool:
-        """Whether a migrating domain has series: the first MAX_DOMAINS do."""
+        """Whether a migrating domain has series: only the first MAX_DOMAINS migrating domains do."""
         if len(self._moving) < MAX_DOMAINS:
             self._moving.add(domain)
         return domain in self._moving
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
-        """Sets a series for each domain whose window holds enough texts. The number of windows is bounded."""
+        """Sets the drift series of each domain that has enough recent texts. The number of such domains is bounded."""
         for gauge in self.drift.values():
             gauge.clear()
         for domain, drift in domains.items():

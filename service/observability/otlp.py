@@ -25,13 +25,13 @@ CARRIED = (b"traceparent", b"tracestate")
 
 
 class RequestSpan:
-    """The span of a request, and its stages' spans, which are created at the end from recorded times."""
+    """The span of a request. The spans of its stages are created at the end of the request, from recorded times."""
 
     def __init__(
         self, tracer: trace.Tracer, parent: Context, started: float, attributes: dict[str, AttributeValue]
     ) -> None:
         self.tracer = tracer
-        self.epoch = time.time_ns() - time.perf_counter_ns()  # ns since 1970 at perf_counter's zero
+        self.epoch = time.time_ns() - time.perf_counter_ns()  # ns since 1970 when perf_counter was 0
         method = str(attributes["http.request.method"])
         self.span = tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=self.at(started))
         self.context = self.span.get_span_context()
@@ -98,7 +98,7 @@ class JobSpan:
 
 
 class Tracing:
-    """A private tracer provider. It is not set globally, because spans made by libraries may quote callers."""
+    """A private tracer provider. It is not the global one, which libraries use: their spans may quote callers."""
 
     def __init__(self, endpoint: str | None, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})
@@ -108,7 +108,8 @@ class Tracing:
         self.tracer = self.provider.get_tracer("isosim", __version__)
 
     def request(self, method: str, headers: Iterable[tuple[bytes, bytes]], started: float) -> RequestSpan:
-        """Begins the span of a request. A `traceparent` header makes it a child and decides whether it is sampled."""
+        """Begins the span of a request. A `traceparent` header makes it a child of the caller's span and decides
+        whether it is sampled."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in CARRIED}
         parent = W3C.extract(carrier, Context()) if carrier else Context()
         return RequestSpan(self.tracer, parent, started, {"http.request.method": method})

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 Form = Literal["auto", "json", "text"]
 
-# These loggers use the configured level. Others use `warning`: at `debug` some libraries print headers and bodies.
+# These loggers use the configured level. All others use `warning`, because some libraries log headers and bodies at
+# `debug`.
 OUR_LOGGERS = ("isosim", "service", "uvicorn", "rq")
 STDERR = 2
 
-STARTED = time.perf_counter()  # s, when a server imports this module, before other modules of ours
+STARTED = time.perf_counter()  # s; about the start of the process: a server imports this module before our others
 
 log = logging.getLogger("isosim")
 
@@ -79,13 +80,13 @@ def flush() -> None:
 
 
 def uncaught(error: BaseException | None) -> None:
-    """Logs an unhandled exception; Python itself would print its message, which may quote a caller."""
+    """Logs an unhandled exception without its message, which Python would print and which may quote a caller."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 
 
 def tracing(settings: Settings, name: str) -> "Tracing | None":
-    """Tracing under this service name; None if no endpoint is set. Raises Unavailable, as `tracing_class` does."""
+    """Tracing under the service name `name`; None if no endpoint is set. Raises Unavailable if packages are missing."""
     kind = tracing_class(settings)
     return None if kind is None else kind(settings.otlp_endpoint, name)
 

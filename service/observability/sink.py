@@ -8,8 +8,8 @@ import time
 from collections import deque
 
 CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
-PIECE = select.PIPE_BUF  # bytes that a pipe accepts atomically, so that lines of other processes do not split ours
-PAUSE = 0.02  # s from a line to its writing: a busy server wakes the writer 50 times a second, not for every line
+PIECE = select.PIPE_BUF  # most bytes that a pipe takes at once, so that other processes' lines do not split ours
+PAUSE = 0.02  # s that a line waits: a busy server wakes the writer at most 50 times a second, not for every line
 
 
 class DirectSink:
@@ -56,7 +56,7 @@ class QueuedSink:
             self._wake.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Writes the queued lines, for at most `seconds`. Later lines are written at once or dropped."""
+        """Writes the queued lines, for at most `seconds`. Lines that come later are written at once or dropped."""
         self._closing = True
         self._wake.set()
         self._thread.join(seconds)

@@ -1,4 +1,4 @@
-"""Stages of requests and the current trace, without OpenTelemetry, which only otlp.py imports."""
+"""Stages of requests and the current trace. Imports no OpenTelemetry; only otlp.py does."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -16,5 +16,5 @@ class Stage(NamedTuple):
     attributes: Attributes
 
 
-# The W3C traceparent of the current request, for jobs that it starts.
+# W3C traceparent header of the current request; jobs that the request starts carry it.
 posting: ContextVar[str | None] = ContextVar("posting", default=None)

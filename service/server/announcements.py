@@ -1,4 +1,4 @@
-"""Log lines about a process: its configuration at the start, that it is ready, how it stops."""
+"""Log lines about a process: its configuration at the start, that it is ready, and how it stops."""
 
 import logging
 import os
@@ -61,7 +61,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
 
 
 def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
-    """Logs the encoder that serves beside the first while domains migrate to it."""
+    """Logs the second encoder, which is served besides the first while domains migrate to it."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
     say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
 
@@ -72,7 +72,7 @@ def worker_starting(settings: Settings) -> None:
 
 
 def place_of(store: Path) -> str:
-    """The store's address, or its absolute path: the default is relative to the working directory."""
+    """The store's address, or its absolute path, because the default path is relative to the working directory."""
     return str(store if remote(store) else store.absolute())
 
 

@@ -1,4 +1,4 @@
-"""Example answers for the documentation, taken from a running server, with rounded numbers."""
+"""Example answers for the documentation: answers of a running server, with rounded numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The ASGI application: routes and middleware over the parts that `composition` builds."""
+"""The ASGI application: routes and middleware, which use the parts that `composition` builds."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,12 +24,12 @@ from service.settings import Settings
 
 
 class Application(FastAPI):
-    """A FastAPI application wrapped in `middleware.Envelope`, which is called first."""
+    """A FastAPI application inside `middleware.Envelope`, which receives each request first."""
 
     envelope: ASGIApp
 
     def build_middleware_stack(self) -> ASGIApp:
-        """FastAPI's stack without ServerErrorMiddleware; the envelope answers unexpected errors."""
+        """FastAPI's stack without ServerErrorMiddleware, because the envelope answers unexpected errors."""
         outermost = super().build_middleware_stack()
         assert isinstance(outermost, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
         return outermost.app
@@ -40,7 +40,7 @@ class Application(FastAPI):
 
 
 def create_app(settings: Settings) -> Application:
-    """The ASGI application; its lifespan starts and stops the parts."""
+    """Builds the ASGI application; its lifespan starts and stops the server's parts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
@@ -53,7 +53,7 @@ def create_app(settings: Settings) -> Application:
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
         lifespan=lifespan,
-        docs_url=None,  # api/pages.py serves the page without loading files from the internet
+        docs_url=None,  # FastAPI's page loads files from the internet; api/pages.py serves one that does not
         redoc_url=None,
         # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},

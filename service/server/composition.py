@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
-GARBAGE = 20_000, 10, 10  # thresholds of gc; with Python's default of 700, it took 6 % of a cached request
+# Thresholds of Python's garbage collector. With its default of 700, it took 6 % of the time of a cached request.
+GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # least s to send the last spans, even if draining has used up its time
-LEASE_MARGIN = 10.0  # s beyond `request_timeout` that a request counts against its key's concurrency
+LAST_SPANS = 0.5  # s that sending the last spans may take at least, even if `drain_seconds` are over
+LEASE_MARGIN = 10.0  # s after `request_timeout` until a request stops counting against its key's concurrency
 
 
 def check_exposure(settings: Settings) -> None:
@@ -65,13 +66,13 @@ def check_exposure(settings: Settings) -> None:
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[Service]:
-    """Yields a server's parts, started; stops them in reverse order."""
+    """Starts a server's parts and yields them; stops them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
         # BLAS wakes its threads even for requests of two pairs; they then spin for 30 ms on cores that the encoder
         # needs, which halved the throughput of requests of 4 pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
-        # Tokenizing takes 30 µs of processor time a text on one thread, and 40 to 70 µs if threads share a batch.
+        # One thread tokenizes each batch: this takes 30 µs of processor time per text, and 40 to 70 µs with several.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
@@ -80,7 +81,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         census = JobCensus(jobs)
         await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
-        await asyncio.to_thread(census.take)  # jobs that ended before the start are not counted as new
+        await asyncio.to_thread(census.take)  # first, so that jobs which ended before the start are not counted as new
         url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:
@@ -139,7 +140,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
-        # Objects that exist now live as long as the server: freeze them, so that the collector does not scan them.
+        # Objects that exist now live as long as the server. Frozen, they are not scanned by the garbage collector.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE)
@@ -149,7 +150,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
 
 
 def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
-    """Bytes that loaded calibrations of both encoders together may take."""
+    """Bytes that the loaded calibrations may take, of both encoders together."""
     weights = sum(planned.held for planned in (first, following) if planned is not None)
     return settings.resident_bytes or plan_resident(
         memory_limit(),
@@ -161,7 +162,7 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
 
 @asynccontextmanager
 async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
-    """Limits of the keys, shared with other processes if there is a Redis."""
+    """Limits of the API keys, shared with other processes if Redis is configured."""
     if url is None or settings.api_keys_file is None:
         yield LocalLimits(on_refused=metrics.observe_limit)
         return
@@ -196,7 +197,7 @@ def only_process(settings: Settings) -> Any:
 
 
 def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
-    """The access log and traces as configured; the stack sends the remaining spans when it closes."""
+    """The access log and traces as configured. When `stack` closes, it sends the remaining spans."""
     access, output = None, logs.output()
     if output is not None:
         metrics.log_dropped.read = lambda: output.sink.dropped

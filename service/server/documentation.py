@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with corrected errors, examples, summaries and order of routes."""
+"""The OpenAPI document: FastAPI's document with our errors, examples, summaries and order of routes."""
 
 from typing import Any
 
@@ -26,7 +26,8 @@ suggest the nearest known name. Errors under `/v1` have OpenAI's form. A server 
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"
 
-# Order of routes: our own, then compatible ones, then probes; each group in the order of the code.
+# Order of routes: our own, then those compatible with other services, then probes. Within each group, the order of the
+# code.
 OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")
 OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console")
 SUMMARIES = {
@@ -129,7 +130,7 @@ READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that 
 
 
 def group_of(path: str) -> int:
-    """Sort key of a path; equal for paths of one group, which keep their order."""
+    """Sort key of a path. It is equal for all paths of a group, so that they keep their order."""
     if below(path, OWN):
         return next(number for number, place in enumerate(OWN) if below(path, [place]))
     return len(OWN) + below(path, OPERATIONS)

@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("isosim")
 
 WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
-HUNG = 3  # times `request_timeout` after which a remote encoder's run counts as hung
-LOOK_SECONDS = 2.0  # between probes of a remote encoder that has failed
+HUNG = 3  # a remote encoder's run counts as hung after this many times `request_timeout`
+LOOK_SECONDS = 2.0  # s between probes of a remote encoder that has failed
+# Lengths (tokens) of the texts that warm an encoder up: the first run at a new length allocates memory.
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
-WARM_LENGTHS = (4, 16, 64)  # tokens; the first run at a new size allocates memory
+WARM_LENGTHS = (4, 16, 64)
 
 
 @dataclass(frozen=True)
 class EncoderPlan:
-    """An encoder and how to run it; nothing is loaded yet."""
+    """An encoder that is not loaded yet, and how to run it."""
 
     artifact: EncoderArtifact
     providers: list[str]
@@ -56,7 +57,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: a lone batch may run on all cores; the weights are then in memory twice.
+        exclusive: whether a batch that runs alone may use all cores; the weights are then in memory twice.
         queue: `max_queued_texts` and `max_wait`, to override the settings.
 
     Raises:
@@ -78,7 +79,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a `RemoteEncoder` that answers requests."""
+    """Options of a server's `RemoteEncoder`: its timeout, and whether each request is probed."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
@@ -86,7 +87,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next one if the settings name it.
 
     Raises:
-        Unavailable: as `plan`; or both are the same encoder, or one takes texts and the other vectors.
+        Unavailable: for the reasons of `plan`; or both are the same encoder, or one takes texts and the other vectors.
     """
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
@@ -107,7 +108,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
 
 @dataclass
 class EncoderParts:
-    """Opens encoders that share caches, metrics and the model store; the exit stack closes what they start."""
+    """Opens encoders that share caches, metrics and the model store. The exit stack closes them."""
 
     settings: Settings
     metrics: "Metrics"
@@ -120,17 +121,18 @@ class EncoderParts:
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
     ) -> Embedder | None:
-        """Opens both encoders; returns a background embedder of the next one, or None if there is none."""
+        """Opens both encoders. Returns a background embedder for the next encoder, or None if there is no next one."""
         await self.open(first, stack)
         if following is None:
             return None
         return self.open_background(await self.open(following, stack), following.execution.plan, stack)
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
-        """Loads an encoder, adds it to those that serve, warms it up and checks its known vector.
+        """Loads an encoder, adds it to the encoders that serve, warms it up, and checks that it still gives the vector
+        stored at its export.
 
         Raises:
-            CorruptArtifact: it computes other vectors than at its export.
+            CorruptArtifact: the encoder computes a different vector.
         """
         artifact, metrics = planned.artifact, self.metrics
 
@@ -156,7 +158,8 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # Without a probe in each request, vectors may be of another model: do not share them with other servers.
+            # Without a probe in each request, the remote server may have changed its model unnoticed: do not share its
+            # vectors with other servers.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,
@@ -180,7 +183,7 @@ class EncoderParts:
         return loaded
 
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
-        """Probes a remote encoder now, and later whenever it has failed; the server is not ready until it answers."""
+        """Probes a remote encoder now, and again whenever it has failed. The server is not ready until it answers."""
         stack.callback(remote.close)
         self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)
@@ -189,8 +192,8 @@ class EncoderParts:
     def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
         """A second embedder for a loaded encoder: one run at a time, on threads of the lowest priority.
 
-        It fills this process's cache with the texts requested most, before a domain moves to the encoder. It uses
-        neither Redis nor the metrics.
+        Before a domain moves to the encoder, it fills this process's cache with the vectors of the most requested
+        texts. It uses neither Redis nor the metrics.
         """
         spec = loaded.artifact.spec
         return stack.enter_context(
@@ -207,7 +210,7 @@ class EncoderParts:
 
 
 async def watch_remote(remote: RemoteEncoder) -> None:
-    """Probes a failed remote encoder until it answers again, so that no request has to fail first."""
+    """Probes a remote encoder while it fails, so that its recovery is noticed without a request."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if remote.state != "ok":
@@ -228,7 +231,7 @@ async def look_at(remote: RemoteEncoder) -> None:
 
 
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Runs batches of two texts of these lengths (tokens), shared and exclusive, so that memory is allocated."""
+    """Runs batches of two texts of each length (tokens), once on shared and once on all cores, to allocate memory."""
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

@@ -20,18 +20,18 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-MAX_HEADER_BYTES = 64 * 1024  # request line and headers; also chunk headers and trailers between parts of a body
-MAX_UNREAD_BYTES = 20_000_000  # rest of a body whose request is already answered
-UNREAD_SECONDS = 5.0  # time for that rest; closing at once could keep the client from reading the answer
-MAX_AHEAD = 16  # pipelined requests that are parsed; further ones wait as bytes
-STEP = 1024  # bytes parsed at a time; the parser cannot stop within a step, which may begin 57 requests
-MAX_LENGTH_DIGITS = 19  # in a content-length header; int() raises an error for thousands of digits
+MAX_HEADER_BYTES = 64 * 1024  # of request line and headers, or of chunk headers and trailers between parts of a body
+MAX_UNREAD_BYTES = 20_000_000  # of a body that continues to arrive after its request was answered
+UNREAD_SECONDS = 5.0  # time for such a body to end; closing at once could keep the client from reading the answer
+MAX_AHEAD = 16  # most pipelined requests that are parsed; later ones wait unparsed
+STEP = 1024  # bytes parsed at a time; the parser cannot stop within them, and they may hold 57 requests
+MAX_LENGTH_DIGITS = 19  # most digits of a content-length header; int() raises an error for thousands of digits
 NEVER = float("inf")
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of connections, in seconds and bytes/s; `on_closed` is called with the reason when one is closed."""
+    """Limits of connections, in seconds and bytes/s. `on_closed` is called with the reason when a limit closes one."""
 
     header_timeout: float
     body_timeout: float
@@ -42,7 +42,8 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Flow control that ignores `resume_reading` while held; a request calls that whenever it waits for its body."""
+    """Flow control that can be held. While held, it ignores `resume_reading`, which uvicorn calls whenever a request
+    waits for its body."""
 
     held = False
 
@@ -61,10 +62,10 @@ class HeldFlow(FlowControl):
 
 
 class Turns:
-    """Starts pipelined requests one at a time over all connections, each in an iteration of the event loop of its own.
+    """Starts pipelined requests of all connections: one request in each iteration of the event loop.
 
-    A client that waits for its answers is then served between those of a client that sends thousands of requests at
-    once. When each connection started its next request in every iteration, 100 connections delayed others by 15 s.
+    Clients that wait for each answer are thus served between the requests of a client that sends thousands at once.
+    When each connection started a request in every iteration, 100 such connections delayed other clients by 15 s.
     """
 
     def __init__(self) -> None:
@@ -83,34 +84,35 @@ class Turns:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection: it receives headers, then a body, then waits for the answer; the first two have a deadline.
+    """One connection. It receives headers, then a body, both with a deadline, and then waits for the answer.
 
-    One periodic timer per connection compares the clock with the deadline; requests only set the deadline, which is
-    cheaper than a timer for each request.
+    One periodic timer per connection compares the clock with the deadline, which requests set. This is cheaper than a
+    timer for each request.
 
-    Pipelined requests are answered in order. uvicorn parses all that has arrived: 8,000 requests of 31 bytes in one
-    read, each of which takes 3 kB until it is answered. This class parses `MAX_AHEAD` of them, keeps the rest as bytes,
-    and stops reading until answers have made room.
+    Pipelined requests are answered in order. uvicorn would parse everything that has arrived: up to 8,000 requests of
+    31 bytes in one read, each of which takes 3 kB of memory until it is answered. This class parses `MAX_AHEAD` of
+    them, keeps the rest as bytes, and reads no more until some are answered.
     """
 
     limits: ClassVar[ConnectionLimits]
     turns: ClassVar[Turns]
-    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request to answer, the longest first
+    # Connections without a request to answer, in the order in which they began to wait.
+    waiting: ClassVar[dict["GuardedProtocol", None]]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = self._flow = HeldFlow(transport)
         self._unparsed = memoryview(b"")
-        self._answering: RequestResponseCycle | None = None  # the oldest request; `cycle` is the newest
+        self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
         self._answered = False  # True while `on_response_complete` runs: a request that starts now was pipelined
-        self._refusal: tuple[int, str] | None = None  # status and reason that end the connection after pending answers
-        self._begun = self.loop.time()  # when the client began to send the current head or body
+        self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
+        self._begun = self.loop.time()  # time at which the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout
         self._in_head = self._in_body = False
-        self._taken = 0  # bytes of this body
+        self._taken = 0  # bytes of the current body that have arrived
         self._around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
-        self._unread: tuple[float, int] | None = None  # (time, bytes) when the write buffer was first seen filled
+        self._unread: tuple[float, int] | None = None  # (time, bytes) when the write buffer was first found not empty
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
         self._timer = self.loop.call_later(self._round, self._look)
@@ -119,12 +121,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None  # the client has read nearly everything: measure its speed anew
+        self._unread = None  # the client has read nearly everything: its speed is measured from the start again
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn notifies only the newest request, but an older one may be running
+        self._leave()  # uvicorn tells only the newest request, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -132,7 +134,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Parses received bytes until `MAX_AHEAD` requests wait for answers; may exceed that by one step."""
+        """Parses received bytes until `MAX_AHEAD` requests wait for answers; the last STEP bytes may hold more."""
         while self._unparsed and not self.transport.is_closing():
             if len(self.pipeline) >= MAX_AHEAD:
                 self._flow.hold()
@@ -146,15 +148,15 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._end(400, "Invalid HTTP request received.")
             else:
                 if self._around > MAX_HEADER_BYTES:
-                    self._refuse("headers", 431, f"a request's headers may have {MAX_HEADER_BYTES} bytes")
+                    self._refuse("headers", 431, f"a request's headers may have at most {MAX_HEADER_BYTES} bytes")
         if self._refusal is None:
             self._flow.release()
 
     def _parse(self, data: memoryview) -> None:
-        """Parses bytes and ignores requests to upgrade the protocol, as a server may (RFC 9110, 7.8).
+        """Parses bytes. Ignores the header Upgrade, as a server may (RFC 9110, 7.8).
 
-        The parser assumes that upgrades are accepted, and would read the body as the next request. So a new parser
-        gets the same headers without Upgrade, and then the rest. uvicorn itself would only log a warning.
+        The parser assumes that an upgrade is accepted, and would read the request's body as the next request. So a new
+        parser gets the same headers without Upgrade, and then the rest. uvicorn itself would only log a warning.
         """
         while data:
             try:
@@ -162,10 +164,10 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
             except httptools.HttpParserUpgrade as asked:
                 if self.parser.get_method() == b"CONNECT":
-                    raise httptools.HttpParserError("a tunnel is asked for, which is no request") from None
+                    raise httptools.HttpParserError("CONNECT asks for a tunnel; this server has none") from None
                 head = self._head_without_upgrade()
                 self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
                 self.parser.feed_data(head)
                 data = data[asked.args[0] :]
 
@@ -187,12 +189,12 @@ class GuardedProtocol(HttpToolsProtocol):
             return  # a trailer, which must not be treated as a header (RFC 9110, 6.5.1)
         super().on_header(name, value)
         if len(value) > MAX_LENGTH_DIGITS and self.headers[-1][0] == b"content-length":
-            raise httptools.HttpParserError("a content-length without end")
+            raise httptools.HttpParserError(f"the content-length has more than {MAX_LENGTH_DIGITS} digits")
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # `_parse` feeds the head again without Upgrade
-        super().on_headers_complete()  # raises if the target is not valid
+        super().on_headers_complete()  # raises an error if the request's target is invalid
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.body_timeout
@@ -208,7 +210,8 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._in_body, self._around, self._deadline = False, 0, NEVER
         super().on_message_complete()
-        self._flow.resume_reading()  # uvicorn leaves it paused after a large body, and would not notice a disconnect
+        # After a large body, uvicorn leaves reading paused, and would not notice that the client disconnects.
+        self._flow.resume_reading()
         self._rest()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -226,8 +229,8 @@ class GuardedProtocol(HttpToolsProtocol):
     ) -> bool:
         """Sends a whole answer in one write; returns False if the client must first read earlier answers.
 
-        Skips uvicorn's check of all headers by two regular expressions, which costs a tenth of a cached request: the
-        headers are our own.
+        Skips uvicorn's check of all headers by two regular expressions, which takes a tenth of the time of a cached
+        request: these headers are made by the service and need no check.
         """
         if self._flow.write_paused and not cycle.disconnected:
             return False
@@ -246,7 +249,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Replaces uvicorn's method, without its timer for idle connections; `_look` closes those."""
+        """Does the work of uvicorn's method except its timer for idle connections, which `_look` closes."""
         self._answered = True
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
@@ -264,9 +267,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (self._answering is not None and not self._answering.response_complete)
 
     def _rest(self) -> None:
-        """Marks the connection as waiting if no answer is pending, and sets the deadline for what may still arrive.
+        """If no answer is pending, marks the connection as waiting and sets the deadline for the next request.
 
-        Also covers a body that continues after its answer, which uvicorn's own timer does not.
+        A body that is still arriving although its request was answered also gets a deadline; uvicorn gives it none.
         """
         if not self._owes_an_answer():
             self.waiting[self] = None
@@ -282,7 +285,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.transport.is_closing():
             return
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
-            self._deadline += self._round  # the server is the one who is slow: it does not read, or owes an answer
+            self._deadline += self._round  # not the client's delay: the server has paused reading, or owes an answer
         elif self._in_body:
             unwanted = self.cycle.response_complete
             if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
@@ -297,7 +300,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether a request was answered and no byte of another has arrived."""
+        """Whether a request was answered and no byte of the next has arrived."""
         return self.cycle is not None and not self._in_head
 
     def _is_left_unread(self, now: float) -> bool:
@@ -313,7 +316,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return spent > self.limits.body_timeout and waited - waits < self.limits.min_transfer_rate * spent
 
     def _make_room(self) -> None:
-        """Closes the connection that has waited longest without a request; refuses this one if all others are busy."""
+        """Closes the connection that has waited longest without a request; if all others are busy, refuses this one."""
         oldest = next(iter(self.waiting))
         if oldest is not self:
             oldest._close("room")
@@ -322,7 +325,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse("full", 503, f"{self.limits.max_connections} connections are open and busy")
 
     def _close(self, reason: Reason) -> None:
-        """Records the reason, drops unparsed bytes and cancels the running request; the caller closes the transport."""
+        """Counts the reason, drops unparsed bytes and cancels the running request. The caller closes the transport."""
         self.limits.on_closed(reason)
         self.waiting.pop(self, None)
         self._deadline = NEVER
@@ -338,13 +341,14 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._on_left()
 
     def _tell_of_leaving(self, left: Callable[[], None] | None) -> None:
-        """Calls `left` when the caller of the running request disconnects; None: stops watching."""
+        """Registers `left`, to be called when the caller of the running request disconnects; None unregisters it."""
         self._on_left = left
         if left is not None and self._answering is not None and self._answering.disconnected:
             left()
 
     def _refuse(self, reason: Reason, status: int, why: str) -> None:
-        """Answers with an error and closes the connection; a client that timed out before sending a byte gets none."""
+        """Answers with an error and closes the connection. A client that timed out before it sent a byte gets no
+        answer."""
         self.limits.on_closed(reason)
         if status == 408 and self._around == 0 and not self._in_body:
             self.transport.close()
@@ -352,7 +356,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._end(status, why)
 
     def _end(self, status: int, why: str) -> None:
-        """Refuses the request that is arriving and closes the connection, after earlier requests are answered."""
+        """Refuses the request that is arriving. Closes the connection when earlier requests are answered."""
         self.waiting.pop(self, None)
         self._deadline = NEVER
         self._unparsed = memoryview(b"")
@@ -369,7 +373,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_why(self._in_body)
 
     def _say_why(self, answered: bool = False) -> None:
-        """Sends the refusal, unless the refused request already has (part of) an answer, and closes the connection."""
+        """Closes the connection; first sends the refusal, unless the request already has an answer or part of one."""
         if self._refusal is not None and not answered and not self.transport.is_closing():
             self._answer(*self._refusal)
         self.transport.close()
@@ -383,6 +387,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """A protocol class with these limits, for `uvicorn.Config(http=…)`; each server needs its own."""
+    """A protocol class with these limits, for `uvicorn.Config(http=…)`. Each server needs its own class, because the
+    class holds the server's waiting connections."""
     members: dict[str, Any] = {"limits": limits, "turns": Turns(), "waiting": {}}
     return type("GuardedProtocol", (GuardedProtocol,), members)

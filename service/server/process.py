@@ -1,4 +1,4 @@
-"""The server process around the app: start, watch over the encoder, drain, stop."""
+"""The server process: starts the app, watches the encoder, drains requests and stops."""
 
 import logging
 import signal
@@ -20,15 +20,16 @@ from service.settings import Settings
 
 log = logging.getLogger("isosim")
 
-SWITCH_SECONDS = 0.0005  # Python's switch interval: encoder threads get the interpreter soon, so that the device works
+# Python's switch interval. With a short one, encoder threads soon get the interpreter, and the device does not idle.
+SWITCH_SECONDS = 0.0005
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server that drains before it stops, and stops when its encoder's thread dies.
+    """A uvicorn server that finishes requests before it stops, and that stops when its encoder's thread dies.
 
-    After SIGTERM it is not ready for `drain_delay` seconds but still serves, and each answer closes its connection, so
-    that balancers and clients go elsewhere. Then it refuses new work, and requests in flight have `drain_seconds` to
-    finish. SIGINT or a second SIGTERM skips the delay.
+    After SIGTERM it still serves for `drain_delay` seconds, but reports that it is not ready and closes each connection
+    after its answer, so that load balancers and clients move to other servers. Then it refuses new requests, and those
+    in flight have `drain_seconds` to finish. SIGINT or a second SIGTERM skips the delay.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,13 +44,13 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             http=guarded(self.connection_limits(settings)),
-            ws="none",  # not used; the WebSocket library would log headers with keys at level debug
+            ws="none",  # no route uses WebSockets, and their library would log headers with keys at level debug
             timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
-        self.failed = False  # True: the encoder's thread died, and only a restart helps
-        self._drained_at: float | None = None  # s, monotonic
+        self.failed = False  # True if the encoder's thread has died, so that only a restart helps
+        self._drained_at: float | None = None  # end of `drain_delay`, in seconds of the monotonic clock
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def connection_limits(self, settings: Settings) -> ConnectionLimits:
@@ -68,7 +69,7 @@ class Server(uvicorn.Server):
 
     @property
     def service(self) -> Service | None:
-        """None before the parts are built and after they are gone."""
+        """The server's parts; None before they are built and after they are stopped."""
         service: Service | None = getattr(self.app.state, "service", None)
         return service
 
@@ -110,7 +111,7 @@ class Server(uvicorn.Server):
             self.service.phase = phase
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn calls it every 0.1 s; True ends the server."""
+        """Called by uvicorn every 0.1 s; returning True ends the server."""
         if self._drained_at is not None and time.monotonic() >= self._drained_at:
             self._drained_at = None
             self.handle_exit(signal.SIGTERM, None)

@@ -9,9 +9,9 @@ from service.api.state import Service
 
 log = logging.getLogger("isosim")
 
-COUNT_SECONDS = 10.0  # between counts of recorded jobs; each reads the records of jobs that have not ended
-DISTANT_COUNT_SECONDS = 30.0  # the same in object storage, which charges for each read
-EXPIRE_SECONDS = 60.0  # between clean-ups of old interrupted jobs and of text that dead processes left
+COUNT_SECONDS = 10.0  # s between counts of recorded jobs; a count reads the records of all jobs that have not ended
+DISTANT_COUNT_SECONDS = 30.0  # s between counts if the jobs are in object storage, which charges for each read
+EXPIRE_SECONDS = 60.0  # s between removals of old interrupted jobs and of text that dead processes have left
 
 
 async def watch(service: Service, census: JobCensus) -> None:
@@ -22,10 +22,10 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Polls for new champions and migrations; logs once that the store is unreachable, and once that it is back.
+    """Polls for new champions and migrations. Logs once that the store cannot be read, and once that it is read again.
 
-    The metric `champions_age` is the time since all champions in memory were known to match the store. It grows while
-    the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
+    The metric `champions_age` is the time since all champions in memory were last known to match the store. It grows
+    while the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
     """
     away, current = False, time.monotonic()
     service.metrics.champions_age.read = lambda: time.monotonic() - current
@@ -33,7 +33,8 @@ async def watch_champions(service: Service) -> None:
         began = time.monotonic()
         try:
             await service.encoders.refresh()
-        except Exception:  # loop boundary: the volume is unreachable or a file is damaged; loaded versions keep serving
+        # The loop must go on: the volume is unreachable or a file is damaged, but loaded versions keep serving.
+        except Exception:
             if not away:
                 log.exception("the model store could not be read")
             away = True
@@ -42,7 +43,7 @@ async def watch_champions(service: Service) -> None:
                 log.warning("the model store is read again")
             away = False
             if not service.encoders.behind:
-                current = began  # not the end: the read may have missed a promotion during it
+                current = began  # not the read's end, because the read may have missed a promotion made during it
         await asyncio.sleep(service.settings.poll_seconds)
 
 
@@ -61,9 +62,9 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
-                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it frees disk space
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: frees disk space
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
-        except Exception:  # the loop's boundary, as above
+        except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)

@@ -1,6 +1,6 @@
-"""The server's answers as frozen dataclasses; fields have the names of the JSON.
+"""The server's answers as frozen dataclasses. Fields are named as in the JSON.
 
-A field with a default may be missing in an answer, for example of an older server.
+A field with a default may be missing in an answer, for example in that of an older server.
 """
 
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from typing import Any
 class PairFlags:
     """Flags of a pair's two texts.
 
-    `truncated`: the text was cut; `unreadable`: the encoder knows no token of it; `out_of_domain`: it is unlike the
-    domain's own text.
+    `truncated`: the text was too long and was cut. `unreadable`: the encoder knows no token of the text.
+    `out_of_domain`: the text is unlike the domain's own text.
     """
 
     a: tuple[str, ...] = ()
@@ -29,9 +29,10 @@ class PairNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Numbers behind flags and percentiles, one entry for each pair."""
+    """Numbers from which flags and percentiles follow, one entry for each pair."""
 
-    out_of_domain: tuple[PairNumbers, ...] | None = None  # share of the domain's sentences at least as unusual, 0-1
+    # Share (0-1) of the domain's sentences that are at least as unusual as the text.
+    out_of_domain: tuple[PairNumbers, ...] | None = None
     tokens: tuple[PairNumbers, ...] = ()  # number of tokens
     pairs: int | None = None  # number of random pairs that percentiles are computed from; None without a reference
 
@@ -42,15 +43,15 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Least similarity of a match; None if the version cannot reach the target, or if item normalization is on, since
-    # percentiles then decide.
+    # Least similarity of a match. None if the version cannot reach the target, or if item normalization is on: then
+    # percentiles decide which pairs match.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Scores of one version: columns with one entry for each pair, in the order of the request."""
+    """Scores by one version of a domain. Each column has one entry for each pair, in the order of the request."""
 
     domain: str
     version: int
@@ -59,7 +60,8 @@ class Similarity:
     cosine: tuple[float, ...]  # cosine of the frozen encoder's vectors
     similarity: tuple[float, ...]  # cosine of the calibrated vectors
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
-    probability: tuple[float, ...] | None = None  # of a match, or the mean grade scaled to 0-1; None without labels
+    # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
+    probability: tuple[float, ...] | None = None
     extrapolated: tuple[bool, ...] | None = None  # True if fewer than 10 random pairs lie beyond the score
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
@@ -79,9 +81,8 @@ class Ranked:
     index: int
     score: float
     text: str | None = None  # only if the request asks for it
-    false_hit_rate: float | None = (
-        None  # only with `gallery`: share of searches in which a wrong match reaches this score
-    )
+    # Only with `gallery`: share of searches in which a wrong match reaches this score.
+    false_hit_rate: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has stopped, for good or until a retry. True also for a status unknown to this release."""
+        """Whether the job has stopped, for good or until a retry. Also True for a status that this client does not
+        know."""
         return self.status not in ("queued", "running")
 
     @property
@@ -138,12 +140,12 @@ class VersionSummary:
     encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # made for an encoder that this server runs
+    servable: bool = True  # whether it was made for an encoder that this server runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version(VersionSummary):
-    """A version's provenance and report; `files` has the SHA-256 of each file by name."""
+    """A version's provenance and report. `files` maps the name of each file to its SHA-256."""
 
     domain: str
     files: dict[str, str] = field(default_factory=dict)
@@ -159,8 +161,9 @@ class Drift:
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
     distance_mean: float | None = None  # mean of log ‖z‖², in standard deviations of the domain's own text
-    distance_spread: float | None = None  # standard deviation of the same; 1 for the domain's own text
-    stability_index: float | None = None  # PSI of similarities against the first ones served; 0.25 is a shift
+    distance_spread: float | None = None  # standard deviation of log ‖z‖², relative to the domain's own text
+    # Population stability index (PSI) of recent similarities against the version's first ones; 0.25 means a shift.
+    stability_index: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +176,7 @@ class Domain:
     domain: str
     champion: int | None = None
     previous: int | None = None
-    # Counts the changes of champion, previous and thresholds. None if they cannot be read, or from an older server.
+    # Number of changes of champion, previous and thresholds. None if these cannot be read, or from an older server.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
@@ -188,38 +191,38 @@ class Domains:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The similarity from which pairs match, for a wanted rate of false matches, false hits, or precision."""
+    """The similarity from which pairs match, for a wanted false-match rate, false hit rate or precision."""
 
     domain: str
     version: int
     similarity: float
-    interval: tuple[float, float] | None = None  # 95 %, from a bootstrap over sentences or labelled pairs
-    pairs: int | None = None  # random pairs, labelled pairs or search comparisons that it was computed from
-    extrapolated: bool = False  # the wanted rate is rarer than the pairs can count (below 10 / pairs)
+    interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
+    pairs: int | None = None  # number of random pairs, labelled pairs or search comparisons that it is computed from
+    extrapolated: bool = False  # whether the wanted rate is too low to be counted on these pairs (below 10 / pairs)
     target: dict[str, float] = field(default_factory=dict)  # as requested
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
     recall: float | None = None  # with precision: share of true matches that reach the threshold
-    recall_interval: tuple[float, float] | None = None  # 95 %
-    precision_interval: tuple[float, float] | None = None  # 95 %, of the share of matches at this similarity
+    recall_interval: tuple[float, float] | None = None  # 95 % interval of `recall`
+    precision_interval: tuple[float, float] | None = None  # 95 % interval of the share of matches at this similarity
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # the threshold in this unit
-    distance_interval: tuple[float, float] | None = None  # 95 %
-    # With false_hit_rate: how many times more likely a query with one false hit is to have another, compared with an
-    # average query; about 1 if all queries are alike, None if too few have false hits.
+    distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
+    # With false_hit_rate: how many times as likely as the average query a query with one false hit is to have another.
+    # About 1 if all queries are alike; None if too few queries have false hits.
     query_spread: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedThreshold:
-    """A saved target, and the similarity that it stands for in the version that answers."""
+    """A saved target, and the similarity at which the current version reaches it."""
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
     similarity: float | None = None  # least similarity of a match; if None, `notice` says why
-    interval: tuple[float, float] | None = None  # 95 %; None if similarity is None
+    interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if that is None
     extrapolated: bool | None = None  # as in `Threshold`; None if the version cannot reach the target
-    notice: str | None = None  # why similarity is None; otherwise None
+    notice: str | None = None  # the reason if `similarity` is None; otherwise None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +231,7 @@ class Thresholds:
 
     domain: str
     version: int  # version that the similarities belong to
-    revision: int  # of the domain: counts the changes of champion, previous and thresholds
+    revision: int  # number of changes of the domain's champion, previous version and thresholds
     thresholds: tuple[SavedThreshold, ...] = ()  # sorted by name
 
 
@@ -239,5 +242,5 @@ class SavedTarget:
     domain: str
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    revision: int  # of the domain, after the change
-    notice: str | None = None  # why the version that answers now cannot reach the target; otherwise None
+    revision: int  # the domain's revision after the change
+    notice: str | None = None  # the reason if the current version cannot reach the target; otherwise None

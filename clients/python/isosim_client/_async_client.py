@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 
 async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields chunks, each generated in a thread, since a file or the caller's iterable may be slow."""
+    """Yields chunks, each generated in a thread, because a file or the caller's iterable may be slow."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same arguments, the same methods, each awaited. Use it in an `async with`.
+    """`Client` for asyncio: the same arguments and methods, each awaited. Use it in an `async with` statement.
 
-    `events` is for `async for`. The examples of `Client`'s methods apply with `await`.
+    Iterate over `events` with `async for`. The examples of `Client`'s methods apply with `await`.
 
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.
@@ -41,7 +41,7 @@ class AsyncClient:
         timeout: seconds without data from the server until a request fails; connecting may take at most 5.
         retries: how often and how long requests are retried.
         transport: a transport of httpx2, for certificates, proxies and tests.
-        sleep: waits between attempts; for tests.
+        sleep: function that waits between attempts; tests replace it.
 
     Example:
         >>> import asyncio
@@ -97,7 +97,7 @@ class AsyncClient:
         """Calibrated similarity of sentence pairs.
 
         Args:
-            pairs: (text, text) each; a server accepts 512 per request by default.
+            pairs: each a (text, text); a server accepts 512 per request by default.
             domain: `name`, `name@3` or `name@previous`.
             threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
             detail: adds token counts and out-of-domain scores.
@@ -126,13 +126,13 @@ class AsyncClient:
         """Vectors of texts, one for each text, in order; a list with one vector for a single string.
 
         Args:
-            texts: a server accepts 1024 per request by default.
-            domain: `name`, `name@3` or `name@previous`; give the version if vectors are stored.
+            texts: a server accepts 2,048 per request by default.
+            domain: `name`, `name@3` or `name@previous`; if you store the vectors, name the version.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to length 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
             truncate: False refuses a text that is too long for the encoder, instead of cutting it.
-            truncation_direction: the end that is cut off.
+            truncation_direction: the end at which a too long text is cut.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -208,9 +208,9 @@ class AsyncClient:
         Args:
             source: a `pathlib.Path` to a file with one sentence per line (`.ndjson` and `.jsonl`: one JSON value per
                 line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. It is read while it is
-                sent, and never held in memory as a whole. At least 200 distinct sentences.
+                sent, and never held in memory as a whole. It must contain at least 200 distinct sentences.
             domain: the domain's name, without a version.
-            method: `auto`, or a method of the server; the error for an unknown one lists all methods.
+            method: `auto`, or a method that the server knows; for an unknown method, the error lists all.
             promote: `if_better`, `always` or `never`.
             seed: the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
@@ -268,7 +268,7 @@ class AsyncClient:
             version: the version to start from; default: the champion.
             promote: `always`, `if_better` or `never`.
             seed: the same labels and seed give the same version.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
             idempotency_key: as for `calibrate`.
 
         Raises:
@@ -297,7 +297,7 @@ class AsyncClient:
         """Cancels a job: its text is deleted, and it makes no version.
 
         Raises:
-            NotFound: no such job. Conflict: it has ended, or is publishing its result.
+            NotFound: no such job. Conflict: the job has ended, or is publishing its result.
         """
         return await self._send(_calibrating.cancel(job))
 
@@ -305,7 +305,7 @@ class AsyncClient:
         """Runs an interrupted job again, with its text, which is still stored.
 
         Raises:
-            NotFound: no such job. Conflict: it runs or has ended. Unavailable: no worker runs jobs on this server.
+            NotFound: no such job. Conflict: the job runs or has ended. Unavailable: no worker runs jobs on this server.
         """
         return await self._send(_calibrating.retry(job))
 
@@ -313,7 +313,7 @@ class AsyncClient:
         """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: returns only names that sort after this one; for the next page, the last name of the page before.
+            after: returns only names that sort after this one; give a page's last name to get the next page.
             contains: returns only names that contain this text.
         """
         return await self._send(_domains.domains(after=after, contains=contains))
@@ -350,14 +350,14 @@ class AsyncClient:
             domain: `name`, `name@3` or `name@previous`.
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
             precision: share of matches that should be right, among pairs like the labelled ones.
-            false_hit_rate: share of searches whose best wrong match may pass, at least 1e-6 and less than 1.
+            false_hit_rate: share of searches in which a wrong match may pass, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
-            InvalidInput: no target, several, or one out of range. NotFound: no such domain.
-            Conflict: the version has no data for the target: no reference, no labels, or no counted searches, which
-                versions of earlier releases lack.
+            InvalidInput: no target, several targets, or a target out of range. NotFound: no such domain.
+            Conflict: the version lacks the data for this target: a reference, labels, or counts of searches, which
+                versions of earlier releases do not have.
         """
         return await self._send(
             _domains.threshold(
@@ -392,13 +392,14 @@ class AsyncClient:
             domain: the domain's name, without a version.
             name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: the domain as you saw it when you decided; if it has changed since, nothing is saved.
+            seen: the domain as you read it before you decided; if it has changed since, nothing is saved.
 
         Returns:
-            The saved target. Its `notice` says why the version that answers now cannot reach it, if so.
+            The saved target. If the current version cannot reach it, its `notice` says why.
 
         Raises:
-            InvalidInput: no target, several, or one out of range. NotFound: no such domain, or it has no version.
+            InvalidInput: no target, several targets, or a target out of range.
+            NotFound: no such domain, or the domain has no version.
             Conflict: the domain has changed since `seen`.
         """
         return await self._send(
@@ -419,7 +420,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             name: the name under which it is saved.
-            seen: the domain as you saw it when you decided; if it has changed since, nothing is deleted.
+            seen: the domain as you read it before you decided; if it has changed since, nothing is deleted.
 
         Raises:
             NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
@@ -432,7 +433,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
             NotFound: no such version.
@@ -446,10 +447,10 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
-            NotFound: no such domain. Conflict: it has no previous version, or has changed since `seen`.
+            NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
         """
         return await self._send(_domains.rollback(domain, seen=seen))
 
@@ -459,7 +460,7 @@ class AsyncClient:
         All servers that share the store answer 404 within two seconds. Version numbers are not used again.
 
         Raises:
-            NotFound: there never was such a domain. Conflict: it is `default`.
+            NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
         """
         await self._send(_domains.delete_domain(domain))
 
@@ -469,10 +470,11 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
-            NotFound: no such version. Conflict: it is champion or previous, or the domain has changed since `seen`.
+            NotFound: no such version.
+            Conflict: the version is champion or previous, or the domain has changed since `seen`.
         """
         await self._send(_domains.delete_version(domain, version, seen=seen))
 
@@ -491,11 +493,11 @@ class AsyncClient:
     async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
         """Waits until a job has ended, with a progress bar on a terminal (extra `progress`).
 
-        The job continues if the wait is interrupted or its task is cancelled.
+        The job continues if the waiting is interrupted or its task is cancelled.
 
         Args:
             job: the job or its id.
-            progress: False shows no bar.
+            progress: whether to show the bar.
             timeout: seconds in total; None waits without limit.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Calls about calibrations and their jobs. Their arguments are documented at the methods of `Client`."""
+"""Calls about calibrations and their jobs. The arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of both clients and how to read their answers, independent of the HTTP library."""
+"""Requests that both clients send, and how their answers are read. Independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-UNKNOWN = {404, 405, 415, 422}  # statuses for a route, a body or a field that the server does not know
+UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, a body or a field that the server does not know
 
 IdempotencyKey = str | bool
-FROM_FILE = {  # how to read an argument from a file
+FROM_FILE = {  # argument -> advice for callers who have its value in a file
     "labels": "for rows of text,text,label read it first: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" for tabs, and label, a, b where '
     "the label comes first; or give the file to the command line: isosim label FILE --domain NAME",
@@ -31,13 +31,13 @@ FROM_FILE = {  # how to read an argument from a file
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
-    """One request to one route; its answer is a T."""
+    """One request to one route. Its answer is converted to T."""
 
     method: str
-    path: str  # below the base URL, quoted
+    path: str  # relative to the base URL, percent-encoded
     parse: Callable[[Any], T]  # converts the answer's JSON; gets None if there is no content
     query: Mapping[str, str | int | float] = field(default_factory=dict)
-    body: Any = None  # JSON
+    body: Any = None  # value that is sent as JSON
     upload: Upload | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
@@ -45,7 +45,7 @@ class Call(Generic[T]):
     then: Callable[[Any], Call[T]] | None = None  # makes the next call from this one's answer
 
     def repeatable(self) -> Repeat:
-        """Whether the request may be sent again now: never if its source is an iterator that was read partly."""
+        """Whether the request may be sent again now; NEVER if an iterator that it sends was already partly read."""
         return Repeat.NEVER if self.upload is not None and self.upload.spent else self.repeat
 
     def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
@@ -54,7 +54,7 @@ class Call(Generic[T]):
         try:
             value = json.loads(content) if content else None
         except ValueError:
-            raise UnexpectedAnswer(f"{self.method} {self.path}: the answer is no JSON: {content[:80]!r}") from None
+            raise UnexpectedAnswer(f"{self.method} {self.path}: the answer is not JSON: {content[:80]!r}") from None
         return self.parse(value)
 
 
@@ -71,9 +71,9 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """A sentence with both versions if the server's contract is older than this client's; otherwise None.
+    """A sentence that names both versions if the server's contract is older than this client's; otherwise None.
 
-    Servers up to 0.1.0, and proxies, send no contract; they are not checked.
+    Servers up to release 0.1.0, and proxies, send no contract; their answers are not checked.
 
     Raises:
         IncompatibleServer: the major version differs, so names may have other meanings.
@@ -91,21 +91,22 @@ def check_contract(contract: str | None) -> str | None:
 
 
 def answer(kind: type[T]) -> Callable[[Any], T]:
-    """Reads JSON as `kind`."""
+    """A function that converts JSON to `kind`."""
     return lambda value: read(kind, value)
 
 
 def nothing(_: Any) -> None:
-    """Reads an answer without content."""
+    """Converts an answer that has no content."""
 
 
 def segment(value: object) -> str:
-    """One segment of a path; `name@3` stays readable."""
+    """A value percent-encoded as one segment of a path; the @ of `name@3` is kept."""
     return quote(str(value), safe="@")
 
 
 def many(texts: Any, name: str) -> list[Any]:
-    """Raises TypeError for a path, and for one string, which would otherwise pass as a list of its characters."""
+    """`texts` as a list. Raises TypeError for a path, and for a single string, which would otherwise be taken as a list
+    of its characters."""
     if isinstance(texts, os.PathLike):
         raise TypeError(f"{name}: give a list, not a path; {FROM_FILE.get(name, 'read the file first')}")
     if isinstance(texts, str):
@@ -116,7 +117,7 @@ def many(texts: Any, name: str) -> list[Any]:
 
 
 def keyed(key: IdempotencyKey) -> dict[str, Any]:
-    """Headers and repeatability of a request that makes a job. With a key, repeated requests make only one job."""
+    """Headers and repeatability of a request that makes a job. With a key, a repeated request makes no second job."""
     if key is False:
         return {"repeat": Repeat.NEVER}
     return {"headers": {"idempotency-key": uuid.uuid4().hex if key is True else key}, "repeat": Repeat.SAFE}

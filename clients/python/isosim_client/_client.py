@@ -1,7 +1,7 @@
 """The client for programs without asyncio.
 
 The methods are documented here. `AsyncClient` repeats the docstrings without the examples, and the functions that build
-the calls repeat the first lines; a test compares signatures and docstrings of all three.
+the calls repeat the docstrings' first lines. A test compares the signatures and docstrings of all three.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Client:
         timeout: seconds without data from the server until a request fails; connecting may take at most 5.
         retries: how often and how long requests are retried.
         transport: a transport of httpx2, for certificates, proxies and tests.
-        sleep: waits between attempts; for tests.
+        sleep: function that waits between attempts; tests replace it.
 
     Every method raises IsosimError (for its subclasses see `help(isosim_client.errors)`), and retries errors that may
     be temporary.
@@ -85,7 +85,7 @@ class Client:
         """Calibrated similarity of sentence pairs.
 
         Args:
-            pairs: (text, text) each; a server accepts 512 per request by default.
+            pairs: each a (text, text); a server accepts 512 per request by default.
             domain: `name`, `name@3` or `name@previous`.
             threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
             detail: adds token counts and out-of-domain scores.
@@ -123,13 +123,13 @@ class Client:
         """Vectors of texts, one for each text, in order; a list with one vector for a single string.
 
         Args:
-            texts: a server accepts 1024 per request by default.
-            domain: `name`, `name@3` or `name@previous`; give the version if vectors are stored.
+            texts: a server accepts 2,048 per request by default.
+            domain: `name`, `name@3` or `name@previous`; if you store the vectors, name the version.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to length 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
             truncate: False refuses a text that is too long for the encoder, instead of cutting it.
-            truncation_direction: the end that is cut off.
+            truncation_direction: the end at which a too long text is cut.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -220,9 +220,9 @@ class Client:
         Args:
             source: a `pathlib.Path` to a file with one sentence per line (`.ndjson` and `.jsonl`: one JSON value per
                 line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. It is read while it is
-                sent, and never held in memory as a whole. At least 200 distinct sentences.
+                sent, and never held in memory as a whole. It must contain at least 200 distinct sentences.
             domain: the domain's name, without a version.
-            method: `auto`, or a method of the server; the error for an unknown one lists all methods.
+            method: `auto`, or a method that the server knows; for an unknown method, the error lists all.
             promote: `if_better`, `always` or `never`.
             seed: the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
@@ -286,7 +286,7 @@ class Client:
             version: the version to start from; default: the champion.
             promote: `always`, `if_better` or `never`.
             seed: the same labels and seed give the same version.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
             idempotency_key: as for `calibrate`.
 
         Raises:
@@ -334,7 +334,7 @@ class Client:
         """Cancels a job: its text is deleted, and it makes no version.
 
         Raises:
-            NotFound: no such job. Conflict: it has ended, or is publishing its result.
+            NotFound: no such job. Conflict: the job has ended, or is publishing its result.
 
         Example:
             >>> newest = client.jobs()[0]
@@ -347,7 +347,7 @@ class Client:
         """Runs an interrupted job again, with its text, which is still stored.
 
         Raises:
-            NotFound: no such job. Conflict: it runs or has ended. Unavailable: no worker runs jobs on this server.
+            NotFound: no such job. Conflict: the job runs or has ended. Unavailable: no worker runs jobs on this server.
 
         Example:
             >>> interrupted = [job for job in client.jobs() if job.status == "interrupted"]
@@ -360,7 +360,7 @@ class Client:
         """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: returns only names that sort after this one; for the next page, the last name of the page before.
+            after: returns only names that sort after this one; give a page's last name to get the next page.
             contains: returns only names that contain this text.
 
         Example:
@@ -411,14 +411,14 @@ class Client:
             domain: `name`, `name@3` or `name@previous`.
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
             precision: share of matches that should be right, among pairs like the labelled ones.
-            false_hit_rate: share of searches whose best wrong match may pass, at least 1e-6 and less than 1.
+            false_hit_rate: share of searches in which a wrong match may pass, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
-            InvalidInput: no target, several, or one out of range. NotFound: no such domain.
-            Conflict: the version has no data for the target: no reference, no labels, or no counted searches, which
-                versions of earlier releases lack.
+            InvalidInput: no target, several targets, or a target out of range. NotFound: no such domain.
+            Conflict: the version lacks the data for this target: a reference, labels, or counts of searches, which
+                versions of earlier releases do not have.
 
         Example:
             >>> advice = client.threshold("tickets", fmr=0.01)
@@ -463,13 +463,14 @@ class Client:
             domain: the domain's name, without a version.
             name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: the domain as you saw it when you decided; if it has changed since, nothing is saved.
+            seen: the domain as you read it before you decided; if it has changed since, nothing is saved.
 
         Returns:
-            The saved target. Its `notice` says why the version that answers now cannot reach it, if so.
+            The saved target. If the current version cannot reach it, its `notice` says why.
 
         Raises:
-            InvalidInput: no target, several, or one out of range. NotFound: no such domain, or it has no version.
+            InvalidInput: no target, several targets, or a target out of range.
+            NotFound: no such domain, or the domain has no version.
             Conflict: the domain has changed since `seen`.
 
         Example:
@@ -497,7 +498,7 @@ class Client:
         Args:
             domain: the domain's name, without a version.
             name: the name under which it is saved.
-            seen: the domain as you saw it when you decided; if it has changed since, nothing is deleted.
+            seen: the domain as you read it before you decided; if it has changed since, nothing is deleted.
 
         Raises:
             NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
@@ -513,7 +514,7 @@ class Client:
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
             NotFound: no such version.
@@ -532,10 +533,10 @@ class Client:
 
         Args:
             domain: the domain's name, without a version.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
-            NotFound: no such domain. Conflict: it has no previous version, or has changed since `seen`.
+            NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
 
         Example:
             >>> client.rollback("tickets").champion
@@ -549,7 +550,7 @@ class Client:
         All servers that share the store answer 404 within two seconds. Version numbers are not used again.
 
         Raises:
-            NotFound: there never was such a domain. Conflict: it is `default`.
+            NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
 
         Example:
             >>> client.delete_domain("tickets")
@@ -562,10 +563,11 @@ class Client:
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
+            seen: the domain as you read it before you decided; None: the client reads it now.
 
         Raises:
-            NotFound: no such version. Conflict: it is champion or previous, or the domain has changed since `seen`.
+            NotFound: no such version.
+            Conflict: the version is champion or previous, or the domain has changed since `seen`.
 
         Example:
             >>> client.delete_version("tickets", 1)
@@ -594,11 +596,11 @@ class Client:
     def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
         """Waits until a job has ended, with a progress bar on a terminal (extra `progress`).
 
-        The job continues if the wait is interrupted or its task is cancelled.
+        The job continues if the waiting is interrupted or its task is cancelled.
 
         Args:
             job: the job or its id.
-            progress: False shows no bar.
+            progress: whether to show the bar.
             timeout: seconds in total; None waits without limit.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Calls about domains, versions, aliases and thresholds. Their arguments are documented at the methods of `Client`."""
+"""Calls about domains, versions, aliases and thresholds. The arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision, a repetition would get 404
+        # Without a revision, a repeated request gets 404 if the first one succeeded.
+        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
 
@@ -130,11 +131,12 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A change that states which state of the domain it starts from; reads the domain first if `seen` is None.
+    """A call that changes a domain and states which champion and revision it expects; reads them first if `seen` is
+    None.
 
     Args:
-        change: makes the call from the fields that state the start. They are empty for a server of an earlier release,
-            which has no revision and refuses unknown fields, and for a key that may change the domain but not read it.
+        change: makes the call from the fields for champion and revision. There are none for a server of an earlier
+            release, which has no revision and refuses unknown fields, and none if the key may not read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -156,5 +158,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Safe with a start, since the server then answers a repeated request like the first one."""
+    """Whether a change may be repeated. If it states the champion that it expects, it may: the server then answers a
+    repeated request like the first one."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -1,4 +1,4 @@
-"""Follows a job's server-sent events, across several connections if necessary."""
+"""Follows a job's server-sent events, over several connections if necessary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._reading import read
 from ._retries import Repeat, Retries, Tries
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
 
-SILENCE = 30.0  # s without an event before it reconnects, since the connection may be dead
-AGAIN = 1.0  # s before a stream that ended early is opened again
+SILENCE = 30.0  # s without an event after which the client reconnects, because the connection may be dead
+AGAIN = 1.0  # s to wait before the client reconnects after a stream that ended before the job
 
 
 class Events:
-    """Parses the bytes of a `text/event-stream` to the JSON of its events.
+    """Parses the bytes of a `text/event-stream` and yields the JSON of each event.
 
-    Only LF and CRLF end a line: other line ends of Python may occur in a quoted text.
+    Only LF and CRLF end a line. Other characters that end a line in Python's `splitlines` may occur inside a text.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Events:
                 try:
                     yield json.loads(event)
                 except ValueError:
-                    raise UnexpectedAnswer(f"an event is no JSON: {event[:80]!r}") from None
+                    raise UnexpectedAnswer(f"an event is not JSON: {event[:80]!r}") from None
 
 
 class Following:
-    """Follows one job until it ends or the time is up."""
+    """Follows one job until it ends or `timeout` seconds have passed."""
 
     def __init__(self, job: Job | str, retries: Retries, timeout: float | None) -> None:
         self.last: Job | None = None
@@ -69,7 +69,7 @@ class Following:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
     def feed(self, chunk: bytes) -> Iterator[Job]:
-        """Yields states of the job that differ from the previous one.
+        """Yields each state of the job that differs from the one before.
 
         Raises:
             WaitTimeout: the time is up.
@@ -96,7 +96,7 @@ class Following:
             self._tries = Tries(self._retries)
         pause = AGAIN
         if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # not a failure: the job's state has just not changed
+            pause = 0.0  # silence after an event is no failure: the job's state has not changed
         elif error is not None or not self._heard:
             failure = error or ConnectionLost("the events ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)
@@ -112,10 +112,11 @@ class Following:
         return WaitTimeout(f"the wait is over, the calibration goes on; {state}", self.last)
 
     def outcome(self) -> Job:
-        """The job that has succeeded.
+        """The job's last state, if it has succeeded.
 
         Raises:
             JobError: the job ended without success.
+            ConnectionLost: no state of the job has arrived.
         """
         if self.last is None:
             raise ConnectionLost("the events ended before the job did")

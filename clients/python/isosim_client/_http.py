@@ -1,4 +1,4 @@
-"""Everything specific to httpx2: settings, requests, and the translation of its errors."""
+"""Everything that depends on httpx2: settings, requests, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
-TIMEOUT = 30.0  # s of silence; unmeasured, above what a full request of 512 pairs takes on two cores
+TIMEOUT = 30.0  # s without data; unmeasured, but a full request of 512 pairs takes less on two cores
 
-# The first class in the error's method resolution order that is in this table applies.
+# httpx2's errors -> (our error, what happened). Of an error's classes that are in the table, the most specific applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
     httpx2.ConnectError: (ConnectionFailed, "no connection"),
     httpx2.ConnectTimeout: (ConnectionFailed, "no connection in time"),
@@ -51,7 +51,7 @@ def addressed(error: httpx2.RequestError, kind: type[NoAnswer]) -> str:
     """The server's address for a message, without a password that the URL may contain."""
     try:
         url = error.request.url
-    except RuntimeError:  # it failed before there was a request
+    except RuntimeError:  # the error has no request, because it was raised before one was made
         return ""
     port = f":{url.port}" if url.port is not None else ""
     return f" {'to' if kind is ConnectionFailed else 'from'} {url.scheme}://{url.host}{port}"
@@ -63,13 +63,13 @@ def settings(base_url: str, api_key: str | None, transport: object, kind: type) 
     Raises:
         ValueError: the address is not http or https, or the key cannot be sent in a header; the message does not
             contain the key.
-        TypeError: the transport is of another library, such as httpx; requests would fail with unclear errors.
+        TypeError: the transport belongs to another library, such as httpx, with which requests would fail unclearly.
     """
     if not re.match(r"https?://[^/]", base_url):
         raise ValueError(f"base_url {base_url!r}: expected http://host:port or https://host")
     if transport is not None and not isinstance(transport, kind):
         given = f"{type(transport).__module__}.{type(transport).__qualname__}"
-        raise TypeError(f"transport: expected an httpx2.{kind.__name__}, got {given}; httpx's are not taken since 1.0")
+        raise TypeError(f"transport: expected an httpx2.{kind.__name__}, got {given}; httpx's do not work since 1.0")
     headers = {"user-agent": f"isosim-client/{__version__}", "accept": "application/json"}
     if api_key is not None:
         if not re.fullmatch(r"[\x21-\x7e]+", api_key):
@@ -101,5 +101,5 @@ def request(
 
 
 def json_bytes(value: Any) -> bytes:
-    """Raises ValueError for an unpaired surrogate, NaN and infinity."""
+    """A value as JSON in UTF-8. Raises ValueError for an unpaired surrogate, NaN and infinity."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

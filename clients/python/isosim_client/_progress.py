@@ -11,7 +11,8 @@ from ._answers import Job
 
 @contextmanager
 def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
-    """Yields a function to call with each state. It draws if standard error is a terminal and rich is installed."""
+    """Yields a function to call with each state of a job. It draws a bar if `wanted`, standard error is a terminal and
+    rich is installed; otherwise it does nothing."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _: None
         return

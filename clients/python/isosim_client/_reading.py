@@ -1,6 +1,6 @@
-"""Converts JSON to frozen dataclasses, tolerant of newer and older servers.
+"""Converts JSON to frozen dataclasses, and accepts answers of newer and older servers.
 
-Unknown fields are ignored. A missing field gets its default; without a default, UnexpectedAnswer is raised.
+Unknown fields are ignored. A missing field gets its default; if it has none, UnexpectedAnswer is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Reader = Callable[[Any], Any]
 
 
 class Misfit(Exception):
-    """A value does not fit its type; `path` leads to it."""
+    """A value does not fit its type. `path` names the value's place in the JSON."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(problem, path)
@@ -33,7 +33,7 @@ def expected(wanted: str, value: object) -> Misfit:
 
 
 def read(hint: type[T], value: Any) -> T:
-    """The value as `hint`, a dataclass or a tuple of dataclasses.
+    """Converts a value to `hint`, which is a dataclass or a tuple of dataclasses.
 
     Raises:
         UnexpectedAnswer: the value does not fit; the message names the field.
@@ -49,7 +49,7 @@ def read(hint: type[T], value: Any) -> T:
 
 @cache
 def reader(hint: Any) -> Reader:
-    """The function that converts values of a type; made once for each type."""
+    """The function that converts JSON to a type; it is made once for each type."""
     if hint is Any:
         return lambda value: value
     if dataclasses.is_dataclass(hint):
@@ -83,7 +83,7 @@ def each(inner: Reader) -> Reader:
         entries: list[Any] = []
         try:
             for entry in value:
-                entries.append(inner(entry))  # noqa: PERF401 - the length is the index of the entry that fails
+                entries.append(inner(entry))  # noqa: PERF401 - len(entries) is the index of an entry that fails
         except Misfit as misfit:
             raise misfit.below(len(entries)) from None
         return tuple(entries)
@@ -110,7 +110,7 @@ def mapping(inner: Reader) -> Reader:
 
 
 def fields_of(kind: Any) -> Reader:
-    """The reader of a dataclass; `metadata["wire"]` of a field is its name in the JSON if that differs."""
+    """The reader of a dataclass. If a field has another name in the JSON, its `metadata["wire"]` is that name."""
     hints = get_type_hints(kind)
     known = [
         (field, field.metadata.get("wire", field.name), reader(hints[field.name])) for field in dataclasses.fields(kind)

@@ -1,4 +1,4 @@
-"""Decides whether and when a request is retried. It does not sleep or send anything itself."""
+"""Decides whether and when a request is retried. This module itself neither sleeps nor sends anything."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from enum import Enum
 
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
 
-RETRIED = {408, 429, 502, 503, 504}
-REFUSED = {429, 503}  # the server itself says that it did nothing; 502 and 504 come from a proxy that cannot know
+RETRIED = {408, 429, 502, 503, 504}  # statuses of errors that may be temporary
+# Statuses with which the server says that it did nothing. 502 and 504 come from a proxy, which cannot know.
+REFUSED = {429, 503}
 
 
 class Repeat(Enum):
@@ -28,8 +29,9 @@ class Repeat(Enum):
 class Retries:
     """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The pause before retry n, from 0, is the server's `Retry-After` plus a random share of `first` x 2^n, which is at
-    most `most`. So callers that were refused together do not all return together. All defaults are unmeasured.
+    The pause before retry n (counted from 0) is the server's `Retry-After` plus a random share of `first` x 2^n, or of
+    `most` if that is less. The random share keeps callers that were refused at the same time from all returning at the
+    same time. All defaults are unmeasured.
 
     Example:
         >>> from isosim_client import Client, Retries
@@ -39,11 +41,11 @@ class Retries:
     """
 
     times: int = 5  # retries after the first attempt
-    budget: float = 60.0  # s from the first attempt; no pause goes beyond it
+    budget: float = 60.0  # s from the first attempt after which no retry begins
     first: float = 0.5  # s
     most: float = 8.0  # s
-    random: Callable[[], float] = chance.random  # 0-1
-    clock: Callable[[], float] = time.monotonic  # s
+    random: Callable[[], float] = chance.random  # returns the share, 0-1
+    clock: Callable[[], float] = time.monotonic  # returns seconds
 
 
 class Tries:
@@ -58,7 +60,7 @@ class Tries:
         return self.retries.budget - (self.retries.clock() - self._started)
 
     def timeout(self, usual: float) -> float:
-        """Timeout (s) of the next attempt: `usual` for the first one, at most the rest of the budget for retries."""
+        """Timeout (s) of the next attempt: `usual` for the first; for retries, at most the rest of the budget."""
         return usual if not self.failed else max(min(usual, self.remaining), 0.001)
 
     def pause_after(self, error: IsosimError, repeat: Repeat) -> float | None:
@@ -86,7 +88,7 @@ def may_heal(error: IsosimError, repeat: Repeat) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds requested by `Retry-After`, which has seconds or a date; None if it is missing or invalid."""
+    """Seconds to wait by the header `Retry-After`, a number or a date; None if it is missing or invalid."""
     given = headers.get("retry-after", "").strip()
     try:
         seconds = float(given)

@@ -20,7 +20,7 @@ def similarity(
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
     if threshold is not None:
         body["threshold"] = threshold
-    if detail:  # omitted if False: an older server refuses a field that it does not know
+    if detail:  # left out if False, because an older server refuses fields that it does not know
         body["detail"] = True
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 
@@ -49,7 +49,7 @@ def embed(
 
 
 def vectors(value: Any) -> list[list[float]]:
-    """Checks only the lists: checking each number would take as long as reading the JSON."""
+    """Checks that the answer is a list of lists, but not each number, which would take as long as reading the JSON."""
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
         raise UnexpectedAnswer(f"expected a list of vectors, got {value!r:.80}; is this an isosim server?")
     return value

@@ -1,4 +1,4 @@
-"""Bodies of calibrations: a file or sentences, sent in chunks and never held in memory as a whole."""
+"""Request bodies of calibrations: a file or sentences, sent in chunks and never held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-CHUNK = 64 * 1024  # bytes, approximately; a chunk of lines may be larger by one line
+CHUNK = 64 * 1024  # bytes of a chunk; a chunk of lines may exceed this by one line
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
 TEXT_SUFFIXES = {"", ".txt", ".text"}
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx", ".xlsm"}
@@ -21,12 +21,12 @@ FIELDS = ("a", "b", "label", "weight")
 class Upload:
     """A body that is generated while it is sent.
 
-    A file without labels is sent unchanged. Sentences are sent as NDJSON, so that they may contain line breaks;
-    labelled pairs follow them.
+    A file without labels is sent unchanged. Sentences are sent as NDJSON, so that they may contain line breaks, and
+    labelled pairs follow after them.
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
-        """`read`: the caller states how to read the file; it is then sent unchanged as a table, whatever its name.
+        """With `read`, the caller states how to read the file: it is sent unchanged as a table, whatever its suffix.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
@@ -42,10 +42,11 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # The server detects the format of a file like `corpus.de`. With labels, its lines are sentences and read here.
+        # A file with an unknown suffix, like `corpus.de`, is sent as a table, so that the server detects its format. If
+        # there are labels, its lines are read here as sentences.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
-            table = not is_utf8(self._path)  # the server detects the encoding
+            table = not is_utf8(self._path)  # sent as a table, so that the server detects the encoding
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")
@@ -53,7 +54,7 @@ class Upload:
 
     @property
     def spent(self) -> bool:
-        """Whether it cannot be sent again because its iterator, for example an open file, was already read from."""
+        """Whether the body cannot be sent again, because its iterator, for example an open file, was already read."""
         return self._once and self._begun
 
     def chunks(self) -> Iterator[bytes]:
@@ -74,7 +75,7 @@ class Upload:
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a file begins with valid UTF-8. True if it cannot be opened: sending it will raise the error."""
+    """Whether a file begins with valid UTF-8. Also True if the file cannot be opened: sending it raises the error."""
     try:
         with path.open("rb") as file:
             codecs.getincrementaldecoder("utf-8")().decode(file.read(CHUNK))
@@ -86,14 +87,14 @@ def is_utf8(path: Path) -> bool:
 
 
 def entry(value: str | bytes | dict[str, str | float]) -> bytes:
-    """A value as a line of NDJSON. Raises TypeError for bytes, which a file opened with "rb" yields."""
+    """A value as a line of NDJSON. Raises TypeError for bytes, the lines of a file opened with "rb"."""
     if isinstance(value, bytes):
         raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Joins lines to chunks of about CHUNK bytes."""
+    """Joins lines into chunks of about CHUNK bytes."""
     held: list[bytes] = []
     size = 0
     for line in lines:

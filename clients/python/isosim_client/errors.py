@@ -1,7 +1,7 @@
 """All errors of this package, by their meaning for the caller.
 
 IsosimError
-├── ApiError                  the server answered with an error; the class itself: for an unknown type of error
+├── ApiError                  the server answered with an error; the class itself is raised for an unknown error type
 │   ├── EmptyInput            the request contains no input
 │   ├── InvalidInput          a field breaks its rule; the message names field and limit
 │   │   └── TokenizerFailure  a text cannot be turned into tokens
@@ -12,16 +12,16 @@ IsosimError
 │   ├── NotFound              no such domain, version, job or route
 │   │   └── MethodNotAllowed
 │   ├── Conflict              the current state does not allow this
-│   ├── Overloaded            full; `retry_after` says when to try again
+│   ├── Overloaded            the server is full; `retry_after` says when to try again
 │   ├── BackendFailure        the encoder failed on this input
-│   ├── NotReady              starting, draining or broken
+│   ├── NotReady              the server is starting, stopping or broken
 │   ├── Unavailable           a part that this request needs is missing; the message says how to get it
 │   └── ServerFault           an error inside the server; its log has the details under `request_id`
 ├── NoAnswer                  no complete answer arrived
 │   ├── ConnectionFailed      no connection: the request was not carried out
 │   ├── ConnectionLost        the connection broke: the request may have been carried out
 │   └── TimedOut              the server was silent for too long: the request may have been carried out
-├── UnexpectedAnswer          not an answer of isosim: a proxy's page, a field of another type
+├── UnexpectedAnswer          the answer is not isosim's: a proxy's page, or a field of another type
 │   └── IncompatibleServer    the server's contract has another major version than this client's
 ├── JobError                  a job that the client waited for ended without success; `job` has its state
 │   ├── JobFailed             the message contains the job's error
@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._answers import Job
 
-QUOTED = 200  # characters quoted of an unknown answer, enough to recognize a proxy's page
+QUOTED = 200  # most characters quoted from an unknown answer, enough to recognize a proxy's page
 
 
 class IsosimError(Exception):
@@ -61,7 +61,7 @@ class IsosimError(Exception):
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, unpickling restores only `args`: other facts would be lost on the way from another process.
+        # By default, unpickling restores only `args`. An error from another process would lose its other attributes.
         return revive, (type(self), str(self), self.__dict__)
 
 
@@ -72,7 +72,7 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 
 
 class ApiError(IsosimError):
-    """The server's message, with `status`, `error_type` and the `request_id` under which its log has the request."""
+    """The server's message, with `status`, `error_type`, and the `request_id` by which the server's log names it."""
 
     retry_after: float | None  # s, as the server requested
 
@@ -152,7 +152,7 @@ class ServerFault(ApiError):
 
 
 class NoAnswer(IsosimError):
-    """The class itself is raised for reasons that a retry does not remove."""
+    """No complete answer arrived. The class itself is raised if a retry would not help."""
 
 
 class ConnectionFailed(NoAnswer):
@@ -203,7 +203,7 @@ class WaitTimeout(IsosimError):
         self.job = job
 
 
-# The inverse of the server's table (service/api/errors.py).
+# The server's `error_type` -> the error of this package; the reverse of the server's table (service/api/errors.py).
 ERROR_TYPES: dict[str, type[ApiError]] = {
     "Empty": EmptyInput,
     "Unauthorized": Unauthorized,
@@ -224,7 +224,7 @@ ERROR_TYPES: dict[str, type[ApiError]] = {
 
 
 def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> ApiError:
-    """The error for an answer. A proxy's answer has no `error_type`; its text is then quoted."""
+    """The error for an answer. If the answer has no `error_type`, like a proxy's, its text is quoted."""
     try:
         body = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Exports domains to one file and imports them: a backup, or a copy into another store.
+"""Exports domains to one file and imports them, for backups and for copies into another store.
 
 The file is a tar without compression, so that its size limits how much is read from it. Its members have this order:
 
@@ -9,9 +9,10 @@ The file is a tar without compression, so that its size limits how much is read 
 
 The same versions give the same bytes. Writing and reading hold one version in memory at a time.
 
-An import does not trust the archive. Members must have known names and be plain files of limited size, the hash of
-every file must match its manifest, arrays must hold numbers and be as long as their headers say, and each version must
-score random vectors as it would in a server. The archive is read twice: all of it is checked before anything is added.
+An import does not trust the archive. Members must have known names and be regular files of limited size, the hash of
+every file must match its manifest, arrays must contain numbers and be as long as their headers say, and each version
+must be able to score random vectors, as it would in a server. The archive is read twice, so that all of it is checked
+before anything is added.
 """
 
 import contextlib
@@ -60,21 +61,23 @@ from service.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
 from service.core.scoring.out_of_domain import level_energies
 from service.core.scoring.reference import ReferenceDistribution
 
-FORMAT = 1  # raise it when an older release would read an archive wrongly
+FORMAT = 1  # to be raised when an older release would misread a new archive
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
 MEMBER = re.compile(
     rf"(?P<domain>{DOMAIN_NAME})/(?:{re.escape(DOMAIN)}|(?P<version>[1-9][0-9]{{0,8}})/(?P<file>[a-z_]+\.[a-z]+))"
 )
-ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # it becomes part of a path
+ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-HIGHEST_KEPT = 1_000_000  # versions with a higher number get a new one: later versions need numbers up to 999,999,999
-MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}  # bytes; ours have 20 kB at most
-ROOM = 1 << 20  # bytes allowed for a file of arrays, besides those that depend on the encoder's dimensions
+# A version with a higher number gets a new one, so that later versions still find numbers up to 999,999,999.
+HIGHEST_KEPT = 1_000_000
+# Most bytes of each JSON file; those that isosim writes have at most 20 kB.
+MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
+ROOM = 1 << 20  # bytes that a file of arrays may have in addition to those that the encoder's dimensions require
 ROWS = 16  # random vectors that each version must score
-CHUNK = 1 << 20
+CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the zip64 locator before it
-MOST_DIRECTORY = 100_000  # bytes of a .npz's directory; ours have less than 1,000
+MOST_DIRECTORY = 100_000  # most bytes of a .npz's directory; those that isosim writes have less than 1,000
 REMEDY = "delete it, or export the other domains by name"
 
 
@@ -107,17 +110,18 @@ class ImportedVersion:
     domain: str
     version: int  # its number in this store; in a dry run, the number it would get
     encoder: str  # id
-    was: str | None  # its alias in the store it came from: champion or previous
-    there: bool  # this store already has a version with the same files; nothing was added
+    was: str | None  # its alias in the store it came from: champion, previous or None
+    there: bool  # True: this store already had a version with the same files, and nothing was added
 
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import; of a dry run, the result that an import would have."""
+    """The result of an import, or after a dry run the result that an import would have."""
 
     versions: list[ImportedVersion] = field(default_factory=list)
-    thresholds: list[str] = field(default_factory=list)  # domain/name of the saved ones
-    kept: list[str] = field(default_factory=list)  # not saved: invalid name, another target here, or no room
+    thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
+    # domain/name of thresholds that were not saved: invalid name, another target under this name, or no room.
+    kept: list[str] = field(default_factory=list)
 
 
 def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[int]]:
@@ -142,7 +146,8 @@ def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[i
 
 
 def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
-    """Writes versions of domains to `out` and skips those deleted meanwhile. Returns how many domains and versions.
+    """Writes versions of domains to `out`; skips versions that are deleted meanwhile. Returns the numbers of domains
+    and of versions.
 
     Raises:
         NotFound: none of the versions exists.
@@ -200,18 +205,18 @@ def import_domains(
     dry_run: bool = False,
     permit: Callable[[str], object] = lambda domain: None,
 ) -> Imported:
-    """Adds the versions of an archive. Overwrites nothing, promotes nothing, adds no encoder; safe to repeat.
+    """Adds the versions of an archive. Overwrites nothing, promotes nothing and adds no encoder. Safe to repeat.
 
     Args:
         file: the archive, positioned at its beginning; it is read twice.
         rename: another name for the domain, if the archive has only one domain.
-        dry_run: checks everything and reports what would be done.
-        permit: raises if the caller may not change the domain; called before anything is added.
+        dry_run: checks everything and reports what would be added, but adds nothing.
+        permit: called with each domain before anything is added; raises an error if the caller may not change it.
 
     Raises:
         InvalidInput: the file is not an archive, a member is invalid or does not match its manifest, or a version
             cannot be used.
-        TooLarge: a member is larger than any of its kind can be.
+        TooLarge: a member is larger than a valid file of its kind can be.
         EncoderMismatch: the store does not have the encoder of a version.
         Conflict: in a bucket, other processes kept changing the aliases of a domain.
     """
@@ -226,7 +231,7 @@ def import_domains(
 
 
 class Import:
-    """Reads an archive once: as a dry run, which checks it, or to add its versions."""
+    """Reads an archive once: in a dry run to check it, otherwise to add its versions."""
 
     def __init__(
         self,
@@ -241,19 +246,19 @@ class Import:
         self.imported = Imported()
         self.release = ""
         self.domain = ""  # the domain being read, by its name in the archive
-        self.target = ""  # its name in this store
+        self.target = ""  # the name that this domain gets in this store
         self.facts: dict[str, Any] = {}  # content of its domain.json
-        self.there: dict[str, int] = {}  # versions of the target, by `made_of`
+        self.there: dict[str, int] = {}  # version numbers of the target, by `made_of`
         self.known: set[int] = set()  # versions of the target whose manifests were read
         self.next = 1  # in a dry run, the number that the next version of the target would get
 
     def run(self, file: BinaryIO) -> Imported:
-        """Raises as `import_domains` does."""
+        """Reads the archive. Raises the errors of `import_domains`."""
         archive, begun = members(file), ""
         name, size = next(archive, ("", 0))
         if name != CONTENTS:
             raise InvalidInput(
-                f"the file is no archive of domains: {CONTENTS} has to come first; isosim domains export makes one"
+                f"the file is not an archive of domains: {CONTENTS} has to come first; isosim domains export writes one"
             )
         self.release = release_in(json_of(file, name, size))
         with contextlib.closing(self._versions(file, archive)) as versions:
@@ -270,7 +275,8 @@ class Import:
         return self.imported
 
     def _versions(self, file: BinaryIO, archive: Iterator[tuple[str, int]]) -> Generator[ArchivedVersion]:
-        """Yields each version after all its files were read; its folder exists until the next version is read."""
+        """Yields each version when all its files are read. The version's folder exists until the next one is
+        yielded."""
         finished, numbers = set[str](), set[int]()
         for name, size in archive:
             match = MEMBER.fullmatch(name)
@@ -329,10 +335,10 @@ class Import:
                     self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
 
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
-        """The version's number in this store, and whether a concurrent import added it.
+        """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
-        `claim` looks for the same version after a number was chosen. An import that adds the same version after this
-        look takes that number first, so this import does not get the number and looks again with the next one.
+        After a number is chosen, `claim` looks for the same version once more. If another import adds the version after
+        that look, it takes the chosen number first: this import fails to get it, chooses the next, and looks again.
         """
         what = made_of(version.manifest)
 
@@ -361,7 +367,7 @@ class Import:
                 "release": self.release,
                 "imported": datetime.now(UTC).isoformat(timespec="seconds"),
             }
-            # Job ids are valid in one store only: here, the same id could be another job.
+            # The job's id is removed: in this store, it could belong to another job.
             facts = {**without(manifest, "files", "upload", "version"), "job": None, "origin": origin}
             number, there = self._adopt(version, facts, least)
         self.there[what] = number
@@ -370,7 +376,7 @@ class Import:
         return ImportedVersion(version.name, self.target, number, manifest["encoder"]["id"], was, there)
 
     def _add_targets(self) -> None:
-        """Saves the thresholds whose names are free; called once the domain has a version."""
+        """Saves the thresholds whose names are not taken. Called when the domain has a version."""
         _, saved = self.store.every_alias(self.target)
         room = MOST_TARGETS - len(saved)
         for name, target in list(targets_in(self.facts.get("thresholds")).items())[:MOST_TARGETS]:
@@ -388,7 +394,7 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """A key that is equal for versions with the same files and encoder, so that a repeated import finds them."""
+    """A key that is equal for versions with the same files and encoder. By it, a repeated import finds them."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
@@ -424,7 +430,7 @@ class EncodersOfStore:
         return self.store.find(f"{encoder['id']}@{encoder['digest']}")
 
     def check(self, version: ArchivedVersion) -> None:
-        """Loads a version as a server would, and scores with it. Raises EncoderMismatch, InvalidInput."""
+        """Checks that a version can be loaded and can score, as in a server. Raises EncoderMismatch, InvalidInput."""
         calibrator, dimensions = self.of(version.manifest, version.name)
         manifest = version.folder / MANIFEST
         try:
@@ -437,7 +443,7 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # The parts of a domain model do not check the shapes and values of their arrays, so these errors can occur.
+            # Domain models do not check the shapes and values of their arrays. Invalid arrays raise these errors.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -485,7 +491,7 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
 
 
 def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
-    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact unless they fall and are in [0, 1]."""
+    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact if they ever rise or leave [0, 1]."""
     rates = reference.false_match_rate(np.linspace(-1, 1, 401))
     finite("false-match rates", rates)
     if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
@@ -504,12 +510,12 @@ def finite(name: str, numbers: npt.NDArray[Any]) -> None:
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Names and sizes (bytes) of a tar's members; when one is yielded, `file` is at the beginning of its content.
+    """Yields name and size (bytes) of each member of a tar. `file` is then at the beginning of the member's content.
 
-    `tarfile` would accept extended headers of any length and sparse files; our archives have neither.
+    Used instead of `tarfile`, which accepts extended headers of any length and sparse files; our archives have neither.
 
     Raises:
-        InvalidInput: the file is not a tar, or a member is not a plain file.
+        InvalidInput: the file is not a tar, or a member is not a regular file.
     """
     while True:
         block = file.read(tarfile.BLOCKSIZE)
@@ -520,7 +526,7 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
         try:
             member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise InvalidInput(f"no archive of isosim domains export, or it is cut off: {error}") from None
+            raise InvalidInput(f"not an archive of isosim domains export, or it is cut off: {error}") from None
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
             raise InvalidInput(
                 f"{member.name[:120]!r} is not a regular file; an archive may hold neither links nor folders"
@@ -561,7 +567,7 @@ def release_in(facts: Mapping[str, Any]) -> str:
 
 
 def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: int) -> dict[str, Any]:
-    """The manifest. Raises InvalidInput if it belongs to another version, or has a value that readers do not expect."""
+    """The manifest itself. Raises InvalidInput if it belongs to another version, or if a value is invalid."""
     encoder, files, format_ = manifest.get("encoder"), manifest.get("files"), manifest.get("format", 1)
     if not isinstance(encoder, dict) or not ENCODER.fullmatch(f"{encoder.get('id')}@{encoder.get('digest')}"):
         raise InvalidInput(f"{name} names no encoder")
@@ -584,7 +590,7 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The origin of a version that had been imported before it was exported. Raises InvalidInput."""
+    """The origin of a version that was imported before it was exported. Raises InvalidInput if it is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin is not a domain, a version, a release and a date")
@@ -595,7 +601,7 @@ def checked_origin(origin: object, name: str) -> dict[str, Any]:
 
 
 def check_date(date: object, name: str) -> None:
-    """Raises InvalidInput unless `date` is text, ISO 8601 with a time zone."""
+    """Raises InvalidInput unless `date` is a string in ISO 8601 with a time zone."""
     try:
         since(date if isinstance(date, str) else None)
     except CorruptArtifact as error:
@@ -603,9 +609,10 @@ def check_date(date: object, name: str) -> None:
 
 
 def check_arrays(path: Path) -> None:
-    """Raises CorruptArtifact unless a .npz holds uncompressed arrays of numbers, each as long as its header says.
+    """Raises CorruptArtifact unless a .npz contains uncompressed arrays of numbers, each as long as its header says.
 
-    A few kB of compressed zeros could unpack to terabytes of memory; so could a false header, or overlapping members.
+    Otherwise a file of a few kB could fill terabytes of memory, by compressed zeros, a false header, or overlapping
+    members.
     """
     size = path.stat().st_size
     try:
@@ -616,7 +623,7 @@ def check_arrays(path: Path) -> None:
         directory = int.from_bytes(end[-10:-6], "little")
         # A zip64 directory has its length elsewhere; numpy does not read a file with other first bytes as a .npz.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
-            raise CorruptArtifact(f"{path.name} is no .npz")
+            raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:
             raise CorruptArtifact(f"{path.name} has a directory of {directory:,} bytes")
         with zipfile.ZipFile(path) as archive:
@@ -634,7 +641,7 @@ def check_arrays(path: Path) -> None:
                     shape, _, dtype = header(content)
                     length = int(np.prod(shape, dtype=object)) * dtype.itemsize
                     if dtype.kind not in "fiub" or content.tell() + length != entry.file_size:
-                        raise CorruptArtifact(f"{path.name}: {entry.filename[:80]!r} is no array of numbers")
+                        raise CorruptArtifact(f"{path.name}: {entry.filename[:80]!r} is not an array of numbers")
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, MemoryError) as error:
         if isinstance(error, IsosimError):
             raise

@@ -14,7 +14,8 @@ from service.core.errors import EncoderMismatch
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import DomainAliases, Registry
 
-OVERHEAD = 100_000  # bytes of objects besides the arrays: measured 10,000 (identity) to 140,000 (loadtest/domains.py)
+# Bytes of a calibration besides its arrays: 10,000 (identity) to 140,000 were measured (loadtest/domains.py).
+OVERHEAD = 100_000
 
 
 class StoredCalibrations:
@@ -36,7 +37,7 @@ class StoredCalibrations:
         return self.store.missing(domain, versions)
 
     def load(self, domain: str, version: int) -> Calibration:
-        """A version ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        """Loads a version, ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
         encoder = self.store.manifest(domain, version)["encoder"]
         if encoder["digest"] != self.encoder_digest:
             raise EncoderMismatch(
@@ -52,18 +53,19 @@ class StoredCalibrations:
 
 
 def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, providers: list[str]) -> Calibration:
-    """Loads the version that `domain` refers to now, without watching for later changes.
+    """Loads the version that `domain` now refers to. Later changes of the store are not noticed.
 
     Raises:
-        NotFound, EncoderMismatch, CorruptArtifact: as `Registry.resolve`.
+        NotFound, EncoderMismatch, CorruptArtifact: for the reasons of `Registry.resolve`.
     """
     calibrator = OnnxCalibrator(artifact.calibrator, providers)
     source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-FULL_LOOK = 60.0  # s within which every resident domain is compared with the store
-FEWEST = 16  # domains compared by each call, at least: all of a small server; measured 0.16 ms of a core in a folder
+FULL_LOOK = 60.0  # s within which every resident domain (one that is in memory) is compared with the store
+# Least domains that each call compares: all those of a small server. Takes 0.16 ms of a core in a folder (measured).
+FEWEST = 16
 
 
 class ChangeWatch:
@@ -72,9 +74,9 @@ class ChangeWatch:
     def __init__(self, store: DomainStore) -> None:
         self.store = store
         self._lock = threading.Lock()
-        self._announced: frozenset[str] = frozenset()  # announcements in the last listing
-        self._bell: str | None = None  # the store's bell at the last listing
-        self._stamps: dict[str, Hashable] = {}  # of resident domains, when they were last compared
+        self._announced: frozenset[str] = frozenset()  # announcements that the last listing found
+        self._bell: str | None = None  # the store's bell at the last listing of announcements
+        self._stamps: dict[str, Hashable] = {}  # stamps of resident domains when these were last compared
         self._waiting: list[str] = []  # domains still to be compared in this round, in reverse order
         self._compared = -math.inf  # time of the last comparison with the store, in seconds of the monotonic clock
 
@@ -106,9 +108,11 @@ class ChangeWatch:
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
-        """The domains to compare now. Their share grows with the elapsed time: a round takes FULL_LOOK at most.
+        """The domains to compare now. Their share grows with the elapsed time (s), so that a round over all domains
+        takes at most FULL_LOOK.
 
-        After a long pause (of a stopped process), announcements may have been swept, so all domains are compared.
+        After a long pause, as of a stopped process, all domains are compared, because announcements may have been
+        removed in the meantime.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

@@ -27,29 +27,30 @@ from service.adapters.storage.artifacts import (
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
-CHANGES = ".changes"  # no domain's name begins with a dot
-ANNOUNCED = 300.0  # s that an announcement is kept: readers list all of them, and full looks find changes sooner
+CHANGES = ".changes"  # folder of announcements; no domain's name begins with a dot
+ANNOUNCED = 300.0  # s that an announcement is kept; a reader that misses it finds the change sooner by its full look
 
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read, with a tag that lets a later write detect whether they changed."""
+    """A domain's aliases as they were read, with a tag by which a later write detects that they have changed."""
 
     content: bytes | None  # None: the domain has no aliases
     tag: str | None = None
 
 
-Claim = Callable[[int], None]  # called before publication with the version's number; if it raises, nothing is published
+# Called with a version's number before it is published; if it raises an error, nothing is published.
+Claim = Callable[[int], None]
 
 
 class VersionStorage(Protocol):
     """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    The caller checks names. Methods raise FileNotFoundError if something does not exist, and OSError if the storage
-    cannot be reached.
+    Callers check domain names before. Methods raise FileNotFoundError if a file does not exist, and OSError if the
+    storage cannot be reached.
     """
 
-    exclusive: bool  # whether `changing` locks the domain; without a lock, the aliases list versions to be deleted
+    exclusive: bool  # whether `changing` locks the domain; if not, the aliases name the versions that are being deleted
 
     def prepare(self) -> None:
         """Creates the folder, or checks that the bucket can be reached."""
@@ -82,7 +83,7 @@ class VersionStorage(Protocol):
         ...
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder for the files of a new version; removed at the end unless it was published."""
+        """An empty folder for the files of a new version. If it is not published, it is removed at the end."""
         ...
 
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
@@ -93,7 +94,7 @@ class VersionStorage(Protocol):
         ...
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a number, if it is free, so that no version can be published under it."""
+        """Takes a version number, if it is free, so that no version can be published under it."""
         ...
 
     def bury(self, domain: str, version: int) -> None:
@@ -107,7 +108,7 @@ class VersionStorage(Protocol):
     def aliases(self, domain: str) -> AliasSnapshot: ...
 
     def changing(self, domain: str) -> contextlib.AbstractContextManager[AliasSnapshot]:
-        """Yields the aliases to a caller that is about to replace them, under the lock if the storage has one."""
+        """Yields the aliases to a caller that will replace them; holds the domain's lock, if the storage has locks."""
         ...
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
@@ -119,18 +120,20 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement; None if it is unknown, or as expensive as `announced`."""
+        """A value that changes with every announcement. None if there is none, or if reading it costs as much as
+        calling `announced`."""
         ...
 
     def announced(self) -> Iterable[str]:
-        """Names of recent announcements, `<ns>-<domain>`, which readers may not have seen yet; all are distinct."""
+        """Names of recent announcements, which readers may not have seen yet: `<ns>-<domain>`, with the time in ns. All
+        are distinct."""
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
         """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
 
         Raises:
-            OSError: the volume is not reachable; without this error all domains would look deleted.
+            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
         """
         ...
 
@@ -139,11 +142,13 @@ class VersionStorage(Protocol):
         ...
 
     def sweep(self, domain: str) -> None:
-        """Removes what killed writers left unfinished, or announcements that all readers have seen."""
+        """Removes unfinished files of killed writers (in a folder), or announcements that all readers have seen (in a
+        bucket)."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """What belongs to no version and is older than `age` seconds: uploads, numbers, announcements."""
+        """Files that belong to no version and are older than `age` seconds: unfinished uploads, numbers of deleted
+        versions, announcements."""
         ...
 
 
@@ -155,16 +160,16 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prepared = False
-        self._swept = -ANNOUNCED  # s, monotonic clock: when this process last removed old announcements
+        self._swept = -ANNOUNCED  # time of this process's last removal of old announcements, s of the monotonic clock
 
     def prepare(self) -> None:
-        """Creates the folder; if it is missing later, the volume is not mounted or not reachable."""
+        """Creates the folder. If it is missing later, the volume is not mounted or not reachable."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
-            for name in sorted(os.listdir(self.root)):  # noqa: PTH208 - 10,000 names in a third of the time
+            for name in sorted(os.listdir(self.root)):  # noqa: PTH208 - pathlib takes three times as long
                 if name > after and contains in name and wanted(name) and self._has_version(name):
                     yield name
 
@@ -216,7 +221,7 @@ class FolderStorage:
             return version
 
     def retire(self, domain: str, version: int) -> None:
-        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # it is taken
+        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # raised if the number is taken
             (folder / TOMBSTONE).touch()
             folder.rename(self._folder(domain, version))
 
@@ -260,7 +265,8 @@ class FolderStorage:
                 drop(old)
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
-        """Announcements older than `before` (s) by the volume's clock, since the clocks of the writers may differ."""
+        """Announcements made before `before` (s since the epoch) by the volume's clock; the writers' clocks may
+        differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process
@@ -272,7 +278,8 @@ class FolderStorage:
 
     def announced(self) -> Iterable[str]:
         try:
-            return os.listdir(self.root / CHANGES)  # noqa: PTH208 - opens the folder, so that NFS clients ask the server
+            # Lists the folder by opening it, so that an NFS client asks its server.
+            return os.listdir(self.root / CHANGES)  # noqa: PTH208
         except FileNotFoundError:
             self._check_there()
             return ()
@@ -325,11 +332,11 @@ class FolderStorage:
                 rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
                 if rest:
                     yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
-                elif folder != numbered[-1]:  # new versions get numbers above the highest one
+                elif folder != numbered[-1]:  # the highest number is kept, because new versions get numbers above it
                     yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
 
     def _finish(self, folder: Path) -> None:
-        """Completes an interrupted deletion; another process may be doing the same."""
+        """Completes an interrupted deletion. Another process may do the same at the same time."""
         if not (folder / MANIFEST).exists():
             (folder / TOMBSTONE).touch()
             for file in folder.iterdir():
@@ -338,7 +345,7 @@ class FolderStorage:
 
 
 def facts_of(file: str) -> tuple[int, int] | None:
-    """Modification time and inode, which change whenever the file is replaced; None if there is no file."""
+    """Modification time and inode of a file. They change whenever the file is replaced. None if there is no file."""
     try:
         status = os.stat(file)  # noqa: PTH116 - takes a sixth of pathlib's time, for a thousand files
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Migrations in the model store: one small file for all domains, so that each replica watches one file only.
+"""Migrations in the model store: one small file for all domains, so that each replica watches only one file.
 
-In a folder it is `domains/.migrations.json`, changed under a lock (no domain's name begins with a dot). In a bucket it
-is `domains/migrations.json`, replaced only if it is still the one that was read; after that, the bell of domains is
-replaced too (`objects.py`).
+In a folder, the file is `domains/.migrations.json` (no domain's name begins with a dot), which is changed under a lock.
+In a bucket, it is `domains/migrations.json`, which is replaced only if it has not changed since it was read. After it,
+the object `domains/bell` is replaced, by which readers notice changes (`objects.py`).
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from service.core.scoring.migration import Migration
 log = logging.getLogger("isosim")
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
-FORMAT = 1  # raise it when an older release would read the file wrongly
-ATTEMPTS = 5  # in a bucket, where another process may be changing another domain's migration
-FULL_LOOK = 60.0  # s after which the file is read again with an unchanged bell: a writer may die before it rings
+FORMAT = 1  # to be raised when an older release would misread a new file
+ATTEMPTS = 5  # most attempts to replace the file, which in a bucket other processes may change at the same time
+FULL_LOOK = 60.0  # s after which the file is read even if the bell is unchanged: a writer may die before it changes it
 
 
 class MigrationStore:
@@ -35,8 +35,8 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # bell, time (s), migrations
-        self._was_there = False  # the folder was there; if it is missing now, the volume is not reachable
+        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # last (bell, time (s), migrations)
+        self._was_there = False  # True after the folder was seen; if it is missing later, the volume is not reachable
 
     def all(self) -> Mapping[str, Migration]:
         """The migrations by domain; empty if there is no file.
@@ -44,18 +44,18 @@ class MigrationStore:
         Raises:
             CorruptArtifact: the file is invalid.
             Unavailable: a newer release wrote it.
-            OSError: the store is not reachable; without this error all migrations would look ended.
+            OSError: the store is not reachable. Without this error, all migrations would seem to have ended.
         """
         return self._understood(self._stored(self._read()[0]))
 
     def look(self, bell: str | None) -> Mapping[str, Migration]:
-        """As `all`, but the file is read again only if the bell has changed since the last look, or after FULL_LOOK.
+        """Like `all`, but reads the file again only if the bell has changed since the last call, or after FULL_LOOK.
 
         Args:
-            bell: the store's bell, which the caller has just read; None if it has none.
+            bell: the store's bell (see `DomainStore.bell`), which the caller has just read; None if there is none.
 
         Raises:
-            CorruptArtifact, Unavailable, OSError: as `all`; the next look reads again.
+            CorruptArtifact, Unavailable, OSError: as for `all`; the next call reads the file again.
         """
         now = time.monotonic()
         if bell is not None and self._looked is not None:
@@ -96,10 +96,10 @@ class MigrationStore:
             ) from error
 
     def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
-        """Writes a domain's migration, or removes it if `wanted` is None, provided that it is still the expected one.
+        """Writes a domain's migration, or removes it if `wanted` is None, provided that it is still `expected`.
 
         Raises:
-            Conflict: another caller has changed it.
+            Conflict: another caller has changed the migration.
         """
         for _ in range(ATTEMPTS):
             with self._alone(), contextlib.suppress(PreconditionFailed):
@@ -107,7 +107,7 @@ class MigrationStore:
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # Fields that a newer release has added are kept.
+                # Keeps fields that a newer release has added.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)

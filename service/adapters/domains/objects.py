@@ -1,13 +1,15 @@
 """Domains in object storage, which has no locks: a version's files are written first, then its manifest.
 
     domains/files/<domain>/<upload>/<file>   files of one attempt to publish; never changed
-    domains/manifests/<domain>!<version>     written only if it does not exist: this takes the number and makes the
-                                             version visible; empty after a deletion, so that the number stays taken
-    domains/aliases/<domain>                 replaced only if it is still the object that was read
-    domains/changes/<ns>-<domain>            announces that aliases were replaced; readers read only those
-    domains/bell                             replaced after each announcement; readers list announcements if it changed
+    domains/manifests/<domain>!<version>     written only if it does not exist: writing it takes the number and makes
+                                             the version visible; empty after a deletion, so that the number stays taken
+    domains/aliases/<domain>                 replaced only if it has not changed since it was read
+    domains/changes/<ns>-<domain>            announces that the domain's aliases were replaced, at this time in ns;
+                                             readers then read only the aliases of announced domains
+    domains/bell                             replaced after each announcement; readers list the announcements only if
+                                             it has changed
 
-`!` sorts before all characters of names, so that keys and names have the same order.
+`!` sorts before all characters that a name may have, so that keys sort as names do.
 """
 
 import contextlib
@@ -32,20 +34,20 @@ from service.core.errors import Conflict, CorruptArtifact, IsosimError
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # this many tags cost as much as one page of a listing, at S3's prices
-OVERLAP = 300.0  # s by which a writer's clock may be behind; otherwise only a full look finds its change
-ANNOUNCED = 3600.0  # s after which all readers have seen a change, by an announcement or a full look
+LISTING = 12  # requests for single tags that cost as much as one page of a listing, at S3's prices
+OVERLAP = 300.0  # s by which a writer's clock may be slow; if it is slower, only a full look finds the writer's change
+ANNOUNCED = 3600.0  # s after which all readers have seen a change, by its announcement or by a full look
 SIDE_BY_SIDE = 8  # files of a version transferred in parallel
 
 
 class BucketStorage:
-    """Domains in a bucket; every worker and API process may be on a machine of its own."""
+    """Domains in a bucket. Workers and API processes may run on different machines."""
 
     exclusive = False
 
     def __init__(self, storage: ObjectStorage) -> None:
         self.storage = storage
-        self._pages = 1  # pages of the last listing of all aliases
+        self._pages = 1  # number of pages in the last listing of all aliases
 
     def prepare(self) -> None:
         next(self.storage.list(MANIFESTS), None)
@@ -90,7 +92,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # the comparison with the manifest reports a missing file
+                with contextlib.suppress(FileNotFoundError):  # reported when files are compared with the manifest
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -120,7 +122,7 @@ class BucketStorage:
                 return version
 
     def retire(self, domain: str, version: int) -> None:
-        with contextlib.suppress(PreconditionFailed):  # it is taken
+        with contextlib.suppress(PreconditionFailed):  # raised if the number is taken
             self.storage.write(f"{MANIFESTS}{domain}!{version}", b"", new=True)
 
     def bury(self, domain: str, version: int) -> None:
@@ -128,7 +130,7 @@ class BucketStorage:
             place = self._files(domain, self.manifest(domain, version))
         except FileNotFoundError:  # deleted already
             return
-        except (CorruptArtifact, KeyError):  # its files are unknown; `garbage` finds them
+        except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
         self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: empty means deleted
         if place is not None:
@@ -157,15 +159,15 @@ class BucketStorage:
     def announce(self, domain: str) -> None:
         while True:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
-                # Unique content: after a lost answer, `write` recognizes its own announcement by it.
+                # The content is unique: by it, `write` recognizes its own announcement if the first answer was lost.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
-        self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers who see it find the announcement
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers of the new bell find the announcement
 
     def bell(self) -> str | None:
         try:
             return self.storage.tag(BELL)
-        except FileNotFoundError:  # an earlier release made all changes so far
+        except FileNotFoundError:  # all changes so far were made by a release that has no bell
             return None
 
     def announced(self) -> Iterable[str]:
@@ -174,7 +176,8 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """Tags of the aliases, which a deletion replaces too. Few are requested one by one, many with a listing."""
+        """Tags of the aliases; a deletion of a version also replaces these. A few tags are requested one by one, many
+        with a listing."""
         if len(domains) <= LISTING * self._pages:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 return dict(zip(domains, pool.map(self._tag, domains), strict=True))
@@ -192,8 +195,8 @@ class BucketStorage:
         return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
-        """Removes announcements that all readers have seen. Unfinished uploads are left to `garbage`, which knows their
-        age: a newer one may be in use."""
+        """Removes announcements that all readers have seen. Leaves unfinished uploads to `garbage`, which spares recent
+        uploads, as they may be in use."""
         self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
 
     def _old_news(self, age: float) -> Iterator[Entry]:
@@ -213,7 +216,7 @@ class BucketStorage:
             entries.sort(key=lambda entry: split(entry)[1])
             for entry in entries:
                 if entry.size:
-                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: its files go with it
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, together with its files
                         uploads.pop(self._files(domain, self.manifest(domain, split(entry)[1])), None)
                 elif entry is not entries[-1] and old(entry, age):
                     why = "the number of a deleted version"

@@ -11,14 +11,14 @@ from service.core.scoring.registry import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:
-    """Deletes a domain. Safe to repeat: a later call succeeds too, and completes what an earlier one left undone.
+    """Deletes a domain. Safe to repeat: a later call also succeeds, and completes an interrupted earlier one.
 
     Returns:
-        Calibrations that this call has decided to end; the caller stops those that run, then cancels all of them.
+        Calibrations that must end. The caller stops those that run, and then cancels all of them.
 
     Raises:
         UnknownDomain: there never was such a domain.
-        Conflict: it is `default`, which cannot be deleted; or other processes keep changing it.
+        Conflict: the domain is `default`, which cannot be deleted; or other processes keep changing it.
         CorruptArtifact: the migrations cannot be read; nothing was changed.
     """
     if domain == DEFAULT:
@@ -31,15 +31,15 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
     ended = []
     for job in unfinished:
-        with contextlib.suppress(NotFound):  # its record was removed meanwhile
-            # A job that is publishing has already decided its own end; it finds the domain deleted and fails.
+        with contextlib.suppress(NotFound):  # raised if the job's record was removed meanwhile
+            # A job that is already publishing cannot be cancelled; it finds the domain deleted and fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):
         migration = migrations.all().get(domain)
         if migration is None:
             break
-        with contextlib.suppress(Conflict):  # another process changed it; look again
+        with contextlib.suppress(Conflict):  # another process has changed the migration: read it again
             migrations.set(domain, None, expected=migration)
     jobs.free_keys({job.id for job in mine})  # the same text posted again with its key starts a new calibration
     return ended

@@ -1,7 +1,6 @@
-"""Domains in the model store: versions and aliases, and the rules by which they change, in a folder or a bucket.
+"""Domains in the model store, which is a folder or a bucket: versions and aliases, and the rules by which they change.
 
-Aliases are kept by encoder digest: servers with different encoders can share a store, and each encoder has its own
-champion.
+Each encoder has its own aliases, stored under its digest, so that servers with different encoders can share a store.
 """
 
 import contextlib
@@ -37,14 +36,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
-PART = ".npz"  # a file for each part of the domain model
-FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
+PART = ".npz"  # suffix of the files with the parts of the domain model
+FORMAT = 1  # format of a version's files; to be raised when an older release would misread new files
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
-SIDE_BY_SIDE = 16  # domains of object storage read in parallel; unmeasured
-MOST_TARGETS = 50  # saved thresholds of a domain
-ATTEMPTS = 5  # to replace aliases that other processes change as well
-MOST_LISTED = 20  # newest versions listed in a message
+SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; unmeasured
+MOST_TARGETS = 50  # most saved thresholds of a domain
+ATTEMPTS = 5  # most attempts to replace aliases that other processes change at the same time
+MOST_LISTED = 20  # most versions listed in a message, the newest ones
 REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
 
 
@@ -55,21 +54,20 @@ class Aliases:
     champion: int | None = None
     previous: int | None = None
     revision: int = 0
-    rolled_back: bool = field(default=False, compare=False)  # the last change was a rollback from `previous`
-    targets: Mapping[str, Target] = field(
-        default_factory=dict, compare=False
-    )  # saved thresholds by name; the same for all encoders
+    rolled_back: bool = field(default=False, compare=False)  # whether the last change was a rollback from `previous`
+    # Saved thresholds by name; the same for all encoders.
+    targets: Mapping[str, Target] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
 class Start:
-    """The state in which a caller saw a domain before requesting a change; None if the caller did not send it."""
+    """The state of a domain when the caller last read it. A field is None if the caller did not send it."""
 
-    version: int | None = None  # the champion; 0: no stored version
+    version: int | None = None  # the champion; 0 if there was none
     revision: int | None = None
 
     def check(self, domain: str, found: Aliases) -> None:
-        """Raises Conflict if the domain has changed since the caller saw it."""
+        """Raises Conflict if the domain has changed since the caller read it."""
         champion = found.champion or 0
         if self.version is not None and self.version != champion:
             now = f"version {champion}" if champion else "no stored version"
@@ -83,7 +81,7 @@ class Start:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A version that was read and verified; weights are None for the method `identity`."""
+    """A version that was read and verified. `weights` is None for the method `identity`."""
 
     manifest: dict[str, Any]
     weights: Weights | None
@@ -97,7 +95,8 @@ class StoredVersion:
 
 
 def read_version(folder: Path) -> StoredVersion:
-    """The version in a folder. Raises CorruptArtifact, which names the file that is unreadable or does not match."""
+    """Reads a version from its folder. Raises CorruptArtifact, which names the file that cannot be read or does not
+    match its hash."""
     manifest = verified(folder)
     weights = None
     parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
@@ -115,7 +114,7 @@ def read_version(folder: Path) -> StoredVersion:
 
 
 def understood(named: object) -> bool:
-    """Whether `named` are valid aliases of one encoder."""
+    """Whether `named` is a valid entry for the aliases of one encoder."""
     return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in ALIASES)
 
 
@@ -133,11 +132,11 @@ class DomainStore:
         return not self.storage.exclusive
 
     def prepare(self) -> None:
-        """Creates the folder; if it is missing later, the volume is not mounted or not reachable."""
+        """Creates the folder. If it is missing later, the volume is not mounted or not reachable."""
         self.storage.prepare()
 
     def checked(self, domain: str) -> str:
-        """The name itself. Every name is checked here before it becomes part of a path or key.
+        """Returns a domain's name unchanged. Every name is checked here before it becomes part of a path or key.
 
         Raises:
             InvalidInput: the name breaks the rule for names.
@@ -151,7 +150,7 @@ class DomainStore:
         return list(self.names())
 
     def read_each(self, domains: Sequence[str], read: Callable[[str], T]) -> list[T]:
-        """The result of `read` for each domain, in order; for object storage, domains are read in parallel."""
+        """The result of `read` for each domain, in order. From object storage, domains are read in parallel."""
         if not self.distant:
             return [read(domain) for domain in domains]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -160,26 +159,26 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Sorted names after `after` that contain `contains`, are wanted and have a version.
+        """Yields sorted names after `after` that contain `contains`, are `wanted` and have a version.
 
-        Names are looked up one by one as they are read, and only if `wanted`.
+        Whether a domain has a version is looked up only when its name is reached, and only if it is `wanted`.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement; None if the announcements themselves must be read."""
+        """A value that changes with every announcement; None if callers must list the announcements instead."""
         self.heard = self.storage.bell()
         return self.heard
 
     def announced(self) -> Iterable[str]:
-        """Recent announcements of changes, `<ns>-<domain>`, which readers may not have seen yet (see `ChangeWatch`)."""
+        """Recent announcements of changes (`<ns>-<domain>`), which readers may not have seen yet. See `ChangeWatch`."""
         return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
         """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
 
         Raises:
-            OSError: the volume is not reachable; without this error all domains would look deleted.
+            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
@@ -219,7 +218,7 @@ class DomainStore:
         return manifest
 
     def _no_version(self, domain: str, version: int) -> NotFound:
-        """The error for a version that does not exist; UnknownDomain if the domain has no versions at all."""
+        """The error for a version that does not exist. It is UnknownDomain if the domain has no version at all."""
         there = self.versions(domain)
         if not there and domain != DEFAULT:
             return UnknownDomain(domain)
@@ -228,9 +227,9 @@ class DomainStore:
         return NotFound(f"domain {domain!r} has no version {version}; it has {listed}")
 
     def made_by(self, domain: str, job: str) -> int | None:
-        """The version that a calibration job has written; None if it has written none."""
+        """The version that a calibration job has published; None if it has published none."""
         for version in reversed(self.versions(domain)):
-            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or not readable
+            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or written by a newer release
                 if self.manifest(domain, version).get("job") == job:
                     return version
         return None
@@ -245,7 +244,7 @@ class DomainStore:
             raise self._no_version(domain, version) from None
 
     def load(self, domain: str, version: int) -> StoredVersion:
-        """The version itself. Raises NotFound, or CorruptArtifact, which names the file that does not match."""
+        """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that does not match its hash."""
         return self._read(domain, version, read_version)
 
     def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -268,7 +267,7 @@ class DomainStore:
             with self.storage.files(domain, version, manifest) as folder:
                 return read(folder)
         except (FileNotFoundError, CorruptArtifact):
-            self.manifest(domain, version)  # raises NotFound if it was deleted meanwhile
+            self.manifest(domain, version)  # raises NotFound if the version was deleted meanwhile
             raise
 
     def publish(
@@ -282,12 +281,11 @@ class DomainStore:
         generation: int | None = None,
         claim: Claim = lambda _: None,
     ) -> int:
-        """Writes a new version and returns its number; an incomplete version is never visible.
+        """Publishes a new version and returns its number. An incomplete version is never visible.
 
         Args:
             generation: the domain's generation when the work on the version began; None skips the check.
-            claim: called with the number that the version is about to get; an error that it raises ends the
-                publication.
+            claim: called with the version's number before it is published; if it raises an error, nothing is published.
 
         Raises:
             Conflict: the domain was deleted after this generation.
@@ -302,10 +300,12 @@ class DomainStore:
             facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
             if generation is None:
                 return self.storage.publish(domain, folder, facts, claim)
-            with self.storage.changing(domain):  # in a folder, the lock prevents a deletion meanwhile
+            with self.storage.changing(domain):  # in a folder, this lock prevents a deletion until the end of the block
                 self.check_generation(domain, generation)
                 version = self.storage.publish(domain, folder, facts, claim)
-            if not self.storage.exclusive:  # a deletion replaces the aliases before it lists versions
+            # In a bucket there is no lock. A deletion replaces the aliases first and then lists versions, so that
+            # either the deletion finds this version, or this check finds the deletion.
+            if not self.storage.exclusive:
                 try:
                     self.check_generation(domain, generation)
                 except Conflict:
@@ -324,10 +324,10 @@ class DomainStore:
         """Publishes the files of a version that was made in another store, and returns its number in this one.
 
         Args:
-            folder: the version's files and nothing else; the caller has verified them.
+            folder: contains the version's files and no others; the caller has verified them.
             manifest: the version's manifest without its number and files.
-            least: the number it gets, or the next free number if this or a higher one is taken.
-            claim: as for `publish`; called again if another process took the number.
+            least: the number that the version gets; if this or a higher number is taken, it gets the next free one.
+            claim: as for `publish`; called again with the next number if another process has taken the first.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
@@ -336,7 +336,8 @@ class DomainStore:
             return self.storage.publish(domain, place, wanted, claim, least)
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a number so that a stalled process cannot publish under it; does nothing if it is taken already."""
+        """Takes a version number, so that a stalled process cannot publish under it. Does nothing if it is taken
+        already."""
         self.storage.retire(self.checked(domain), version)
 
     def highest(self, domain: str) -> int:
@@ -384,8 +385,8 @@ class DomainStore:
         """Makes a version the champion if the aliases have not changed since `expected` was read.
 
         Args:
-            repeatable: if another call has made exactly this change since `expected` was read, succeed as if this call
-                had made it, so that a caller may send the same change again.
+            repeatable: whether to succeed also if another call has made exactly this change since `expected` was read,
+                so that a caller may send the same change again.
 
         Raises:
             NotFound: there is no such version.
@@ -399,7 +400,8 @@ class DomainStore:
         return self._change(domain, encoder, wanted, repeatable=repeatable)
 
     def rollback(self, domain: str, encoder: str, *, expected: Aliases, repeatable: bool = False) -> Aliases:
-        """Swaps champion and previous; `repeatable` as for `promote`. Raises Conflict without a previous version."""
+        """Swaps champion and previous. `repeatable` is as for `promote`. Raises Conflict if there is no previous
+        version."""
         if expected.previous is None:
             raise Conflict(f"domain {domain!r} has no previous version to roll back to")
         wanted = replace(expected, champion=expected.previous, previous=expected.champion, rolled_back=True)
@@ -420,7 +422,8 @@ class DomainStore:
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
             if wanted.champion is not None:
-                self.manifest(domain, wanted.champion)  # after the aliases were read: see `_bury`
+                # Raises NotFound. Must come after the reading of the aliases: see `_bury`.
+                self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
@@ -428,7 +431,9 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has written
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            if wanted.rolled_back:  # both versions, since an older release changes the champion but not this entry
+            # Both versions are stored: if an older release changes the champion, they no longer match the aliases, and
+            # the entry, which that release leaves as it is, is ignored.
+            if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
             if rollbacks:
@@ -439,8 +444,8 @@ class DomainStore:
     def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
         """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
 
-        Safe to repeat: if the target is saved or deleted already, nothing changes, even with the `revision` from
-        before the first call.
+        Safe to repeat: if the target is already saved or deleted, nothing changes, and the `revision` from before the
+        first call is accepted.
 
         Returns:
             The revision of the aliases.
@@ -448,7 +453,7 @@ class DomainStore:
         Raises:
             InvalidInput: the name breaks the rule for names, or the domain already has `MOST_TARGETS` targets.
             NotFound: the domain has no version, or there is no target to delete.
-            Conflict: the aliases are no longer at `revision`, or in a bucket other processes kept changing them.
+            Conflict: the aliases are no longer at `revision`; or, in a bucket, other processes kept changing them.
         """
         if not NAME.fullmatch(name):
             raise InvalidInput(
@@ -470,11 +475,11 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # includes targets of newer releases
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # also targets of newer releases
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier call may have deleted it
+                if revision is not None and revision < now:  # this may be the repetition of a call that deleted it
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -501,7 +506,8 @@ class DomainStore:
         return version not in self.versions(domain) and version <= self.storage.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
-        """Deletes a version, even with a damaged manifest. Raises NotFound; Conflict if an alias names the version."""
+        """Deletes a version, even if its manifest is damaged. Raises NotFound, or Conflict if an alias names the
+        version."""
         self._check_there(domain, version)
         with self.storage.changing(domain) as before:
             self._check_there(domain, version)
@@ -514,12 +520,13 @@ class DomainStore:
             self._bury(domain, [version], before, stored)
 
     def _check_there(self, domain: str, version: int) -> None:
-        """Raises NotFound; Unavailable if a newer release wrote the version."""
+        """Raises NotFound if there is no such version, Unavailable if a newer release wrote it."""
         with contextlib.suppress(CorruptArtifact):
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes all but the newest `keep` versions, and unfinished files of killed workers; returns what it deleted.
+        """Deletes all but the newest `keep` versions, and unfinished files of killed workers. Returns the deleted
+        versions.
 
         Args:
             spare: versions to keep although they are old, for example because a job needs them. Champions and previous
@@ -534,11 +541,11 @@ class DomainStore:
         return old
 
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
-        """Deletes versions, and replaces the aliases so that every reader looks at the domain again.
+        """Deletes versions, and replaces the aliases, so that every reader reads the domain again.
 
-        In a bucket there is no lock: the aliases are replaced first, so that a concurrent promotion of a deleted
-        version fails. In a folder, under the lock, the files are deleted first: on a full disk, only this makes room
-        for the new aliases.
+        A bucket has no lock: the aliases are replaced first, so that a concurrent promotion of a deleted version fails.
+        In a folder, which is locked, the files are deleted first: on a full disk, only this makes room for the new
+        aliases.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -546,7 +553,7 @@ class DomainStore:
                 self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
-            except OSError as error:  # the versions are deleted all the same
+            except OSError as error:  # not raised, because the versions are deleted
                 log.warning("readers find the deletion in %s with their next full look: %s", domain, error)
             return
         there = set(self.versions(domain))
@@ -556,7 +563,8 @@ class DomainStore:
             self.storage.bury(domain, version)
 
     def _replace(self, domain: str, before: AliasSnapshot, stored: Mapping[str, Any]) -> None:
-        """Replaces the aliases and announces it. If that fails, readers find the change with their next full look."""
+        """Replaces the aliases and announces the change. If the announcement fails, readers find the change with their
+        next full look."""
         self.storage.replace(domain, before, json_bytes(stored))
         try:
             self.storage.announce(domain)
@@ -570,7 +578,7 @@ class DomainStore:
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
-        The used version numbers stay, and so does the aliases file, without aliases. So a new domain of the same name
+        Used version numbers stay taken, and the aliases file stays, without aliases. Thus a new domain of the same name
         continues with the next number, and calibrations that began before the deletion cannot publish.
 
         Raises:
@@ -590,14 +598,15 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                stored = {"revision": 0, "generation": int(time.time())}  # larger than any number of deletions
+                # The time as generation is larger than any number of deletions.
+                stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            if self.storage.exclusive:  # files first, as in `_bury`
+            if self.storage.exclusive:  # deletes the files first, as `_bury` does
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # prevents their promotion, as in `_bury`
+            if versions and not self.storage.exclusive:  # prevents the promotion of these versions, as in `_bury`
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:
@@ -620,12 +629,12 @@ def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
 
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """By encoder digest, the versions [from, to] of its last change if that was a rollback."""
+    """The encoders whose last change was a rollback: digest -> versions [from, to]."""
     rollbacks = stored.get("rollbacks")
     return rollbacks if isinstance(rollbacks, dict) else {}
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:
-    """Versions that aliases name."""
+    """Versions that are champion or previous for any encoder, from the content of an aliases file."""
     named = (mine.get(name) for mine in stored["encoders"].values() for name in ALIASES)
     return {version for version in named if version is not None}

@@ -1,4 +1,4 @@
-"""Encoders whose users compute the vectors themselves; only the number of dimensions is known here."""
+"""Encoders whose users compute the vectors themselves: isosim knows only the number of dimensions."""
 
 import base64
 import binascii
@@ -15,11 +15,11 @@ from service.core.errors import InvalidInput
 
 LENGTH_OFF = 5e-4  # accepted deviation from length 1; rounding to float16 or bfloat16 causes a tenth of that
 NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
-SHORTEST, LONGEST = 1e-12, 1e12  # accepted lengths; squares of others do not fit float32, used to compute scales
+SHORTEST, LONGEST = 1e-12, 1e12  # accepted lengths; others' squares do not fit float32, in which scales are computed
 
 
 class NoEncoder:
-    """Replaces an encoder and its tokenizer, and refuses every text."""
+    """Takes the place of an encoder and its tokenizer, and refuses every text."""
 
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim
@@ -64,7 +64,7 @@ def refuse_texts(artifact: EncoderArtifact) -> None:
 
 
 def encoded(vector: Vectors) -> str:
-    """A vector (D,) as base64 of little-endian float32; `decoded` is the inverse.
+    """A vector (D,) as base64 of little-endian float32, from which `decoded` gives it back.
 
     >>> encoded(np.array([1, 2], np.float32))
     'AACAPwAAAEA='
@@ -73,13 +73,13 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """The vector (D,) of a text that `encoded` returns. Raises InvalidInput if the text holds no vector."""
+    """The vector (D,) in a text made by `encoded`. Raises InvalidInput if the text is not such a vector."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(NO_VECTOR) from None
     if not content or len(content) % 4:
-        raise InvalidInput(f"is no base64 of float32: {len(content)} bytes")
+        raise InvalidInput(f"is not base64 of float32: {len(content)} bytes")
     vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
     return vector
 
@@ -102,7 +102,7 @@ def vector_of(value: object) -> Vectors:
 
 
 def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) for the encoder, from JSON. Raises InvalidInput, which says what is wrong with `name`."""
+    """A vector (D,) for the encoder, from JSON. Raises InvalidInput, which says what is wrong and calls it `name`."""
     try:
         vector = vector_of(value)
     except InvalidInput as error:
@@ -113,7 +113,7 @@ def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vecto
 
 
 def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str | None:
-    """Why a vector cannot be used; None if it can.
+    """The reason why a vector cannot be used; None if it can.
 
     >>> fault_of(np.zeros(2), 2, unit=False)
     'is a vector of zeros, which has no direction'
@@ -124,7 +124,7 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
-    """Rows of (N, D) that cannot be used, and why. With `unit`, vectors must have length 1."""
+    """The rows of vectors (N, D) that cannot be used: row -> reason. With `unit`, vectors must have length 1."""
     squares = np.vecdot(vectors, vectors, dtype=np.float64)
     usable = (squares >= SHORTEST**2) & (squares <= LONGEST**2)  # False for NaN
     if unit:

@@ -1,4 +1,4 @@
-"""The machine's cores and memory: how batches and threads are planned, and how many bytes of calibrations fit."""
+"""The machine's cores and memory: plans batches and threads, and how many bytes of calibrations fit."""
 
 import os
 from dataclasses import dataclass
@@ -8,24 +8,25 @@ from service.adapters.encoder.onnx_engine import on_gpu
 from service.adapters.encoder.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 from service.core.encoding.batching import BatchingPlan
 
-MOST_RUNS = 8  # with more cores, each run gets several: a single text should not be slow on a large machine
-CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches have no higher throughput and take longer
-GPU_TOKENS = 16384
+MOST_RUNS = 8  # most runs in parallel; with more cores, each run gets several, so that a single text is fast, too
+CPU_TOKENS = 128  # padded tokens of a batch; larger ones take longer without higher throughput (measured on 2 cores)
+GPU_TOKENS = 16384  # padded tokens of a batch on a GPU
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
-PROCESS = 320 * 2**20  # bytes without weights, cache and calibrations: 220 MiB under load, plus 85 for many domains
-GPU_PROCESS = 2 * 2**30  # the same with CUDA's libraries and buffers; unmeasured
-GROWTH = 1.25  # growth of the process per byte of calibrations as they are counted (loadtest/resident.py)
-RESIDENT = 2**30  # bytes of calibrations, at most, if the process has no memory limit
-LEAST_RESIDENT = 32 * 2**20  # bytes; with less, some calibrations would be loaded repeatedly
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
+# Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 more for many domains.
+PROCESS = 320 * 2**20
+GPU_PROCESS = 2 * 2**30  # bytes of a process with CUDA's libraries and buffers; unmeasured
+GROWTH = 1.25  # bytes by which the process grows for each byte of calibrations that is counted (loadtest/resident.py)
+RESIDENT = 2**30  # most bytes of calibrations if the process has no memory limit
+LEAST_RESIDENT = 32 * 2**20  # least bytes of calibrations; with less, some would be loaded again and again
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Threads of one encoder run, threads of a run that has the device to itself, and the batching plan."""
+    """How an encoder runs: threads and batching."""
 
-    threads: int
-    threads_alone: int  # 0: no run has the device to itself
+    threads: int  # of each run
+    threads_alone: int  # of a run that has the device to itself; 0: no run has it
     plan: BatchingPlan
 
 
@@ -40,17 +41,17 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Memory limit of the container in bytes: the smallest limit of its cgroup and the enclosing ones.
+    """Memory limit of the container in bytes: the smallest limit of its cgroup and the groups around it.
 
-    None without a limit, or if it is not below the machine's memory: cgroup version 1 writes a number like 2**63 for
-    no limit. A container usually sees its own group as the root; without a cgroup namespace, version 1 names a path
-    that exists only on the host.
+    None if there is no limit, or none below the machine's memory: cgroup version 1 writes a number like 2**63 for no
+    limit. A container usually sees its own group as the root. Without a cgroup namespace, version 1 names a path that
+    exists only on the host.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes that the container may still take, its cached files aside; None without a limit."""
+    """Bytes that the container may still take, not counting its cached files as used; None if there is no limit."""
     left = []
     for name, folder, limit in memory_limits(root, own):
         usage, cached = USAGE[name]
@@ -60,14 +61,14 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-USAGE = {  # by the name of the limit: the file of what is used, and what of it the kernel frees when it is needed
+USAGE = {  # file of the limit -> (file of the used bytes, field for those that the kernel frees when they are needed)
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }
 
 
 def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
-    """Limits of this process's cgroup and those around it: the name of the file, its folder, bytes."""
+    """The memory limits of this process's cgroup and of the groups around it: (name of the file, its folder, bytes)."""
     files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
     places = set(files.items())
     for line in lines_of(own):
@@ -101,7 +102,7 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
 def plan_remote(
     *, runs: int, max_batch_tokens: int, max_batch_texts: int, max_queued_texts: int, max_wait: float, hung_after: float
 ) -> Execution:
-    """Replaces settings that are 0 by defaults for a remote encoder, whose runs are requests to its server."""
+    """The plan for a remote encoder, whose runs are requests to its server. Settings that are 0 get their defaults."""
     plan = BatchingPlan(
         runs=runs or REQUESTS,
         remote=True,
@@ -126,9 +127,9 @@ def plan_execution(
     max_wait: float,
     exclusive: bool,
 ) -> Execution:
-    """Replaces settings that are 0 by defaults for the device.
+    """The plan for an encoder in this process. Settings that are 0 get the defaults for the device.
 
-    On a CPU there is one run per core, up to MOST_RUNS: with one thread each, no run waits at barriers
+    On a CPU, the default is one run per core, up to MOST_RUNS: a run with one thread never waits for other threads
     (loadtest/README.md).
     """
     gpu = on_gpu(providers)

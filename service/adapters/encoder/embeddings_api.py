@@ -1,6 +1,6 @@
 """Client of OpenAI's `POST /v1/embeddings` that does not trust the server.
 
-It limits the size and duration of every answer and checks all of it, follows no redirect, and connects to no
+It limits the size and duration of every answer, checks the whole answer, follows no redirect, and connects to no
 link-local address.
 """
 
@@ -30,17 +30,17 @@ from service.core.errors import InvalidInput
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192
 CHUNK = 65_536  # bytes
-ANSWER_BYTES = 200_000  # limit for an answer without its vectors, and for an error message
-BYTES_A_NUMBER = 32  # limit for one number of a vector written as JSON
+ANSWER_BYTES = 200_000  # most bytes of an answer without its vectors, and of an error message
+BYTES_A_NUMBER = 32  # most bytes of one number of a vector in JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
-SAID = 200  # characters quoted of a server's error message
+SAID = 200  # most characters quoted from a server's error message
 TOO_LATE = "it does not answer in time"
 METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # metadata service of a cloud, not in the link-local range
 
 
 def checked_url(url: str) -> str:
-    """The address up to `/v1`: without a trailing slash and without `/embeddings`.
+    """Checks an address and returns it up to `/v1`: without a trailing slash and without `/embeddings`.
 
     Raises:
         InvalidInput: the address is not http or https, contains a password or a query, or is link-local.
@@ -49,10 +49,10 @@ def checked_url(url: str) -> str:
         parts = urlsplit(url)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
         wrong = wrong or not (parts.hostname or "").encode("idna").isascii() or " " in url
-    except ValueError:  # UnicodeError is one: the host is not a valid name
+    except ValueError:  # includes UnicodeError: the host is not a valid name
         wrong = True
     if wrong:
-        raise InvalidInput(f"{url!r} is no address like http://127.0.0.1:8080/v1")
+        raise InvalidInput(f"{url!r} is not an address like http://127.0.0.1:8080/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidInput("the address holds a password or a query: a key comes from a file (--key-file)")
     refuse_link_local(str(parts.hostname))
@@ -68,14 +68,14 @@ def refuse_link_local(host: str) -> None:
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_link_local or address in METADATA:
         raise InvalidInput(
-            f"{host} is a link-local address, where clouds keep their machines' secrets; it is not asked"
+            f"{host} is a link-local address, where clouds keep their machines' secrets; no request is sent there"
         )
 
 
 class Watchdog:
-    """Ends requests that exceed their time limit, also when the server sends its answer byte by byte.
+    """Ends requests that exceed their time limit, also if the server sends its answer byte by byte.
 
-    A socket's own timeout does not help there: it restarts with every byte. One thread watches all requests.
+    A socket's own timeout would not end these, because it restarts with every byte. One thread watches all requests.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,8 @@ class Watchdog:
                 late = [connected for until, _, connected in self._under_way.values() if connected and until < now]
             for connected in late:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(connected, socket.SHUT_RDWR)  # below TLS, which another thread is reading
+                    # Shuts the TCP socket down, not the TLS connection, from which another thread is reading.
+                    socket.socket.shutdown(connected, socket.SHUT_RDWR)
             time.sleep(WATCH_SECONDS)
 
 
@@ -129,7 +130,7 @@ WATCHDOG, WATCH_SECONDS = Watchdog(), 0.25
 
 
 class CheckedConnection(HTTPConnection):
-    """Refuses to connect to a link-local address, also when a host name resolves to one."""
+    """Refuses to connect to a link-local address, also if a host name resolves to one."""
 
     def _new_conn(self) -> socket.socket:
         for *_, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
@@ -149,7 +150,7 @@ class CheckedConnection(HTTPConnection):
 
 
 class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
-    """The same with TLS; certificates are verified against the system's certificate authorities."""
+    """A `CheckedConnection` with TLS. Certificates are verified against the system's certificate authorities."""
 
 
 class HTTPPool(urllib3.HTTPConnectionPool):
@@ -162,12 +163,12 @@ class HTTPSPool(urllib3.HTTPSConnectionPool):
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """Why there are no vectors: the answer's status (0: no answer), and the server's message."""
+    """A request that gave no vectors: the reason, and the answer's status (0 if there was no answer)."""
 
     why: str
     status: int = 0
     retry_after: int = 1  # s
-    of_texts: bool = False  # the texts are the reason: the server may accept others
+    of_texts: bool = False  # True if the texts are the reason, so that the server may accept others
 
     @property
     def again(self) -> bool:
@@ -180,7 +181,8 @@ class OtherDimension(Refusal):
 
 
 class Conversation:
-    """Converts texts to vectors over HTTP, one request per call; thread-safe. It does not compare probes."""
+    """Converts texts to vectors over HTTP, with one request per call. Thread-safe. Does not check probes; its callers
+    do."""
 
     def __init__(self, endpoint: Endpoint, requests: int) -> None:
         self.endpoint = endpoint
@@ -190,10 +192,10 @@ class Conversation:
         self.path = f"{parts.path.rstrip('/')}/embeddings"
 
     def __call__(self, texts: Sequence[str], dim: int | None, seconds: float) -> Vectors:
-        """Vectors (N, D) in the order of the texts, within `seconds`; with `dim` None, any dimension is accepted.
+        """Vectors (N, D) in the order of the texts, within `seconds`. If `dim` is None, any dimension is accepted.
 
         Raises:
-            Refusal: the server does not answer, or its answer has no usable vectors; its key cannot be read; its
+            Refusal: the server does not answer, its answer has no usable vectors, its key cannot be read, or its
                 address is link-local.
         """
         until = time.monotonic() + seconds
@@ -204,7 +206,7 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        if time.monotonic() >= until:  # http.client takes headers cut off by the watchdog for complete ones
+        if time.monotonic() >= until:  # checked, as http.client accepts headers that the watchdog has cut off
             raise Refusal(TOO_LATE)
         if status != 200:
             why = said(status, body)
@@ -245,7 +247,8 @@ class Conversation:
         return response.status, content, int(after) if after.isdigit() and len(after) < 4 else 1
 
     def _key(self) -> str | None:
-        """The key of the key file, or None without one. Raises Refusal if the file cannot be read or holds no key."""
+        """The key in the key file; None if there is no key file. Raises Refusal if the file cannot be read or has no
+        key."""
         if self.endpoint.key_file is None:
             return None
         try:
@@ -289,9 +292,9 @@ def reason(error: BaseException) -> str:
 
 
 def said(status: int, body: bytes) -> str:
-    """Describes an answer other than 200, quoting the server's message if it sent one."""
+    """Describes an answer whose status is not 200, and quotes the server's message if it sent one."""
     if status in (401, 403):  # some servers repeat the key they were sent
-        return f"it answers {status}: it refuses the key, or wants one"
+        return f"it answers {status}: it refuses the key, or needs one"
     if 300 <= status < 400:
         return f"it answers {status}, a redirect, which is not followed; give the address it leads to"
     try:
@@ -335,7 +338,7 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
 
 
 def vector_of(embedding: object) -> Vectors:
-    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError otherwise."""
+    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError for other values."""
     if isinstance(embedding, str):
         return np.frombuffer(binascii.a2b_base64(embedding, strict_mode=True), "<f4")
     if not isinstance(embedding, list) or not all(type(number) in (float, int) for number in embedding):

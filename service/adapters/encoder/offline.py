@@ -1,4 +1,4 @@
-"""Encodes many texts at once without a server, with the same exported graph that the server uses."""
+"""Encodes many texts at once without a server, with the exported graph that a server would use."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,20 +25,20 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded, on a CPU. Batches of 2048 take 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time:
-# medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, both sizes in turn, with MiniLM and 2 threads on
-# 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are unreliable.
+# Padded tokens of a batch on a CPU. Batches of 2048 take 1.13 times the processor time (1.04 to 1.17) and 1.17 times
+# the wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, both sizes in turn, with MiniLM and 2
+# threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
-REMOTE_SECONDS = 600.0  # for one request of a job, all attempts included
-SHORTEST_VECTOR = 24  # characters of base64; eight numbers have 44
+REMOTE_SECONDS = 600.0  # s for one request of a job, including all attempts
+SHORTEST_VECTOR = 24  # least characters of a vector in base64, longer than any row number; eight numbers have 44
 WINDOW = 4096  # texts tokenized together and sorted by length
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors (N, D) of N texts. For each text: number of tokens, special ones included; whether it was cut; whether
-    the encoder knows none of its tokens."""
+    """Vectors (N, D) of N texts. For each text also: the number of tokens, including special ones; whether the text was
+    cut; whether the encoder knows none of its tokens."""
 
     vectors: Vectors
     tokens: Rows
@@ -58,18 +58,19 @@ class Encodings:
 
 
 class TextEncoder(Protocol):
-    """An encoder of many texts: in this process, on another server, or a reader of given vectors."""
+    """Encodes many texts: in this process, on another server, or by reading vectors that users computed."""
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
 
 
-Sending = Callable[[int], None]  # called with the number of texts that go to another server; may raise to refuse
+# Called with the number of texts before they are sent to another server; raises an error to prevent it.
+Sending = Callable[[int], None]
 
 
 def open_texts(
     artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
 ) -> TextEncoder:
-    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on another server.
+    """Opens an encoder for many texts: in this process, with the options of `OfflineEncoder`, or on another server.
 
     Raises:
         InvalidInput: users of this encoder compute the vectors themselves.
@@ -91,7 +92,8 @@ class RemoteTexts:
         self.prompt, self.codec, self.sending = artifact.spec.prompt, codec, sending
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Encodes the texts; `progress` gets the share done, 0–1. Raises as `RemoteEncoder.run`, and as `sending`."""
+        """Encodes the texts. `progress` is called with the share that is done, 0–1. Raises the errors of
+        `RemoteEncoder.run` and of `sending`."""
         self.sending(len(texts))
         encodings = Encodings.build(len(texts), self.encoder.dim)
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
@@ -111,7 +113,7 @@ class RemoteTexts:
                     vectors = self._result(future, rows, tokens)
                     encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
                     done += len(rows)
-                progress(done / len(texts))  # may raise to end the job
+                progress(done / len(texts))  # raises an error if the job is to end
         except BaseException:
             self.encoder.close()
             raise
@@ -139,7 +141,7 @@ class RemoteTexts:
 
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
-    """Rows of each request, in order: as many per request as fit."""
+    """Yields the rows of each request, in order. Each request has as many as fit."""
     group: list[int] = []
     size = 0
     for row, length in enumerate(lengths.tolist()):
@@ -153,14 +155,14 @@ def requests_of(lengths: Rows) -> Iterator[list[int]]:
 
 
 class OfflineEncoder:
-    """Tokenizer and encoder in this process. Texts of similar length share a batch; thread-safe.
+    """Tokenizer and encoder in this process. Texts of similar length share a batch. Thread-safe.
 
     Args:
         threads: threads of one run; 0 means one per physical core.
-        providers: of ONNX Runtime; None uses a GPU if there is one.
-        batch_tokens: padded tokens per batch; 0 means the default for this device. It affects the last bits of vectors.
-        codec: rounds vectors as a cache would.
-        window: number of texts sorted by length together; None sorts all texts of a call. It affects the batches.
+        providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
+        batch_tokens: padded tokens per batch; 0 means the default for this device. Affects the last bits of vectors.
+        codec: rounds vectors as the cache of a server would.
+        window: number of texts that are sorted by length together; None sorts all texts of a call. Affects the batches.
     """
 
     def __init__(
@@ -181,10 +183,11 @@ class OfflineEncoder:
         self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Encodes the texts; `progress` gets the share done, 0–1, several times a second.
+        """Encodes the texts. `progress` is called with the share that is done, 0–1, several times a second.
 
         Raises:
-            TokenizerFailure: a text cannot be tokenized. BackendFailure: the encoder failed.
+            TokenizerFailure: a text cannot be tokenized.
+            BackendFailure: the encoder failed.
         """
         encodings = Encodings.build(len(texts), self.encode.dim)
         for start in range(0, len(texts), self.window or max(1, len(texts))):
@@ -193,9 +196,9 @@ class OfflineEncoder:
         return encodings
 
     def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
-        """Encodes the texts of a window into the rows from `start`; `progress` gets how many texts are done."""
+        """Encodes the texts of a window into the rows from `start`. `progress` is called with the number done."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
-        # A text of control characters only has no tokens if the tokenizer adds no special ones.
+        # A text that consists of control characters has no tokens if the tokenizer adds no special ones.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
         rows = slice(start, start + len(texts))
         encodings.tokens[rows] = [len(one) for one in ids]
@@ -210,7 +213,7 @@ class OfflineEncoder:
 
 
 class BroughtItems:
-    """A `TextEncoder` whose texts denote vectors: base64, or row numbers (from 0) of a file."""
+    """A `TextEncoder` whose texts stand for vectors: each is a vector in base64, or a row number (from 0) of a file."""
 
     def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
         self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
@@ -246,7 +249,7 @@ class BroughtItems:
 
 
 def is_row(item: str) -> bool:
-    """Whether an item is a row number; base64 of a vector is longer."""
+    """Whether an item is a row number; a vector in base64 is longer than any."""
     return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
@@ -256,11 +259,11 @@ def default_batch_tokens(*, gpu: bool) -> int:
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Batches of rows of similar length, each of at most `max_tokens` padded tokens; a longer text is a batch alone.
+    """Batches of rows with similar length, each of at most `max_tokens` padded tokens. A longer text is a batch alone.
 
-    Rows are sorted with the shortest first, so that the row added last decides the padded length of a batch.
+    Rows are sorted, the shortest first, so that the last row of a batch determines its padded length.
     """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: of equals the earlier row first
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
     batch: list[int] = []
     for row in order:
         if batch and (len(batch) + 1) * lengths[row] > max_tokens:
@@ -272,9 +275,9 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 
 
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts without any token that the encoder knows: the encoder gives all of them nearly the same vector.
+    """The texts without any token that the encoder knows. The encoder gives all of them nearly the same vector.
 
-    Empty if the encoder's tokenizer is not in this process.
+    The set is empty if the encoder's tokenizer is not in this process.
     """
     if artifact.kind != "onnx":
         return set()

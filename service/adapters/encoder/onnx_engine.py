@@ -17,15 +17,15 @@ from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")
 
-PREFIX = "calibrator."  # of the names of the calibrator's weights among the graph's inputs
+PREFIX = "calibrator."  # prefix of the names of the calibrator's weights among the graph's inputs
 
-# On the CPU the fused kernel is five times slower than the addition and the normalization it replaces (ONNX Runtime
-# 1.31, AVX2: 296 µs against 60 µs for 128 × 384); that is 8 % of an encoder run.
+# Fusions that are switched off. On the CPU, the fused kernel takes five times as long as the addition and normalization
+# that it replaces (ONNX Runtime 1.31, AVX2: 296 µs against 60 µs for 128 × 384): 8 % of an encoder run.
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
-# onnxruntime's exceptions have no common base below Exception; RUN_ERRORS lists those that `run` raises.
+# onnxruntime's exceptions have no common base class below Exception. RUN_ERRORS lists those that `run` raises.
 CUDA = "CUDAExecutionProvider"
-LOAD_ERRORS = (RuntimeError, ValueError)  # raised when a provider does not load; a broken graph raises others
+LOAD_ERRORS = (RuntimeError, ValueError)  # raised if a provider does not load; a broken graph raises other errors
 RUN_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -35,8 +35,8 @@ RUN_ERRORS = (
 
 
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The wanted execution providers; if none are given, CUDA when it is installed and loads the graph `trial`. The
-    CPU provider is appended if it is not among them.
+    """The wanted execution providers, or CUDA if none are wanted and it is installed and loads the graph `trial`. The
+    CPU provider is appended if it is missing.
 
     Raises:
         Unavailable: a wanted provider is not installed.
@@ -50,7 +50,7 @@ def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
 
 
 def loads(provider: str, trial: Path) -> bool:
-    """Whether the provider loads the graph `trial` on this machine, rather than only being installed."""
+    """Whether an installed provider also loads the graph `trial` on this machine."""
     try:
         open_session(trial, [provider], threads=1)
     except Unavailable as error:
@@ -64,17 +64,17 @@ def open_session(
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
-    With `spin`, threads wait for each other, and a few milliseconds for the next run, without sleeping.
+    With `spin`, threads do not sleep while they wait for each other, and for a few milliseconds for the next run.
 
     Raises:
-        Unavailable: the first provider does not load. ONNX Runtime itself would silently use the others.
+        Unavailable: the first provider does not load. ONNX Runtime would silently use the next.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Threads that spin between runs occupy a core that the event loop needs under load. In a session that has the
-    # machine to itself, spinning saves a single request the time to wake threads: 4 % of its p50 (loadtest/README.md).
+    # Threads that spin between runs occupy cores that the event loop needs under load. In a session that has the
+    # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
     # Shapes change with every batch, and ONNX Runtime would keep a memory plan for each shape without bound.
@@ -96,7 +96,8 @@ def open_session(
 
 @functools.cache
 def load_cuda() -> None:
-    """Loads CUDA's libraries from the wheels of the extra [gpu], or the system's if those are not installed."""
+    """Loads CUDA's libraries from the packages of the extra [gpu], or those of the system if these are not
+    installed."""
     with contextlib.redirect_stdout(sys.stderr):  # `preload_dlls` prints missing libraries; stdout is for results
         ort.preload_dlls()
 
@@ -108,8 +109,8 @@ def on_gpu(providers: list[str]) -> bool:
 def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     """One set of options for each provider.
 
-    CUDA's arena grows by the bytes requested rather than by powers of two, up to `memory` bytes (0: no limit).
-    Matrix products of a float32 graph stay in float32: TF32 would change scores by 1e-3.
+    CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). Matrix
+    multiplications of a float32 graph are computed in float32: TF32 would change scores by 1e-3.
     """
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
     if memory:
@@ -117,15 +118,15 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # tokens; on a GPU, each shape has its own kernels and memory
+BUCKET = 16  # on a GPU, lengths are multiples of so many tokens, because each shape needs its own kernels and memory
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 
 class OnnxEncoder:
     """Converts token ids to pooled vectors.
 
-    With `threads_alone`, a run that has the device to itself uses that many threads. This needs a second session, and
-    with it a second copy of the weights.
+    With `threads_alone`, a run that has the device to itself uses so many threads. This needs a second session, which
+    has its own copy of the weights.
     """
 
     def __init__(
@@ -147,11 +148,12 @@ class OnnxEncoder:
         self.dim: int = self.session.get_outputs()[0].shape[1]
 
     def __call__(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        """N lists of token ids -> (N, D) float32. Raises BackendFailure."""
+        """N lists of token ids -> vectors (N, D) float32. Raises BackendFailure, as `run`."""
         return self.run(self.prepare(ids))
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
-        """Arrays (N, T), padded to the longest row; on a GPU, T is a multiple of `BUCKET` to keep shapes few."""
+        """Arrays (N, T) of ids and mask, padded to the longest row. On a GPU, T is a multiple of `BUCKET`, so that few
+        different shapes occur."""
         lengths = [len(row) for row in ids]
         longest = -(-max(lengths) // self.bucket) * self.bucket
         padded = np.full((len(ids), longest), self.pad_token_id, np.int64)
@@ -165,7 +167,7 @@ class OnnxEncoder:
         return feeds
 
     def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
-        """Prepared arrays -> (N, D) float32. Thread-safe; `exclusive`: no other run is in progress.
+        """Prepared arrays -> vectors (N, D) float32. Thread-safe. `exclusive` states that no other run is in progress.
 
         Raises:
             BackendFailure: the run failed, or returned NaN or infinity.
@@ -183,7 +185,7 @@ class OnnxEncoder:
 
 
 def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
-    """Runs the graph and copies only the pooled vectors (N, D) back from the device, not the hidden states."""
+    """Runs the graph and copies only the pooled vectors (N, D) from the device, not the hidden states."""
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)

@@ -1,7 +1,7 @@
 """Checks that this machine computes the same vector for a known sentence as the export did.
 
 With a wrong kernel, a provider of lower precision or a tokenizer of another release, scores are wrong but look
-plausible; only a known result reveals it.
+plausible. Only the comparison with a known result reveals this.
 """
 
 from pathlib import Path
@@ -17,14 +17,15 @@ from service.core.encoding.texts import Tokenize
 from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
-LONGER = " ".join([SENTENCE] * 3)  # in a batch with it, the sentence is padded
-# Largest accepted ‖computed − known‖ / ‖known‖. Another batch or padding changes scores by 1e-7 (loadtest/README.md);
-# differences between instruction sets and GPUs are unmeasured; errors differ by tenths.
+LONGER = " ".join([SENTENCE] * 3)  # put into a batch with SENTENCE, which is then padded
+# Largest accepted ‖computed − known‖ / ‖known‖. Another batch or padding changes scores by 1e-7 (loadtest/README.md).
+# Differences between instruction sets and GPUs are unmeasured. Wrong vectors differ by tenths.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
-    """The probe of the encoder graph in `folder`, for its manifest; None if the sentence cannot be tokenized."""
+    """The probe (sentence and vector) of the encoder graph in `folder`, for its manifest; None if the sentence cannot
+    be tokenized."""
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
@@ -34,7 +35,8 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
 
 
 def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
-    """Largest relative difference to the known vector, alone and padded; None if the export stored no probe.
+    """Largest relative difference from the known vector, of the sentence alone and padded; None if the export stored no
+    probe.
 
     Raises:
         CorruptArtifact: the difference is larger than the encoder's precision explains.
@@ -47,7 +49,7 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     known = np.asarray(probe.pooled, np.float32)
     worst = max(difference(alone, known), difference(padded, known))
     limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
-    if not worst <= limit:  # written so that NaN fails, too
+    if not worst <= limit:  # also True for NaN
         raise CorruptArtifact(
             f"encoder {artifact.id} gives another vector here than at its export: off by {worst:.1e}, "
             f"at most {limit:.0e} is taken; export it again on this machine, or try other execution providers"

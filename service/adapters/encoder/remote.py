@@ -1,8 +1,8 @@
 """An encoder on another server: any server with OpenAI's `POST /v1/embeddings`.
 
-Requests carry one of the probes that were stored when the encoder was registered. The vector of the probe is compared
-with the stored one before any vector of that answer is used. Answers of a model that was replaced under the same name
-are therefore rejected.
+Requests carry one of the probes: texts whose vectors were stored when the encoder was registered. The answer's vector
+of the probe is compared with the stored one before any other vector of the answer is used. If the server has replaced
+the model under the same name, its answers are therefore rejected.
 """
 
 import copy
@@ -29,19 +29,19 @@ from service.core.errors import (
     Overloaded,
 )
 
-# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 differs by 0.010
-# at most; int8 by 0.07 at least, a missing prompt by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
+# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 differs by at
+# most 0.010; int8 by at least 0.07, a missing prompt by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
 TOLERANCE = 0.05
-BYTES_A_TOKEN = 4
-REQUESTS = 8  # in parallel, per process
-REQUEST_TEXTS = 31  # in one request, plus its probe: text-embeddings-inference accepts 32 by default
-REQUEST_TOKENS = 16_384  # in one request, estimated
-TRIAL_SECONDS = 10.0  # for the single request that tests whether a server is back
-ATTEMPTS = 3  # for a request on behalf of a caller
-PATIENT_ATTEMPTS = 10  # for a request of a calibration: they span half a minute or more
+BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
+REQUESTS = 8  # most requests in parallel, per process
+REQUEST_TEXTS = 31  # most texts in a request, besides its probe: text-embeddings-inference accepts 32 by default
+REQUEST_TOKENS = 16_384  # most estimated tokens in a request
+TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
+ATTEMPTS = 3  # most attempts of a request while a caller waits
+PATIENT_ATTEMPTS = 10  # most attempts of a request of a calibration: they last half a minute or more
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; doubled each time, times a random 0.5 to 1.5
-CHECK_SECONDS = 10.0  # for the answer to one check
-PROBE_SECONDS = 60.0  # between probes if not every request carries one
+CHECK_SECONDS = 10.0  # time limit of one check
+PROBE_SECONDS = 60.0  # s between probes if not every request carries one
 LONGEST_WAIT = 2.0  # s; longest pause before another attempt while a caller waits; jobs wait longer
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
@@ -49,7 +49,7 @@ State = Literal["unknown", "ok", "down", "changed"]
 
 
 class EstimatedTokens(Sequence[int]):
-    """Replaces the tokens of a text whose tokenizer is on another server: the text and an estimate of its length."""
+    """Stands for the tokens of a text if the tokenizer is on another server: the text and its estimated length."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -67,13 +67,14 @@ class EstimatedTokens(Sequence[int]):
 
 
 class RemoteTokenizer:
-    """Replaces a tokenizer: estimates lengths, cuts texts that are too long, and refuses requests for real tokens."""
+    """Takes the place of a tokenizer: estimates lengths, cuts long texts, and refuses requests for real tokens."""
 
     def __init__(self, name: str, max_length: int) -> None:
         self.name, self.max_length = name, max_length
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Cuts and marks texts longer than `max_length` estimated tokens; texts that the server cuts are not marked.
+        """Cuts texts longer than `max_length` estimated tokens, and marks them as cut. Texts that the server cuts are
+        not marked.
 
         Raises:
             InvalidInput: contents are token ids, or `side` is "left".
@@ -107,16 +108,17 @@ class RemoteTokenizer:
 
 
 class TextsRefused(BackendFailure):
-    """The server works but rejects these texts."""
+    """The server works, but it rejects these texts."""
 
 
 class RemoteEncoder:
-    """A `BatchEncoder` whose runs are requests to a server; thread-safe.
+    """A `BatchEncoder` whose runs are requests to a server. Thread-safe.
 
     Args:
-        seconds: time limit of one run, all attempts included.
-        each: every request carries a probe; otherwise one per minute does, and the first after a failure.
-        patient: for jobs: keep trying while the server restarts. Otherwise a run fails at once while it is down.
+        seconds: time limit of one run, including all attempts.
+        each: whether every request carries a probe; otherwise one per minute does, and the first after a failure.
+        patient: True for jobs: a run keeps trying while the server restarts. Otherwise, a run fails at once while the
+            server is down.
         requests: size of the connection pool.
         on_request: called with the outcome of each request and its duration in seconds.
     """
@@ -146,21 +148,21 @@ class RemoteEncoder:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._turn = count()
-        self._trying = False  # the circuit is open and one request tests the server
-        self._failures = 0  # number so far; a request that overlaps a failure is not trusted without its own probe
-        self._probed = -np.inf  # s, start of the last request whose probe was correct
-        self.off = 0.0  # difference of that probe, as a share of the known vector's length
+        self._trying = False  # True while the circuit is open and one request tests the server
+        self._failures = 0  # failures so far: an answer is trusted only if it has a probe or this number is unchanged
+        self._probed = -np.inf  # start (s) of the last request whose probe was correct
+        self.off = 0.0  # difference of that probe's vector, as a share of the known vector's length
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
         return [one.text for one in ids]
 
     def run(self, prepared: list[str], *, exclusive: bool = False) -> Vectors:
-        """Texts -> (N, D).
+        """Texts -> vectors (N, D).
 
         Raises:
-            EncoderUnreachable: the server sent no answer, or no usable one for a reason other than the texts. After
-                several failures in a row it is raised without a request.
+            EncoderUnreachable: the server sent no answer, or its answer is unusable for a reason other than the texts.
+                After several failures in a row, the error is raised without a request.
             EncoderChanged: the vector of a probe differs from the registered one; the answer is discarded.
             Overloaded: the server is overloaded.
             BackendFailure: the server rejects these texts.
@@ -168,11 +170,11 @@ class RemoteEncoder:
         return self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient)
 
     def check(self) -> None:
-        """Sends only a probe, even if the circuit is open, and compares its vector. Raises as `run`."""
+        """Sends only a probe, even if the circuit is open, and compares its vector. Raises the errors of `run`."""
         self._run([], 1, forced=True)
 
     def close(self) -> None:
-        """Ends pauses between attempts and requests in progress."""
+        """Ends requests in progress and pauses between attempts."""
         self._stopped.set()
         self.converse.close()
 
@@ -201,9 +203,10 @@ class RemoteEncoder:
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
-        """Whether this request is the trial of an open circuit; False while the circuit is closed.
+        """Whether this request tests a server that has failed; False while the circuit is closed (no failure).
 
-        While the circuit is open, only one request at a time is a trial; for all others the last failure is raised.
+        While the circuit is open, only one request at a time is such a trial; for all others the last failure is
+        raised.
         """
         with self._lock:
             if not self._breaker.is_open:
@@ -230,7 +233,7 @@ class RemoteEncoder:
         with self._lock:
             if failures == self._failures:
                 self._probed = started if due else self._probed
-            elif not due and self.failure is not None:  # after a failure meanwhile, the model may have changed
+            elif not due and self.failure is not None:  # another request failed meanwhile: the model may have changed
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -249,7 +252,7 @@ class RemoteEncoder:
         raise error
 
     def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
-        """The error to raise for a refusal. A failure of the server is counted; `tried`: no attempts are left."""
+        """The error to raise for a refusal. Counts a failure of the server. `tried`: whether no attempts are left."""
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
             return Overloaded(f"{what}has too much to do: {refusal.why}", refusal.retry_after)
@@ -262,7 +265,7 @@ class RemoteEncoder:
         return down
 
     def _answers_probe(self) -> bool:
-        """Whether the server still answers a probe. After a 500, this means that the texts caused the error."""
+        """Whether the server still answers a probe. If it does so after a 500, the texts caused that error."""
         try:
             self._ask([], CHECK_SECONDS)
         except Refusal:
@@ -274,17 +277,17 @@ class RemoteEncoder:
             self.failure, self._probed = error, -np.inf
             self._failures += 1
             self._breaker.failed()
-            if state == "changed":  # a single one opens the circuit
+            if state == "changed":  # a single such failure opens the circuit
                 self._breaker.open()
             if self._breaker.is_open:
                 self.state = state
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
-    """Requests every probe separately; returns the largest difference, as a share of the known vector's length.
+    """Sends every probe separately. Returns the largest difference, as a share of the known vector's length.
 
     Raises:
-        EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: as `RemoteEncoder.run`.
+        EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: for the reasons of `RemoteEncoder.run`.
     """
     encoder = RemoteEncoder(artifact, seconds=seconds)
     differences = []
@@ -298,7 +301,7 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores, with seven digits: more than repeated answers of a server agree in."""
+    """The probes that a registration stores. Seven digits suffice, because a server's repeated answers differ more."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

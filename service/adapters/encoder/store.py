@@ -35,7 +35,7 @@ JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrat
 
 
 def cache() -> Path:
-    """Folder of encoders that this machine has fetched from a bucket; their hashes are compared at every start."""
+    """Folder of the encoders that this machine has fetched from a bucket. Their hashes are checked at every start."""
     return Path.home() / ".cache" / "isosim"
 
 
@@ -49,12 +49,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a remote encoder runs: a server with OpenAI's embeddings API. Not part of the encoder's identity."""
+    """The server of a remote encoder, which has OpenAI's embeddings API. Not part of the encoder's identity."""
 
     url: str  # up to and including /v1
     model: str
     key_file: str | None = None  # read at each request; the key itself is never stored
-    encoding: Literal["base64", "float"] = "base64"  # of vectors in the server's answers
+    encoding: Literal["base64", "float"] = "base64"  # form of the vectors in the server's answers
 
 
 Kind = Literal["onnx", "remote", "vectors"]
@@ -62,20 +62,21 @@ Kind = Literal["onnx", "remote", "vectors"]
 
 @dataclass(frozen=True)
 class EncoderArtifact:
-    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are parts of it.
+    """An encoder's files. For the kind `onnx`, `joined` is the whole graph; `encoder` and `calibrator` are its parts.
 
-    The other kinds have only a calibrator: a `remote` encoder runs on another server; for the kind `vectors`, users
-    compute the vectors themselves and only the number of dimensions is known.
+    The other kinds have only a calibrator: an encoder of the kind `remote` runs on another server; for the kind
+    `vectors`, users compute the vectors themselves, and only the number of dimensions is known.
     """
 
     id: str
     spec: EncoderSpec
     folder: Path
     probe: Probe | None = None  # None for exports of earlier versions
-    licence: str | None = None  # of the weights; None for exports of earlier versions
-    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; a named prompt replaces the spec's prompt
+    licence: str | None = None  # licence of the weights; None for exports of earlier versions
+    # Prompts by name. If a request names one, it replaces the spec's prompt.
+    prompts: Mapping[str, str] = field(default_factory=dict)
     remote: Endpoint | None = None
-    probes: tuple[Probe, ...] = ()  # of a remote encoder: its answers at registration
+    probes: tuple[Probe, ...] = ()  # for the kind `remote`: texts and the server's vectors at registration
     kind: Kind = "onnx"
     unit_vectors: bool = False  # for the kind `vectors`: all vectors have length 1
 
@@ -106,23 +107,24 @@ class EncoderArtifact:
 
 
 def bury(folder: Path) -> None:
-    """Deletes an export, its manifest first: readers ignore an export without a manifest."""
+    """Deletes an export. Deletes its manifest first, because readers ignore an export without a manifest."""
     (folder / "manifest.json").unlink(missing_ok=True)
     drop(folder)
 
 
 class EncoderStore:
-    """The encoders of a folder or of a bucket. Encoders of a bucket are fetched into a local folder and read there."""
+    """The encoders of a folder or of a bucket. Encoders of a bucket are copied into a local folder and read from it."""
 
     def __init__(self, root: Path) -> None:
         self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """The encoder `id` (its newest export) or `id@<start of a digest>`, after its files were verified.
+        """The newest export of the encoder `id`, or that named by `id@<start of a digest>`, after its files were
+        verified.
 
         Raises:
-            Unavailable: there is no such encoder, or another release made it; the message says how to make one.
+            Unavailable: there is no such encoder, or another release made it. The message says how to export one.
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
@@ -175,7 +177,8 @@ class EncoderStore:
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are unfinished or, unless `needed` is None, have a digest not in it."""
+        """Exports older than `age` (s) that are unfinished, or whose digest is not in `needed` (unless that is
+        None)."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -194,7 +197,7 @@ class EncoderStore:
         return (self.root / artifact_id / digest / "manifest.json").is_file()
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
-        """Publishes the files that `write` puts into a folder; the facts that it returns go into the manifest."""
+        """Publishes the files that `write` puts into a folder. The facts that `write` returns go into the manifest."""
         if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
         place = self.root / artifact_id / spec.digest
@@ -211,7 +214,7 @@ class EncoderStore:
         return self.find(f"{artifact_id}@{spec.digest}")
 
     def readdress(self, artifact: EncoderArtifact, endpoint: Endpoint) -> EncoderArtifact:
-        """Stores another address or key file for a remote encoder, and returns the encoder with it."""
+        """Stores a new address or key file for a remote encoder, and returns the changed encoder."""
         manifest = read_manifest(artifact.folder) | {"remote": dataclasses.asdict(endpoint)}
         write_atomically(artifact.folder / MANIFEST, manifest_bytes(manifest))
         if self.bucket is not None:
@@ -226,7 +229,7 @@ class EncoderStore:
 
 
 def kind_of(manifest: Mapping[str, object]) -> Kind:
-    """The kind of an encoder. Manifests of earlier releases have no kind and describe exported graphs.
+    """The kind of an encoder. A manifest of an earlier release names no kind, and describes an exported graph.
 
     Raises:
         Unavailable: the kind is unknown; a later release made the manifest.
@@ -238,7 +241,7 @@ def kind_of(manifest: Mapping[str, object]) -> Kind:
 
 
 def files_of(manifest: Mapping[str, object]) -> tuple[str, ...]:
-    """Names of the files that serving needs."""
+    """Names of an encoder's files that serving needs."""
     return (ENCODER, CALIBRATOR, TOKENIZER) if kind_of(manifest) == "onnx" else (CALIBRATOR,)
 
 
@@ -246,7 +249,8 @@ ENCODERS = "encoders/"
 
 
 class EncoderBucket:
-    """Encoders in a bucket, with a local copy of each one used: graphs have hundreds of megabytes and must be files."""
+    """Encoders in a bucket. Those in use are copied to this machine, because graphs have hundreds of megabytes and are
+    read as files."""
 
     def __init__(self, storage: ObjectStorage, folder: Path) -> None:
         self.storage, self.folder = storage, folder
@@ -263,7 +267,8 @@ class EncoderBucket:
         return f"{ENCODERS}{artifact_id}/{digest}/{MANIFEST}" in self._manifests(f"{artifact_id}/{digest}/")
 
     def fetch(self, artifact_id: str, digest: str) -> str:
-        """Downloads the newest export whose digest starts with `digest`, unless it is there; returns its whole digest.
+        """Downloads the newest export whose digest starts with `digest`, unless this machine has it. Returns its whole
+        digest.
 
         Raises:
             Unavailable: there is no such export.
@@ -298,10 +303,10 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # `_is_there` found that an export here is not the wanted one
+            shutil.rmtree(place, ignore_errors=True)  # if an export is here, `_is_there` found that it does not match
             try:
                 folder.rename(place)
-            except OSError:  # another process on this machine was faster
+            except OSError:  # another process on this machine has just downloaded the same export
                 verified(place)
 
     def send(self, place: Path) -> None:
@@ -310,7 +315,7 @@ class EncoderBucket:
         manifest = read_manifest(place)
         for name in manifest["files"]:
             self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(PreconditionFailed):  # another process has exported the same
+        with contextlib.suppress(PreconditionFailed):  # raised if another process has exported the same encoder
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def replace_manifest(self, place: Path) -> None:
@@ -323,7 +328,8 @@ class EncoderBucket:
         self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are incomplete or, unless `needed` is None, have a digest not in it."""
+        """Exports older than `age` (s) that are incomplete, or whose digest is not in `needed` (unless that is
+        None)."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
             whole = files[0].key.endswith(f"/{MANIFEST}")

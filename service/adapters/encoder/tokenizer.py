@@ -13,7 +13,7 @@ from service.core.errors import InvalidInput, TokenizerFailure
 
 
 class Piece(NamedTuple):
-    """One token of a text and its character range; a special token has no range (`start` and `stop` are None)."""
+    """One token of a text and its range of characters. A special token has no range: `start` and `stop` are None."""
 
     id: int
     text: str
@@ -26,10 +26,10 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 
 
 class FastTokenizer:
-    """Truncates at `max_length` tokens, special tokens included; never pads. Thread-safe.
+    """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if, apart from one of `prompts` at its beginning, it has only special tokens and the
-    vocabulary's unknown token. Tokenizers with a byte fallback can read every text.
+    A text is marked `unreadable` if, after one of `prompts` at its beginning, it has only special tokens and the
+    vocabulary's unknown token. A tokenizer that falls back to bytes can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -52,11 +52,12 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Tokenizes texts; contents given as token ids are only cut. Raises TokenizerFailure if tokenization fails."""
+        """Tokenizes texts, and cuts contents that are already token ids. Raises TokenizerFailure if a text cannot be
+        tokenized."""
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))
-        except Exception as error:  # tokenizers raises bare Exceptions
+        except Exception as error:  # the package `tokenizers` raises Exception itself
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         tokens = []
         for content in contents:
@@ -72,7 +73,7 @@ class FastTokenizer:
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether the text after its prompt has no known token."""
+        """Whether the text has no known token after its prompt."""
         if self.unknown.issuperset(ids):
             return True
         if not isinstance(content, str):
@@ -88,7 +89,7 @@ class FastTokenizer:
         """All tokens of each text, without truncation. Raises TokenizerFailure."""
         try:
             encodings = self.whole.encode_batch(list(texts), add_special_tokens=special)
-        except Exception as error:  # tokenizers raises bare Exceptions
+        except Exception as error:  # the package `tokenizers` raises Exception itself
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         return [
             [
@@ -114,7 +115,8 @@ class FastTokenizer:
 
 
 def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
-    """Ids of tokens without content: special tokens, the unknown token, and SentencePiece's lone space."""
+    """Ids of tokens without content: special tokens, the unknown token, and SentencePiece's token for a single
+    space."""
     ids = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     model = tokenizer.model
     names: list[str | None] = [SPACE] if isinstance(model, BPE | Unigram) else []

@@ -1,4 +1,4 @@
-"""Reads files of vectors that were computed elsewhere, block by block: `.npy`, or a column of a Parquet file."""
+"""Reads files of vectors that were computed elsewhere: `.npy`, or a column of a Parquet file. Reads block by block."""
 
 import hashlib
 import mmap
@@ -17,7 +17,7 @@ from service.core.jobs.requirements import MOST_SENTENCES
 
 BLOCK = 8 * 2**20  # bytes of float32 read at once
 MAGIC = np.lib.format.MAGIC_PREFIX
-LONGEST_HEADER = 4096  # bytes accepted for a .npy header; numpy itself writes 118
+LONGEST_HEADER = 4096  # most bytes of a .npy header; NumPy itself writes 118
 KINDS = "float16, float32 or float64"
 
 
@@ -30,7 +30,7 @@ class VectorFile(Protocol):
     def __len__(self) -> int: ...
 
     def blocks(self) -> Iterator[Vectors]:
-        """All rows in order, in blocks (n, D); each block is a copy.
+        """Yields all rows in order, in blocks (n, D). Each block is a copy.
 
         Raises:
             InvalidInput: a row is not a vector; the message names the row.
@@ -41,7 +41,7 @@ class VectorFile(Protocol):
 
 
 class NpyFile:
-    """A memory-mapped `.npy` file with an array (N, D). Pickled objects are never read."""
+    """A memory-mapped `.npy` file with an array (N, D). Pickled objects in it are never loaded."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         """Raises InvalidInput if the file holds no such array, or if its size does not match its header."""
@@ -84,10 +84,11 @@ class NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Shape, whether the order is Fortran (column by column), and type of a `.npy`; nothing is unpickled.
+    """Reads the header of a `.npy`: shape, whether the order is Fortran's (column by column), and type. Unpickles
+    nothing.
 
     Raises:
-        InvalidInput: the file is not a `.npy`, or holds anything but rows of floating-point numbers.
+        InvalidInput: the file is not a `.npy`, or does not contain rows of floating-point numbers.
     """
     if file.read(len(MAGIC)) != MAGIC:
         raise InvalidInput("no .npy file: it does not begin as numpy.save writes it")
@@ -112,7 +113,8 @@ class ParquetColumn:
     """A Parquet column of lists of numbers, and an optional column of texts; read with pyarrow (isosim[ray])."""
 
     def __init__(self, path: Path, column: str, text_column: str | None = None) -> None:
-        """Raises InvalidInput without such columns, EmptyInput without rows, Unavailable without pyarrow."""
+        """Raises InvalidInput if a column is missing or of the wrong type, EmptyInput if there are no rows, Unavailable
+        if pyarrow is not installed."""
         try:
             import pyarrow.compute  # noqa: PLC0415 - an extra
             import pyarrow.parquet  # noqa: PLC0415
@@ -178,7 +180,7 @@ class ParquetColumn:
 
 
 def holds_vectors(path: Path, column: str) -> bool:
-    """Whether a column of a Parquet file exists and holds lists rather than text. False without pyarrow."""
+    """Whether a column of a Parquet file exists and contains lists, not text. False if pyarrow is not installed."""
     try:
         import pyarrow.parquet  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
@@ -199,20 +201,21 @@ def hash_of(vector: Vectors, seed: int = 0) -> int:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows to use and the number of distinct vectors. Rows are in file order if all distinct vectors are used."""
+    """The rows to use, and the number of distinct vectors. The rows are in the file's order if all distinct vectors are
+    used."""
 
     rows: Rows
     vectors: Vectors
     distinct: int
-    sha256: str  # of these vectors' sorted hashes, so that it does not depend on their order
+    sha256: str  # SHA-256 of the drawn vectors' sorted hashes; does not depend on the order of the vectors
 
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
-    """Draws at most `most` distinct vectors, those with the smallest hashes, as `core.jobs.requirements.draw` does for
-    texts. The file is read twice; of vectors that are not drawn, only hashes are kept in memory.
+    """Draws at most `most` distinct vectors: those with the smallest hashes, as `core.jobs.requirements.draw` does for
+    texts. Reads the file twice, and keeps only the hashes of the vectors that are not drawn.
 
     Raises:
-        InvalidInput: as `checked_blocks`.
+        InvalidInput: for the reasons of `checked_blocks`.
     """
     hashes = np.empty(len(file), np.uint64)
     start = 0
@@ -231,7 +234,7 @@ def rows_of_a_block(dim: int) -> int:
 
 
 def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vectors]:
-    """The blocks of a file, after a check that domains can be calibrated on its vectors.
+    """Yields the blocks of a file, each after a check that domains can be calibrated on its vectors.
 
     Raises:
         InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme length; or, with

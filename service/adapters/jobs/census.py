@@ -9,17 +9,17 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # since the last census; includes interrupted jobs, once per attempt
+    ended: list[Job]  # jobs that ended since the last census; also interrupted jobs, once for each attempt
     queued: list[Job]
 
 
 class JobCensus:
-    """Counts jobs. Those that ended before the first census are not reported."""
+    """Counts jobs. Jobs that ended before the first census are counted, but their end is not reported."""
 
     def __init__(self, jobs: JobStore) -> None:
         self.jobs = jobs
         self._ended: set[str] | None = None  # None before the first census
-        self._interrupted: dict[str, int] = {}  # job id: attempt
+        self._interrupted: dict[str, int] = {}  # job id -> the attempt whose interruption was reported
 
     def take(self) -> Census:
         unended, ended = self.jobs.survey()

@@ -1,4 +1,5 @@
-"""Jobs in a folder: `jobs/<id>/job.json`; until the job ends also `input`, and `vectors.npy` if vectors were posted.
+"""Jobs in a folder. `jobs/<id>/job.json` is a job's record; until the job ends, `input` holds the posted text, and
+`vectors.npy` the posted vectors.
 
 A record is changed under a lock. A process decides how a job ends by creating the file `decided`.
 """
@@ -39,20 +40,20 @@ class Record:
     """The stored state of a job."""
 
     job: Job
-    decided: bool = False  # one process has decided how the job ends and is about to record the end
+    decided: bool = False  # True: a process has decided how the job ends, and will record the end
     # Only in a bucket:
-    publishing: int | None = None  # number of the version that the latest attempt may be writing
-    key: str | None = None  # name of its idempotency key
+    publishing: int | None = None  # number of the version that the latest attempt may be publishing
+    key: str | None = None  # hash of the job's idempotency key (`key_name`)
 
 
 class JobStorage(Protocol):
     """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
 
-    The caller checks ids. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid, and
-    OSError if the storage cannot be reached.
+    Callers check ids before. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid,
+    and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; without a lock, a stalled process may still publish later
+    exclusive: bool  # whether `change` locks the record; if not, a process that had stalled may still publish later
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
@@ -60,30 +61,30 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Makes the spooled input a job; `take` must follow to give the idempotency key to the job."""
+        """Makes a job of the spooled input. The caller must then call `take` to give the idempotency key to the job."""
         ...
 
     def names(self) -> list[str]:
-        """The ids of all recorded jobs, in no particular order; may include invalid ids."""
+        """The ids of all recorded jobs, in any order; may include invalid ids."""
         ...
 
     def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
-        """The result of `read` for each job, in order; in parallel if each is a request over the network."""
+        """The result of `read` for each job, in order. Reads in parallel if each read is a request over the network."""
         ...
 
     def read(self, job_id: str) -> Record: ...
 
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
-        """Replaces a record by the result of `step`, if that differs, and returns the result.
+        """Replaces a record with the result of `step`, if that differs, and returns the result.
 
-        No other process changes the record meanwhile. Without a lock, `step` is called again if one did.
+        No change by another process is lost: it is prevented by a lock, or `step` is called again with the new record.
         """
         ...
 
     def has_input(self, job_id: str) -> bool: ...
 
     def lines(self, job_id: str) -> Iterator[bytes]:
-        """Lines of the posted text and labels, in order, as the spool wrote them."""
+        """Lines of the posted text and labels, in order, in the format of `Spool`."""
         ...
 
     def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
@@ -93,7 +94,7 @@ class JobStorage(Protocol):
     def drop_input(self, job_id: str) -> None: ...
 
     def remove(self, job_id: str) -> None:
-        """Removes a job; if the process dies meanwhile, `sweep` removes the rest."""
+        """Removes a job. If the process dies before the end, `sweep` removes the rest."""
         ...
 
     def sweep(self) -> None:
@@ -101,11 +102,12 @@ class JobStorage(Protocol):
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Input as for `sweep` that is older than `age` seconds, listed instead of removed."""
+        """Lists the input that `sweep` would remove and that is older than `age` seconds."""
         ...
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:
-        """Gives an idempotency key to the job, unless another job with the same content has it; returns its holder.
+        """Gives an idempotency key to the job, unless another job with the same content has it. Returns the id of the
+        job that has the key.
 
         Raises:
             Conflict: a job with other content has the key.
@@ -131,7 +133,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
 
 
 def key_name(key: str) -> str:
-    """A hash of an idempotency key for names of files and objects, since callers choose keys freely."""
+    """Hash of an idempotency key, for names of files and objects: callers may use any characters in keys."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -210,7 +212,7 @@ class FolderJobs:
 
     def remove(self, job_id: str) -> None:
         gone = self.root / f".building-{job_id}"
-        with contextlib.suppress(OSError):  # another process was faster, or the store is read-only
+        with contextlib.suppress(OSError):  # raised if another process has removed it, or the store is read-only
             (self.root / job_id).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -249,8 +251,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key whose job is gone or deleted. Keys are created and removed after their jobs, so a process that
-        died in between leaves a key without a job."""
+        """Frees a key whose job is gone or deleted. Keys are removed after their jobs, so that a process that died in
+        between has left a key without a job."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

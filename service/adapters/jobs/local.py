@@ -1,4 +1,4 @@
-"""Runs calibrations without Redis: one child process at a time, with low priority, which can be killed."""
+"""Runs calibrations without Redis: one at a time, in a child process with low priority, which can be killed."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalJobs:
-    """Runs jobs in order of submission. An async context manager that owns its queue and its child."""
+    """Runs jobs in order of submission. An async context manager that owns its queue and its child process."""
 
     def __init__(
         self,
@@ -35,13 +35,14 @@ class LocalJobs:
         self._waiting: set[str] = set()  # ids of the jobs in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
-        self._stopped: str | None = None  # the job that was cancelled while it ran: the canceller records its end
+        self._stopped: str | None = None  # id of a job that was cancelled while it ran: the canceller records its end
 
     async def __aenter__(self) -> Self:
-        """Continues after an earlier process: queued jobs are queued again, running ones marked as interrupted."""
+        """Continues the work of an earlier process: queues its queued jobs again, and marks its running jobs as
+        interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
-                await asyncio.to_thread(self.jobs.cancel, job.id)  # the process died while cancelling
+                await asyncio.to_thread(self.jobs.cancel, job.id)  # the earlier process died while it cancelled the job
             elif job.status is Status.QUEUED:
                 await self.submit(job.id, job.attempt)
             elif job.status is Status.RUNNING:
@@ -92,16 +93,16 @@ class LocalJobs:
     async def _run_one(self, job_id: str) -> None:
         before = await asyncio.to_thread(self.jobs.read, job_id)
         if before.status is not Status.QUEUED or await asyncio.to_thread(self.jobs.decided, job_id):
-            return  # handed over twice, or cancelled while it waited
+            return  # the job was submitted twice, or cancelled while it waited
         environment = {
             **os.environ,
             "ISOSIM_MODEL_STORE": str(self.model_store),
             "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
-        # The child stays in our session: Linux divides processor time among sessions before it considers priorities
-        # (sched(7), autogroup). A child in its own session took half of the machine and raised the p99 of single
-        # requests from 12 to 115 ms.
+        # The child process stays in this process's session: Linux divides processor time among sessions before it
+        # considers priorities (sched(7), autogroup). A child in its own session took half of the machine, and raised
+        # the p99 of single requests from 12 to 115 ms.
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
@@ -115,8 +116,8 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended, so a job recorded as running does not run any more. A queued job has either not begun
-            # or, if its attempt is higher, has already been retried.
+            # The child has ended. If the record says running, the job does not run any more. If it says queued, the job
+            # has not begun or, if its attempt is higher, was retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -128,8 +129,8 @@ class LocalJobs:
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:
-    """Kills a child and all processes that it started, and waits for its end. A child that has begun leads its own
-    process group."""
+    """Kills a child process and all processes that it started, and waits for its end. The child makes its own process
+    group when it begins."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

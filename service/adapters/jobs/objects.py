@@ -1,4 +1,5 @@
-"""Jobs in object storage, which has no locks: a record is replaced only if it is still the one read (`If-Match`).
+"""Jobs in object storage, which has no locks: a record is replaced only if it has not changed since it was read
+(`If-Match`).
 
 jobs/records/<id>          the record; created after the input, and removed before it
 jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
@@ -27,10 +28,10 @@ from service.core.errors import CorruptArtifact, NotFound
 from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
-PART = 8_000_000  # bytes of text in one object, held in memory while it arrives and while it is read; unmeasured
-ATTEMPTS = 50  # to change a record; each fails only if another process has changed it
+PART = 8_000_000  # bytes of text in one object, which is held in memory when it is written or read; unmeasured
+ATTEMPTS = 50  # most attempts to change a record; an attempt fails only if another process has changed the record
 ABANDONED = 3600.0  # s without a new part after which input without a record counts as left by a dead process
-SIDE_BY_SIDE = 8  # records read in parallel
+SIDE_BY_SIDE = 8  # records that are read in parallel
 
 
 class Parts(BytesIO):
@@ -54,7 +55,8 @@ class Parts(BytesIO):
 
 
 class BucketSpool(Spool):
-    """Writes text into the bucket as it arrives, and vectors into a local file first, since their header comes last."""
+    """Writes text into the bucket as it arrives. Writes vectors into a local file first, because their header comes
+    last."""
 
     def __init__(self, storage: ObjectStorage, scratch: Path) -> None:
         self.storage, self.kept = storage, False
@@ -65,7 +67,7 @@ class BucketSpool(Spool):
         return self.parts
 
     def keep(self) -> None:
-        """Writes the rest into the bucket; after that, closing the spool does not remove the input."""
+        """Writes the rest into the bucket. Afterwards, closing the spool does not remove the input."""
         if self._vectors is not None:
             self._vectors.flush()
             self.storage.upload(f"{INPUTS}{self.id}/{VECTORS}", self.vectors)
@@ -85,7 +87,7 @@ def drop_input(storage: ObjectStorage, job_id: str) -> None:
 
 
 class BucketJobs:
-    """Jobs in a bucket; every worker and API process may be on a machine of its own."""
+    """Jobs in a bucket. Workers and API processes may run on different machines."""
 
     exclusive = False
 
@@ -166,11 +168,12 @@ class BucketJobs:
             item.remove()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Input without a record. Input is listed before records, so that a job created in between has a record."""
+        """Input without a record. Lists input before records, so that the record of a job created in between is
+        found."""
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        known, now = set(self.names()), self.now()  # the storage's clock may differ by minutes
+        known, now = set(self.names()), self.now()  # this clock may differ from the storage's by minutes
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
             if name not in known and (now - newest).total_seconds() > max(age, ABANDONED):
@@ -191,7 +194,7 @@ class BucketJobs:
                 self.read(holder)
             except FileNotFoundError:  # freed meanwhile
                 continue
-            except (NotFound, KeyError):  # its job is gone: a process died before it freed the key
+            except (NotFound, KeyError):  # the key's job is gone: a process died before it freed the key
                 with contextlib.suppress(PreconditionFailed):
                     self.storage.write(place, mine, over=tag)
                     return job_id
@@ -218,14 +221,14 @@ class BucketJobs:
             self.storage.delete([KEYS + key])
 
     def _holder(self, place: str) -> str | None:
-        """The id of the job that has a key; None if there is none."""
+        """The id of the job that has a key; None if no job has it."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             return str(parsed(self.storage.read(place)[0], place).get("job"))
         return None
 
 
 def content_of(record: Record) -> bytes:
-    """The stored form of a record. It is unique: after a lost answer, `write` recognizes its own record by it."""
+    """The stored form of a record. It is unique, so that `write` recognizes its own record if an answer was lost."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

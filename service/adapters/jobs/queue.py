@@ -25,13 +25,13 @@ from service.core.jobs.job import Job
 QUEUE = "isosim"
 TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
-STOP_SECONDS = 10.0  # how long a cancellation waits for the worker to end its child
-TIMEOUT = 2.0  # s for Redis to connect, and to answer
-THREADS = 4  # separate threads: if Redis hangs, it must not block the threads that scoring needs
-MOST_CALLS = 64  # running or waiting for a thread; a working Redis needs only moments for these
-LONGEST = 5.0  # s for a call, including its wait for a thread
-RETRIES = 1  # RQ itself repeats a job whose worker or process has died
-KILLED = "killed"  # key in RQ's metadata of a job: its process is known to be dead
+STOP_SECONDS = 10.0  # s that a cancellation waits until the worker has ended its child process
+TIMEOUT = 2.0  # s within which Redis must accept a connection, and answer
+THREADS = 4  # threads for calls of Redis, apart from those that scoring needs, which a hanging Redis must not block
+MOST_CALLS = 64  # most calls that run or wait for a thread; if Redis works, they take only moments
+LONGEST = 5.0  # s that a call may take, including its wait for a thread
+RETRIES = 1  # times that RQ itself repeats a job whose worker or process has died
+KILLED = "killed"  # key in RQ's metadata of a job; set if the job's process is known to be dead
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
 T = TypeVar("T")
@@ -41,9 +41,9 @@ T = TypeVar("T")
 class Delivery:
     """How RQ delivered the job that this process runs."""
 
-    handed: int  # number of attempts begun before the job was handed to RQ; stands at the end of RQ's id
-    repeated: bool  # RQ has delivered it before and considers that worker dead
-    killed: bool  # a worker has seen the job's process die
+    handed: int  # number of attempts begun before the job was handed to RQ; the end of RQ's id for the job
+    repeated: bool  # True: RQ has delivered the job before, and considers that worker dead
+    killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
     def current(cls) -> Self:
@@ -56,7 +56,7 @@ class RqJobs:
     """Hands jobs to RQ. Redis stores only the job's id."""
 
     def __init__(self, url: str, timeout: int) -> None:
-        # Without redis-py's retries, so that callers get an error within seconds and can retry themselves.
+        # redis-py's retries are switched off, so that callers get an error within seconds and can retry themselves.
         self.redis = Redis.from_url(url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=None)
         self.queue = Queue(QUEUE, connection=self.redis)
         self.timeout = timeout
@@ -64,7 +64,8 @@ class RqJobs:
         self._places = asyncio.Semaphore(MOST_CALLS)
 
     async def _call(self, function: Callable[..., T], *args: object, seconds: float = LONGEST) -> T:
-        """Calls `function` in a thread. Raises OSError at once if too many calls wait for Redis, or after `seconds`."""
+        """Calls `function` in a thread. Raises OSError at once if too many calls wait for Redis, and TimeoutError (an
+        OSError) after `seconds`."""
         if self._places.locked():
             raise BlockingIOError(f"{MOST_CALLS} calls wait for Redis already")
         async with self._places, asyncio.timeout(seconds):
@@ -79,7 +80,7 @@ class RqJobs:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
     def _workers(self) -> int:
-        """Number of workers with a live heartbeat; RQ lists a killed worker until another worker removes it."""
+        """Number of workers with a live heartbeat. RQ also lists killed workers, until another worker removes them."""
         keys = Worker.all_keys(queue=self.queue)
         return int(self.redis.exists(*keys)) if keys else 0
 
@@ -90,7 +91,7 @@ class RqJobs:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        with contextlib.suppress(RedisError, OSError):  # Redis may be back at the next recovery
+        with contextlib.suppress(RedisError, OSError):  # Redis may answer again at the next call
             for job in waiting:
                 await self._call(self._enqueue, job.id, job.attempt)
 
@@ -102,12 +103,13 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # it ended before a worker could begin it
+            if before.get_status() in ENDED:  # RQ has ended this delivery, and no worker has begun the job
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # One retry: the job of a killed worker runs again on another. A calibration that fails does not raise.
+        # With one retry, the job of a killed worker runs again on another. A calibration that fails raises no error, so
+        # that RQ does not retry it.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -117,7 +119,7 @@ class RqJobs:
         try:
             await self._call(self._stop, job_id, seconds=STOP_SECONDS + LONGEST)
         except (RedisError, OSError):
-            return  # the worker finds the decision in the store at its next heartbeat
+            return  # the worker finds the cancellation in the job's record at its next heartbeat
 
     def _stop(self, job_id: str) -> None:
         deadline = time.monotonic() + STOP_SECONDS
@@ -138,15 +140,15 @@ class RqJobs:
 
 log = logging.getLogger(__name__)
 
-TTL = 60  # s; a killed worker counts as alive for twice this time; a broken connection is noticed after this time
-MONITORING = 10  # s between heartbeats of a running job; a minute after the last one, another worker takes it over
+TTL = 60  # s after which a broken connection is noticed; a killed worker counts as alive for twice this time
+MONITORING = 10  # s between a running job's heartbeats; a minute after the last, another worker takes the job over
 MAINTENANCE = 60  # s between checks for jobs whose worker has died
 PAUSE = 2.0  # s between attempts to reach Redis
 
 
 class QueueWorker(Worker):
-    """Runs jobs one after the other, each in its own child process. Calls `on_lost` with the id of a job whose process
-    died and that RQ does not repeat."""
+    """Runs jobs one after the other, each in its own child process. If the process of a job dies and RQ does not repeat
+    the job, calls `on_lost` with its id."""
 
     def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
         super().__init__(
@@ -165,9 +167,9 @@ class QueueWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         super().heartbeat(timeout, pipeline)
-        register(self, pipeline)  # Redis may have been restarted without its data
+        register(self, pipeline)  # again, because Redis may have been restarted without its data
 
-    # While Redis does not answer, a running job continues: its own heartbeat is in its record in the store.
+    # While Redis does not answer, a running job continues; its heartbeat is written to its record in the store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:
@@ -186,7 +188,7 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # then the next process first waits for a heartbeat
+        with contextlib.suppress(RedisError):  # if this fails, the job's next process first waits for a heartbeat
             job.save_meta()
 
     def teardown(self) -> None:
@@ -201,7 +203,7 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
     """Runs a worker until it is told to stop, or with `burst` until the queue is empty.
 
     Raises:
-        Unavailable: Redis is a cluster; with `burst`, Redis cannot be reached.
+        Unavailable: Redis is a cluster; or, with `burst`, it cannot be reached.
     """
     worker = None
     while True:
@@ -215,7 +217,7 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
         except RedisError as error:
             if burst:
                 raise Unavailable(f"the job queue cannot be reached: {error}") from error
-            refuses = isinstance(error, ResponseError)  # full, read-only, or a right is missing
+            refuses = isinstance(error, ResponseError)  # Redis is full or read-only, or the user lacks a right
             log.warning("Redis %s, trying again: %s", "refuses commands" if refuses else "cannot be reached", error)
         if burst or (worker is not None and worker.stopping):
             return

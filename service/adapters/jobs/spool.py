@@ -1,4 +1,4 @@
-"""Receives the text and vectors of a calibration that are still arriving, before they become a job."""
+"""Receives the text and vectors of a calibration while they arrive, before they become a job."""
 
 import contextlib
 import hashlib
@@ -15,10 +15,10 @@ from service.core.jobs.job import LabelledPair
 
 
 class Spool:
-    """Writes input to disk and hashes it. The job that is made of it gets the spool's id.
+    """Writes input to disk and hashes it. The job that is made of the input gets the spool's id.
 
-    Each line is a JSON string, or a labelled pair [text, text, label] with an optional weight. Vectors go into a file
-    of their own; those of labelled pairs are in base64.
+    Each line is a text as a JSON string, or a labelled pair [text, text, label] with an optional weight. Vectors go
+    into another file; vectors of labelled pairs are written as base64 instead of the texts.
     """
 
     def __init__(self, root: Path) -> None:
@@ -28,7 +28,7 @@ class Spool:
         self._file = self._opened()
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
-        # Separate hashes, since the order in which texts, labels and vectors alternate depends on how a body arrives.
+        # Separate hashes, because texts, labels and vectors may arrive interleaved in any order.
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
 
     def _opened(self) -> BinaryIO:
@@ -50,7 +50,7 @@ class Spool:
             self.vectors.unlink(missing_ok=True)
         finally:
             for file in (self._file, self._vectors):
-                with contextlib.suppress(OSError):  # the disk is full, but the unwritten rest is not needed any more
+                with contextlib.suppress(OSError):  # raised on a full disk; the unwritten rest is not needed any more
                     if file is not None:
                         file.close()
 
@@ -58,12 +58,12 @@ class Spool:
         self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        """Writes labelled pairs. A weight of 1 is omitted, since earlier releases read exactly three fields."""
+        """Writes labelled pairs. A weight of 1 is left out, because earlier releases read exactly three fields."""
         self._write("labels", (pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs))
 
     @property
     def vectors(self) -> Path:
-        """The file of vectors; it does not exist before the first vectors are written."""
+        """The file of vectors. It does not exist before the first vectors are written."""
         return self._path.with_suffix(".npy")
 
     def extend_vectors(self, content: bytes) -> None:
@@ -75,7 +75,7 @@ class Spool:
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
-        """Overwrites the beginning of the file with `begin`, and flushes it: from now on the file can be read."""
+        """Overwrites the beginning of the file of vectors with `begin` and flushes it, so that it can be read."""
         if self._vectors is not None:
             self._vectors.seek(0)
             self._vectors.write(begin)
@@ -93,7 +93,7 @@ class Spool:
         return b"".join(one.digest() for one in self._hashes.values())
 
     def move_to(self, place: Path, vectors: Path) -> None:
-        """Moves the files to their final places, safe against a crash."""
+        """Moves the files to their final places. After a crash, each file is complete or missing there."""
         if self._vectors is not None:
             self._vectors.flush()
             os.fsync(self._vectors.fileno())

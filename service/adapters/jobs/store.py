@@ -21,17 +21,17 @@ from service.adapters.storage.object_storage import opened, remote
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
-SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
-AT_A_TIME = 32  # records of ended jobs read at once for a list
+SILENCE = 30.0  # s without a new heartbeat after which a running job counts as interrupted; workers beat every 2 s
+AT_A_TIME = 32  # records of ended jobs that are read at once for a list
 
 
 log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request without facts that were looked up for it: the same labels posted again are the same request."""
+    """The request without facts that the server looked up for it, so that labels posted again are the same request."""
     facts = to_facts(request)
-    facts.pop("generation", None)  # looked up as well
+    facts.pop("generation", None)  # the server looked it up
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]
@@ -44,7 +44,7 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Ended:
-    """Facts kept in memory about a job that has ended: its record does not change any more."""
+    """Facts about an ended job, kept in memory because its record does not change any more."""
 
     status: Status
     created: str
@@ -54,18 +54,19 @@ class JobStore:
     """The jobs of a folder or of a bucket.
 
     How a job ends is decided once, by the first process that notes its decision in the record: the worker that is about
-    to publish, the worker that failed, or the API for a caller who cancels. The others stop.
+    to publish, the worker that failed, or the API for a caller who cancels. Other processes then do nothing.
 
-    This process's own clock measures how long a heartbeat has not changed, since the clocks of two machines differ and
-    may jump.
+    Each process measures by its own clock for how long a heartbeat has not changed, because the clocks of machines
+    differ and may jump.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
         self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
         self._ended: dict[str, Ended] = {}
-        self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: last heartbeat, when it was first seen
-        self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, its time
+        self._seen: dict[str, tuple[float, float]] = {}  # running jobs: id -> (last heartbeat, when it was first seen)
+        # Interrupted jobs: id -> (the job's `waited` when it was last read, the time of that).
+        self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
     def distant(self) -> bool:
@@ -78,7 +79,8 @@ class JobStore:
         return self.storage.scratch
 
     def _checked(self, job_id: str) -> str:
-        """The id itself. Every id is checked here before it becomes part of a path or key. Raises NotFound."""
+        """Returns an id unchanged. Every id is checked here before it becomes part of a path or key. Raises NotFound if
+        it is malformed."""
         if not JOB_ID.fullmatch(job_id):
             raise NotFound(f"no calibration job {job_id[:64]!r}")
         return job_id
@@ -95,7 +97,7 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes the spooled input a queued job with the spool's id, or returns the job with the same key and content.
+        """Makes a queued job of the spooled input, or returns the job that has the same key and content.
 
         Raises:
             Conflict: the key was used with other content.
@@ -108,7 +110,7 @@ class JobStore:
         holder = ""
         try:
             while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with suppress(NotFound):  # it was just removed, which frees the key
+                with suppress(NotFound):  # raised if that job was just removed, which frees the key
                     return self.read(holder)
             return job
         finally:
@@ -124,7 +126,7 @@ class JobStore:
         self.storage.free_keys(deleted)
 
     def read(self, job_id: str) -> Job:
-        """The recorded job; a running job whose heartbeat has stopped is reported as `interrupted`."""
+        """The recorded job. A running job whose heartbeat has stopped is returned as interrupted."""
         return self._heard(self._record(job_id))
 
     def _record(self, job_id: str) -> Job:
@@ -145,7 +147,7 @@ class JobStore:
         return now - since > SILENCE
 
     def beats(self, job_id: str, attempt: int, seconds: float) -> bool:
-        """Waits up to `seconds` for a new heartbeat of a running attempt; whether one came, or the job ended."""
+        """Waits up to `seconds` for a new heartbeat of a running attempt. True if one came or the job ended."""
         before, deadline = self._record(job_id), time.monotonic() + seconds
         while (before.status, before.attempt) == (Status.RUNNING, attempt) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -155,7 +157,7 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """By domain, the versions that unended jobs refer to."""
+        """Versions that jobs which have not ended refer to, by domain."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -163,9 +165,9 @@ class JobStore:
         return versions
 
     def survey(self) -> tuple[list[Job], dict[str, Ended]]:
-        """Jobs that have not ended, newest first, and those that have ended, by id.
+        """The jobs that have not ended, newest first, and facts about ended jobs, by id.
 
-        This process reads the record of an ended job only once.
+        Reads the record of each ended job only once in the life of the process.
         """
         names = [name for name in self.storage.names() if JOB_ID.fullmatch(name)]
         ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
@@ -197,7 +199,7 @@ class JobStore:
         return self.survey()[0]
 
     def newest(self) -> Iterator[Job]:
-        """All jobs, newest first; records of ended jobs are read as the caller consumes them."""
+        """Yields all jobs, newest first. Reads the record of an ended job only when its turn comes."""
         unended, ended = self.survey()
         created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
         known = {job.id: job for job in unended}
@@ -225,8 +227,8 @@ class JobStore:
         """Begins the next attempt of the job, on behalf of a worker.
 
         Args:
-            handed: number of attempts that had begun when the job was handed over. If more have begun since, this
-                hand-over is too late.
+            handed: number of attempts that had begun when the job was handed to the queue. If more have begun since,
+                another hand-over has replaced this one.
             dead: an attempt whose process has died, if the queue hands the job over again for this reason.
             champion: the domain's current champion. The first attempt records it, so that later attempts do not replace
                 a newer champion.
@@ -241,14 +243,14 @@ class JobStore:
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
             if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                decided = False  # it died while ending
+                decided = False  # that attempt died while it was ending the job
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
                 raise Conflict(f"job {job_id} was handed over again after attempt {job.attempt}")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # labels apply to the champion at their posting
+            if job.attempt == 0 and job.request.base is None:  # with labels, it is the champion when they were posted
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -273,7 +275,7 @@ class JobStore:
     def decide(self, job_id: str, attempt: int | None = None) -> bool:
         """Decides that the caller records how the job ends. True only for the first caller.
 
-        With `attempt`, also False if another attempt has taken its place.
+        With `attempt`, returns False also if another attempt has replaced this one.
         """
         first = False
 
@@ -286,11 +288,11 @@ class JobStore:
         return first
 
     def check_turn(self, job: Job, version: int | None = None) -> None:
-        """Raises JobCancelled if another attempt has taken this one's place.
+        """Raises JobCancelled if another attempt has replaced this one.
 
         Args:
-            version: the number under which this attempt is about to publish. In a bucket, where no lock delays the next
-                attempt, it is recorded: the next attempt retires the number, so that this one can no longer publish.
+            version: the number under which this attempt is about to publish. In a bucket, where no lock makes the next
+                attempt wait, the number is recorded, so that the next attempt can take it and this one cannot publish.
         """
 
         def step(record: Record) -> Record:
@@ -301,17 +303,17 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The number under which an earlier attempt may still publish; the caller retires it before it continues."""
+        """The number under which an earlier attempt may still publish. The next attempt must first take this number."""
         return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
         return self.storage.read(self._checked(job_id)).decided
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records the end, after `decide` returned True. The posted text is deleted before the record is written.
+        """Records the end, after `decide` returned True. Deletes the posted text before it writes the record.
 
         Raises:
-            JobCancelled: another attempt has taken this one's place.
+            JobCancelled: another attempt has replaced this one.
         """
 
         def step(record: Record) -> Record:
@@ -327,7 +329,7 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records a cancellation that was decided; a job that has ended does not change."""
+        """Records a cancellation, after `decide` returned True. A job that has ended does not change."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -336,7 +338,7 @@ class JobStore:
         return self.storage.change(self._checked(job_id), step).job
 
     def requeue(self, job_id: str) -> Job:
-        """Makes an interrupted job queued again. A queued job stays queued: the queue may have lost it.
+        """Makes an interrupted job queued again. Accepts a queued job, which stays queued: the queue may have lost it.
 
         Raises:
             Conflict: the job runs or has ended.
@@ -349,12 +351,12 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # an attempt may have died while ending the job
+            return replace(record, job=waiting, decided=False)  # reset: an attempt may have died while it ended the job
 
         return self.storage.change(self._checked(job_id), step).job
 
     def discard(self, job_id: str) -> bool:
-        """Removes a job that could not be handed over, and its idempotency key. False if the job has begun."""
+        """Removes a job that could not be handed to the queue, and its idempotency key. False if the job has begun."""
         fresh = False
 
         def step(record: Record) -> Record:
@@ -401,7 +403,7 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # No worker can begin it any more; a canceller that is still at work finds the job ended.
+                # The job was being cancelled, so that no worker can begin it. A canceller still at work finds it ended.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
@@ -409,37 +411,38 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s: its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The recorded status stays: a silent worker may come back.
+            # The recorded status stays running, because a silent worker may write heartbeats again.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # the disk is full, for example; the next call counts the time from the same start
+        except OSError as error:  # for example on a full disk; the next call counts the time from the same start
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:
             self._waiting[job_id] = job.waited, now
 
     def _waited(self, job: Job, now: float) -> float:
-        """Seconds for which an interrupted job has been seen waiting for a retry.
+        """Seconds for which an interrupted job has waited for a retry, as far as processes have noticed.
 
-        This process adds the time since its last look only if no other process has added any meanwhile.
+        Adds the time since this process last read the job, but only if no other process has added time meanwhile.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
 
     def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
-        """Marks a job whose worker is known to be dead or could not continue. Its text is kept for another attempt.
+        """Marks a job as interrupted, because its worker is dead or could not continue. Keeps its text for another
+        attempt.
 
         Raises:
-            JobCancelled: another attempt has taken this one's place.
+            JobCancelled: another attempt has replaced this one.
         """
 
         def step(record: Record) -> Record:
             job = record.job
             if attempt is not None and superseded(job, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
-            if job.status is Status.QUEUED:  # its process died before it could begin: this counts as an attempt
+            if job.status is Status.QUEUED:  # the process died before it began the job; this counts as an attempt
                 job = replace(job, attempt=job.attempt + 1)
             return record if job.status.ended else replace(record, job=interrupted(job, why))
 
@@ -465,7 +468,7 @@ class JobStore:
             yield orjson.loads(line)
 
     def forget(self, keep: int) -> None:
-        """Removes all ended jobs but the newest `keep`, and what dead processes have left behind."""
+        """Removes all ended jobs but the newest `keep`, and files that dead processes have left."""
         _, ended = self.survey()
         old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]
         for job_id in old:
@@ -476,7 +479,7 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced this one, which was considered dead; if so, it must not change the job."""
+    """Whether another attempt has replaced this one, which was considered dead. It must then not change the job."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
         log.warning("attempt %d of job %s was taken for dead and is over", attempt, job.id)

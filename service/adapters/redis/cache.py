@@ -1,4 +1,4 @@
-"""The shared vector cache in Redis: best effort, limited in time; its failures never fail a request."""
+"""The vector cache in Redis that servers share. Lookups are limited in time, and failures never fail a request."""
 
 import asyncio
 import logging
@@ -16,17 +16,21 @@ log = logging.getLogger("isosim")
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v3:"  # contains the version of entries (core/encoding/texts.py): releases do not share entries
-BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
-CHUNK = 256  # entries per pipeline
-PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, like most lookups; in a cluster they have two slots
+# Contains the version of the entries' format (core/encoding/texts.py), so that releases with different formats do not
+# read each other's entries.
+PREFIX = b"isosim:v3:"
+BACKLOG = 8192  # most entries waiting to be stored; further ones are dropped and counted
+CHUNK = 256  # most entries stored in one round trip
+# A probe looks up two keys, like most lookups. In a cluster, they belong to different slots, and the lookup fails.
+PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
-EVERY = 2.0  # s; three failures open the circuit, so an outage is noticed within 6 s
+EVERY = 2.0  # s between probes; three failures open the circuit, so that an outage is noticed within 6 s
 
 
 class RedisCache:
-    """Looks up with one MGET; writes entries in the background, from a bounded backlog. An async context manager."""
+    """Looks up entries with one MGET; stores entries in the background, from a bounded backlog. An async context
+    manager."""
 
     def __init__(
         self, url: str, *, ttl: int, timeout: float, on_event: Callable[[Event, int], None] = lambda _, __: None
@@ -36,8 +40,8 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
-        self.refusal = ""  # Redis's error message for the last probe; empty if it sent none
-        self.write_refusal = ""  # the same for the last entries; Redis is full or read-only
+        self.refusal = ""  # Redis's error message for the last probe; empty if there was none
+        self.write_refusal = ""  # Redis's error message for the last stored entries, if it is full or read-only
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -50,7 +54,7 @@ class RedisCache:
         await self.redis.aclose()
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """An entry or None for each key; all None after a failure or timeout, and while the circuit is open."""
+        """An entry or None for each key. All are None after a failure or timeout, and while the circuit is open."""
         if not self.breaker.allows():
             self.on_event("open", len(keys))
             return [None] * len(keys)
@@ -59,7 +63,7 @@ class RedisCache:
                 entries: object = await self.redis.mget([PREFIX + key for key in keys])
             if not isinstance(entries, list) or len(entries) != len(keys):
                 raise ConnectionError("no answer to what was asked")
-        except Exception:  # noqa: BLE001 - a cache must not fail a request; on garbage, redis-py raises what int() does
+        except Exception:  # noqa: BLE001 - a cache must not fail a request; redis-py raises ValueError for invalid bytes
             self.breaker.failed()
             self.on_event("error", len(keys))
             return [None] * len(keys)
@@ -72,9 +76,10 @@ class RedisCache:
         return self.breaker.closed
 
     async def probe(self) -> None:
-        """Makes a lookup outside any request; its result counts for the circuit like any other.
+        """Makes a lookup without a request. Its result counts for the circuit like that of any lookup.
 
-        PING would not be enough: a cluster, or a user without the right to MGET, answers it but refuses every lookup.
+        PING would not be enough: a cluster answers it, and so does a Redis whose user may not use MGET, but both refuse
+        every lookup.
         """
         if not self.breaker.allows():
             return
@@ -110,7 +115,7 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    # An error that it raises would quote the command, and with it the vector.
+                    # Errors are returned, because a raised one would quote the command and with it the vector.
                     answers = await pipeline.execute(raise_on_error=False)
                 refused = [answer for answer in answers if isinstance(answer, Exception)]
                 if others := [error for error in refused if not isinstance(error, ResponseError)]:
@@ -119,14 +124,15 @@ class RedisCache:
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()  # even if it is full or read-only: what it holds can still be read
+                self.breaker.succeeded()  # also if Redis is full or read-only, since lookups still work
                 self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
                 if refused:
                     self.on_event("dropped", len(refused))
 
 
 async def beat(cache: RedisCache) -> None:
-    """Probes Redis until cancelled; logs when it stops or resumes answering, and why it refuses lookups or vectors."""
+    """Probes Redis until cancelled. Logs when Redis stops or resumes answering, and why it refuses lookups or
+    vectors."""
     up, refusal, write_refusal, since = True, "", "", time.monotonic()
     while True:
         await cache.probe()

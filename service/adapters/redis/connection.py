@@ -1,4 +1,4 @@
-"""Shared by all uses of Redis: refuses clusters, and ends background tasks."""
+"""Functions for all users of Redis: refuses clusters, and ends background tasks."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from service.core.errors import Unavailable
 
 log = logging.getLogger("isosim")
 
-START = 1.0  # s that a starting process waits for Redis to say whether it is a cluster
+START = 1.0  # s that a starting process waits for Redis's answer whether it is a cluster
 CLUSTER = "Redis runs as a cluster (cluster_enabled:1), which refuses lookups of several keys and RQ's job queue"
 CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
 
@@ -21,7 +21,8 @@ def is_cluster(redis: Redis) -> bool:
 
 
 def refuse_cluster(url: str) -> None:
-    """Raises Unavailable if Redis is a cluster. Does nothing if Redis does not answer: scoring works without it."""
+    """Raises Unavailable if Redis is a cluster. Does nothing if Redis does not answer, because scoring works without
+    Redis."""
     cluster = False
     redis: Redis = Redis.from_url(url, socket_timeout=START, socket_connect_timeout=START, retry=None)
     with redis, contextlib.suppress(Exception):  # on garbage, redis-py raises what int() does
@@ -34,7 +35,8 @@ AGAIN = 0.1  # s between cancellations
 
 
 async def end(task: "asyncio.Task[None] | None") -> None:
-    """Cancels a task until it has ended: redis-py may take a cancellation for its own timeout, so the task goes on."""
+    """Cancels a task again and again until it has ended. One cancellation may not be enough: if redis-py mistakes it
+    for its own timeout, the task goes on."""
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=AGAIN)

@@ -1,4 +1,4 @@
-"""Limits of API keys that apply to all processes together: one script in Redis, one round trip per request."""
+"""Limits of API keys that apply to all processes together. Each request runs one script in Redis, in one round trip."""
 
 import asyncio
 import math
@@ -15,9 +15,11 @@ from service.core.errors import Overloaded
 from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
-CONNECTIONS = 32  # requests that use Redis at the same time; without a limit, redis-py opens a connection for each
-BACKLOG = 4096  # releases waiting to be sent; if one is dropped, its request counts until its lease ends
-CHUNK = 256  # releases per pipeline
+CONNECTIONS = 32  # most requests that use Redis at the same time; redis-py would open a connection for each
+# Most releases (messages that a request has ended) waiting to be sent. If one is dropped, its request counts as in
+# progress until its lease ends.
+BACKLOG = 4096
+CHUNK = 256  # most releases sent in one round trip
 AGAIN = 0.5  # s until releases that failed are sent again
 
 # The script uses Redis's clock, so that the processes' clocks need not agree. It returns numbers as text, since Redis
@@ -51,11 +53,12 @@ return {}
 
 
 class RedisLimits:
-    """Limits shared through Redis; if it does not answer in time, limits of this process. An async context manager.
+    """Limits that processes share through Redis. If Redis does not answer in time, each process applies the limits
+    alone. An async context manager.
 
     Args:
-        timeout: s for an answer of Redis.
-        lease: s that a request may take; after that it no longer counts as in progress.
+        timeout: s within which Redis must answer.
+        lease: s after which a request no longer counts as in progress.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class RedisLimits:
                         args=[*rate_of(grant), texts, grant.concurrent or 0, math.ceil(self.lease), request, "ask"],
                     )
                 refused, wait = refusal(answer)
-            except Exception:  # noqa: BLE001 - limits must not fail a request; on garbage, redis-py raises what int() does
+            except Exception:  # noqa: BLE001 - limits must not fail a request; redis-py raises ValueError for bad bytes
                 self.breaker.failed()
                 self.on_fallback()
                 return self._take_here(grant, texts, release)
@@ -132,7 +135,8 @@ class RedisLimits:
         await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
-        """Admits by the local limits. Redis may still run the script later, so the release is sent to it as well."""
+        """Admits a request by the limits of this process. Redis may still run the script later, so that the release is
+        also sent to Redis."""
         try:
             release_here = self.local.take(grant, texts)
         except Overloaded:
@@ -157,7 +161,7 @@ class RedisLimits:
             ended = [await self._released.get()]
             while len(ended) < CHUNK and not self._released.empty():
                 ended.append(self._released.get_nowait())
-            while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis does not announce that it is back
+            while not await self._tell_all(ended):  # noqa: ASYNC110 - no event tells that Redis answers again
                 await asyncio.sleep(AGAIN)
             for _, _, told in ended:
                 if not told.cancelled():
@@ -170,9 +174,9 @@ class RedisLimits:
                 for under_way, request, _ in ended:
                     pipeline.zrem(under_way, request)
                 await pipeline.execute()
-        except ResponseError:  # the key holds another type of value: a repetition would fail as well
+        except ResponseError:  # the key has a value of another type: sending the releases again would also fail
             return True
-        except Exception:  # noqa: BLE001 - as above; and releases must go on
+        except Exception:  # noqa: BLE001 - any failure: later releases must still be sent
             return False
         return True
 
@@ -183,7 +187,7 @@ def places(grant: Grant) -> list[str]:
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """Texts per second, and the number of texts that may come at once; "0" and 0 without a limit."""
+    """A key's rate: texts per second, and the number of texts that may come at once. ("0", 0) if it has no limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 
@@ -200,4 +204,4 @@ def refusal(answer: object) -> tuple[Limit | None, float]:
             return "rate", float(wait)
         case [b"concurrent", bytes(wait)]:
             return "concurrent", float(wait)
-    raise ValueError("no answer of the script")
+    raise ValueError("the answer is not the script's")

@@ -1,1 +1,1 @@
-"""Files that appear as a whole or not at all, in a folder or in object storage."""
+"""Writes files that appear as a whole or not at all, in a folder or in object storage."""

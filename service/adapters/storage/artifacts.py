@@ -1,4 +1,5 @@
-"""Folders of files that appear as a whole or not at all and never change; a manifest has the SHA-256 of every file."""
+"""Artifacts: folders that appear as a whole or not at all, and whose files never change. A manifest has the SHA-256 of
+every file."""
 
 import contextlib
 import dataclasses
@@ -22,9 +23,9 @@ from service.core.errors import CorruptArtifact
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
-SEAL = "seal"  # field of a manifest: SHA-256 of its other fields; manifests of the first release have none
-FRESH = 60.0  # s within which the process that creates a file or folder has certainly locked it
-LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned if locks cannot tell
+SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
+FRESH = 60.0  # s within which a process has certainly locked a file or folder that it has created
+LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned if locks do not work
 
 
 def fsync(path: Path) -> None:
@@ -36,7 +37,7 @@ def fsync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file. Readers see the old or the new content, never a part of it; after a crash, too."""
+    """Replaces a file. Readers see the old or the new content, never a part of it, even after a crash."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -54,12 +55,13 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises CorruptArtifact if it is not one, FileNotFoundError without a file."""
+    """The JSON object in a file. Raises FileNotFoundError if there is no file, CorruptArtifact if it is not a JSON
+    object."""
     return parsed(path.read_bytes(), f"{path.name} of {path.parent}")
 
 
 def parsed(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in `content`. Raises CorruptArtifact, which contains `name`, if it is not one."""
+    """The JSON object in `content`. Raises CorruptArtifact, with `name` in its message, if it is not a JSON object."""
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -74,14 +76,14 @@ def json_bytes(value: object) -> bytes:
 
 
 def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """A dataclass from its stored fields; fields that a newer release has added are ignored.
+    """Makes a dataclass from its stored fields. Ignores fields that a newer release has added.
 
     Raises:
         TypeError: a field is missing, or `facts` is not a mapping.
     """
     known: Any = kind
     if not isinstance(facts, Mapping):
-        raise TypeError(f"{kind.__name__}: {facts!r:.80} is no object")
+        raise TypeError(f"{kind.__name__}: {facts!r:.80} is not an object")
     names = {field.name for field in dataclasses.fields(known)}
     return kind(**{name: value for name, value in facts.items() if name in names})
 
@@ -89,8 +91,8 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 def to_facts(record: Any) -> dict[str, Any]:
     """A dataclass's fields for storing.
 
-    A field whose metadata has `later` is unknown to earlier releases, which would refuse it. It is written only if it
-    differs from its default.
+    A field with `later` in its metadata is unknown to earlier releases, which refuse records with it. Therefore it is
+    written only if it differs from its default.
     """
     facts = {}
     for field in dataclasses.fields(record):
@@ -107,7 +109,8 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def building(parent: Path) -> Iterator[Path]:
-    """A private folder in `parent`; removed at the end unless it was moved to its final place, as by `seal`."""
+    """Yields a private folder in `parent`. It is removed at the end unless it was moved to its final place, as `seal`
+    does."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
@@ -122,31 +125,32 @@ def building(parent: Path) -> Iterator[Path]:
 
 def claim(descriptor: int) -> None:
     """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
-    with contextlib.suppress(OSError):  # the volume has no locks: `abandoned` then uses its age
+    with contextlib.suppress(OSError):  # raised if the volume has no locks; `abandoned` then uses the age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders of dead processes.
 
-    A living process holds a lock on its files, so this does not depend on clocks; a clock that jumps can only delay the
+    It recognizes a living process by the lock on its files, not by clocks. A clock that jumps can only delay the
     removal.
     """
     for path in leftovers:
-        with contextlib.suppress(OSError):  # another process was faster, or the volume is read-only
+        with contextlib.suppress(OSError):  # raised if another process has removed it, or the volume is read-only
             age = time.time() - path.stat().st_mtime
             if age > FRESH and abandoned(path, age):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def abandoned(path: Path, age: float) -> bool:
-    """Whether the process that created an unfinished file or folder has ended; without locks, its age (s) decides.
+    """Whether the process that created an unfinished file or folder has ended. If locks do not work, the file's age (s)
+    decides.
 
-    NFS grants an exclusive lock only on files that are open for writing, so for folders on NFS the age decides.
+    NFS grants an exclusive lock only on files that are open for writing. So for folders on NFS the age decides.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    except PermissionError:  # it belongs to another user
+    except PermissionError:  # the file belongs to another user
         return age > LEFTOVER
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +167,7 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
     """Writes the manifest with the hashes of all files, flushes everything, and moves the folder to its final place.
 
     Raises:
-        FileExistsError: the place is taken.
+        FileExistsError: another artifact is already in this place.
     """
     files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
     write_atomically(folder / MANIFEST, manifest_bytes({**manifest, "files": files}))
@@ -190,12 +194,13 @@ def manifest_bytes(facts: Mapping[str, object]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """An artifact's manifest. Raises FileNotFoundError without an artifact; CorruptArtifact if it was changed."""
+    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest was
+    changed."""
     return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
 
 
 def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
-    """The manifest in `content`, without its seal. Raises CorruptArtifact, which contains `name`, if it was changed."""
+    """The manifest in `content`, without its seal. Raises CorruptArtifact, which names it `name`, if it was changed."""
     manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):
@@ -204,7 +209,7 @@ def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
 
 
 def verified(folder: Path, *names: str) -> dict[str, Any]:
-    """The manifest, after the named files, or all files if none is named, were compared with it.
+    """Compares the named files, or all files if none are named, with the manifest, and returns the manifest.
 
     Raises:
         FileNotFoundError: there is no such artifact.
@@ -225,7 +230,8 @@ def verified(folder: Path, *names: str) -> dict[str, Any]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits for an exclusive lock and holds it; it ends with the process (flock; NFS version 4 and local volumes)."""
+    """Waits for an exclusive lock and holds it. If the process dies, the lock ends. Uses flock, which works on local
+    volumes and NFS version 4."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -234,7 +240,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """The same lock without waiting: yields False if another process or thread holds it."""
+    """Takes the lock of `locked` without waiting. Yields False if another process or thread holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -247,7 +253,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something to remove: its name, why it is not needed, and its size (bytes)."""
+    """Something that can be removed: its name, why it is not needed, and its size (bytes)."""
 
     name: str
     why: str
@@ -280,9 +286,9 @@ def since(created: object) -> float:
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
     except (ValueError, TypeError) as error:
-        raise CorruptArtifact(f"{created!r} is no date: {error}") from error
+        raise CorruptArtifact(f"{created!r} is not a date: {error}") from error
 
 
 def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
-    """All versions but the newest `keep` and the needed ones, in ascending order."""
+    """All versions except the newest `keep` and those that are `needed`, in ascending order."""
     return [version for version in sorted(versions)[:-keep] if version not in needed]

@@ -1,4 +1,5 @@
-"""Objects of a bucket below a prefix: whole objects, conditional writes, listings in the order of their keys.
+"""The objects of a bucket whose keys have a prefix: reads and writes whole objects, writes on conditions, and lists
+objects in the order of their keys.
 
 The storage must guarantee what Amazon S3, MinIO, R2 and Ceph guarantee: reads see the last write, `If-None-Match: *`
 writes an object only if it does not exist, and `If-Match` replaces only the version that was read.
@@ -17,14 +18,15 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # s without a byte: an outage must not block a thread for long; unmeasured
-ATTEMPTS = 2  # of each request, for temporary errors
-BATCH = 1000  # keys per deletion and per page of a listing, S3's limit
+CONNECT, READ = 5.0, 5.0  # s without a byte after which a request fails: an outage must not block a thread (unmeasured)
+ATTEMPTS = 2  # most attempts of each request, after temporary errors
+BATCH = 1000  # most keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write found another object than it expected. Not an IsosimError: callers translate it."""
+    """A conditional write did not find the object that it expected. Not an IsosimError, because callers translate
+    it."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,18 @@ class Entry:
 
 
 def remote(root: Path) -> bool:
-    """Whether a store is in object storage; pathlib writes s3://bucket as s3:/bucket."""
+    """Whether a store is in object storage. pathlib turns s3://bucket into s3:/bucket."""
     return root.parts[:1] == (SCHEME,)
 
 
 def address(root: Path) -> str:
-    """The store's address, as s3://bucket/prefix."""
+    """The store's address in the form s3://bucket/prefix."""
     return f"{SCHEME}//{PurePosixPath(*root.parts[1:])}"
 
 
 def opened(root: Path) -> "ObjectStorage":
-    """The object storage of a store; one per store and process, which keeps its connections. Forks get a new one.
+    """The object storage of a store. Each process has one instance per store, which keeps its connections; a forked
+    process gets a new one.
 
     Raises:
         Unavailable: the packages are missing, or the address has no bucket.
@@ -120,11 +123,11 @@ class ObjectStorage:
     def write(self, key: str, content: bytes, *, over: str | None = None, new: bool = False) -> str:
         """Writes an object and returns its tag.
 
-        With `new`, it must not exist; with `over`, it must have this tag. If the answer was lost and the retry finds an
-        object with equal content, the first attempt has succeeded.
+        With `new`, the object must not exist yet; with `over`, it must have this tag. If an answer is lost and the
+        retry finds an object with equal content, the write counts as successful.
 
         Raises:
-            PreconditionFailed: another object exists, or the object with the tag `over` does not exist any more.
+            PreconditionFailed: an object exists although `new`, or the object does not have the tag `over` any more.
         """
         condition = {"IfNoneMatch": "*"} if new else {"IfMatch": over} if over is not None else {}
         try:
@@ -167,7 +170,8 @@ class ObjectStorage:
                 raise OSError(f"object storage {self.address}: {failed.get('Key')} stays: {failed.get('Message')}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """Objects whose keys start with `prefix` and sort after `after`, in order; pages are requested while read."""
+        """Yields the objects whose keys start with `prefix` and sort after `after`, in order. Requests page after
+        page."""
         arguments: dict[str, Any] = {"Prefix": self.prefix + prefix}
         if after:
             arguments["StartAfter"] = self.prefix + after

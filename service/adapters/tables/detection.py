@@ -1,4 +1,4 @@
-"""Detects from a file's content its format, the encoding of its text, its separator, and whether it has a header.
+"""Detects a file's format, the encoding of its text, its separator, and whether it has a header, from its content.
 
 A file's name and content type are only hints: browsers send CSV as `application/vnd.ms-excel`, and any file can be
 named `.txt`.
@@ -24,11 +24,11 @@ from service.core.wording import nearest
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-HEAD = 1 << 20  # bytes examined
-LOOKED_AT = 1000  # rows examined
-LONGEST_ROW = 1 << 20  # characters of a cell of CSV or of a line
-LONGEST_NAME = 64  # characters of a column's name
-MANY = 5  # with at least this many rows, equal numbers of separators are no coincidence
+HEAD = 1 << 20  # most bytes examined
+LOOKED_AT = 1000  # most rows examined
+LONGEST_ROW = 1 << 20  # most characters of a line, or of a cell of CSV
+LONGEST_NAME = 64  # most characters of a column's name
+MANY = 5  # if so many rows have equal numbers of separators, this is no coincidence
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
@@ -41,9 +41,9 @@ ENCODINGS = (
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
 )  # fmt: skip
-SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files: Excel uses it and does not show it
+SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, by which Excel knows the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they indicate letters in another encoding
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, these are probably letters in another encoding
 
 # First bytes of files that are not text: the kind of file, and what the user can do.
 SIGNATURES = {
@@ -77,19 +77,19 @@ class FileForm:
     encoding: str | None = None
     certain: bool = True
     separator: str | None = None
-    quoted: bool = True  # cells may be in quotation marks
+    quoted: bool = True  # whether cells may be in quotation marks
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What the caller states about a file; None means: detect it."""
+    """Facts that the caller states about a file. Those that are None are detected."""
 
     format: Format | None = None
     charset: str | None = None
     sheet: str | None = None
     header: bool | None = None
-    declared: Format | None = None  # from a content type or a file name, which may be wrong
-    lines: bool = False  # each line of a text is a sentence, even if the lines look like a table
+    declared: Format | None = None  # format by the content type or the file's name, which may be wrong
+    lines: bool = False  # whether each line of a text is a sentence even if the lines look like a table
 
     def __post_init__(self) -> None:
         """Raises InvalidInput if the format or the encoding is unknown."""
@@ -114,12 +114,13 @@ def encoding_named(charset: str) -> str:
 
 
 def detect(file: BinaryIO, hints: Hints) -> FileForm:
-    """Examines the first megabyte, and the whole of a text for its encoding. Afterwards the file is at its beginning.
+    """Detects how to read a file from its first megabyte; for the encoding, reads the whole text. Afterwards the file
+    is at its beginning.
 
     Raises:
         EmptyInput: the file is empty.
-        UnsupportedMedia: it is neither text nor a table that can be read; the message says what it is and what to do.
-        InvalidInput: its encoding cannot be detected, it is one JSON list, or it contradicts the hints.
+        UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
+        InvalidInput: the encoding cannot be detected, the file is one JSON list, or it contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -143,7 +144,8 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
 
 
 def binary(begin: bytes) -> str | None:
-    """The kind of a body that should be UTF-8 text, from its first bytes, and what to do; None if it may be text."""
+    """For a body that should be UTF-8 text: from its first bytes, what it is instead and what to do; None if it may be
+    text."""
     found = next((what for signature, what in SIGNATURES.items() if begin.startswith(signature)), None)
     if found is None and begin.startswith((b"PK\x03\x04", b"PAR1")):
         return "an Excel workbook, a Parquet file or an archive"
@@ -153,7 +155,7 @@ def binary(begin: bytes) -> str | None:
 
 
 def binary_format(head: bytes, file: BinaryIO) -> Format | None:
-    """Parquet, xlsx, or None for other files. Raises UnsupportedMedia for known formats that cannot be read."""
+    """`parquet`, `xlsx`, or None for other files. Raises UnsupportedMedia for known formats that cannot be read."""
     for begin, what in SIGNATURES.items():
         if head.startswith(begin):
             raise UnsupportedMedia(f"the file is {what}")
@@ -177,8 +179,8 @@ def binary_format(head: bytes, file: BinaryIO) -> Format | None:
 def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
     """The encoding of a text, and whether it is certain.
 
-    The encoding that the caller names, that of a byte order mark, and valid UTF-8 are certain. Other text is read as
-    windows-1252 if it then looks like a Western European language; this is a guess.
+    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. Other
+    text that looks like a Western European language in windows-1252 is read as that, which is a guess.
 
     Raises:
         UnsupportedMedia: the file is not text.
@@ -208,7 +210,8 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
 
 
 def without_mark(head: bytes) -> Exception:
-    """The error for a file with zero bytes and no byte order mark. Read as UTF-16, real text has letters and spaces."""
+    """The error for a file with zero bytes and no byte order mark. If it has mostly letters and spaces when it is read
+    as UTF-16, the error suggests that encoding."""
     for name in ("utf-16-le", "utf-16-be"):
         text = head[: len(head) // 2 * 2].decode(name, "replace")
         if sum(sign.isalnum() or sign in " \r\n\t.,;:?!-" for sign in text) > 0.8 * len(text) and " " in text:
@@ -220,7 +223,8 @@ def without_mark(head: bytes) -> Exception:
 
 
 def decoding_fault(file: BinaryIO, encoding: str) -> str | None:
-    """The first line that is not text in this encoding; None if all are. Afterwards the file is at its beginning."""
+    """Names the first line that is not text in this encoding; None if all lines are. Afterwards the file is at its
+    beginning."""
     decoder = codecs.getincrementaldecoder(encoding)()
     lines = 1
     file.seek(0)
@@ -243,13 +247,13 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether bytes beyond ASCII, read as windows-1252, are letters and marks as in Western European text."""
+    """Whether the bytes beyond ASCII, read as windows-1252, are letters and marks of Western European languages."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)
     beyond = [place for place, sign in enumerate(text) if sign > "\x7f"]
     letters = sum(map(str.isalpha, text))
-    if len(beyond) > 0.25 * max(letters, 1):  # in Cyrillic or Greek text, all letters are
+    if len(beyond) > 0.25 * max(letters, 1):  # in Cyrillic or Greek text, all letters are beyond ASCII
         return False
     strange = sum(
         text[place] not in WESTERN
@@ -260,14 +264,14 @@ def looks_western(file: BinaryIO) -> bool:
 
 
 def decoded_head(head: bytes, encoding: str) -> str:
-    """The decoded first bytes of a file, without the last line if it is cut off."""
+    """The decoded first bytes of a file. A last line that is cut off is left out."""
     text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
     whole = text if len(head) < HEAD else text.rpartition("\n")[0]
     return whole or text
 
 
 def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
-    """Format and separator of decoded text. `asked`: the caller requires the format `declared`."""
+    """Format and separator of decoded text. With `asked`, the caller requires the format `declared`."""
     first = text.lstrip()[:1]
     if declared == "ndjson" or (declared is None and first in ("{", "[", '"')):
         if asked or is_ndjson(text):
@@ -285,16 +289,17 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
         return table_form(text, separator)
     lines = [line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()]
     if is_markup(some(lines)):
-        raise InvalidInput(f"the file is no plain text: {MARKUP}, format=text")
+        raise InvalidInput(f"the file is not plain text: {MARKUP}, format=text")
     return table_form(text, ",") if quoted_cells(some(lines)) else FileForm("text")
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first 20 lines are JSON objects or strings; all examined lines if the first is a string."""
+    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, all examined lines must
+    be."""
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 does not end a line
     if len(text) >= HEAD // 4:
-        lines = lines[:-1] or lines  # the last one may be cut off
-    strings = lines[0].lstrip().startswith('"')  # a dialogue may also begin with some lines in quotation marks
+        lines = lines[:-1] or lines  # the last line may be cut off
+    strings = lines[0].lstrip().startswith('"')  # then all lines are checked: a dialogue may begin with quoted lines
     try:
         return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
     except (ValueError, RecursionError):
@@ -302,7 +307,8 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """The form of a file declared as CSV or TSV: the separator on which most rows agree, otherwise a single column."""
+    """The form of a file declared as CSV or TSV. The separator is that on which most rows agree; if there is none, the
+    table has a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:
@@ -319,7 +325,7 @@ def table_form(text: str, separator: str) -> FileForm:
 
 
 def separator_of(text: str) -> str | None:
-    """The separator of a table that is not declared as one; None if the lines are sentences.
+    """The separator of a text that may be a table although it is not declared as one; None if its lines are sentences.
 
     A text is a table if all rows have the same number of cells and the first row looks like column names, or if its
     lines look like rows (core/jobs/tables.py). With tabs, equal numbers of cells are enough.
@@ -340,7 +346,7 @@ def is_column_name(cell: str) -> bool:
 
 
 def records(text: str, separator: str) -> list[list[str]]:
-    """The first rows of a text split at this separator; empty if it does not contain the separator."""
+    """The first rows of a text, split at this separator; empty if the text does not contain the separator."""
     if separator not in text:
         return []
     quoted = separator != "\t" or has_quoted_cells(text)
@@ -361,8 +367,8 @@ def records(text: str, separator: str) -> list[list[str]]:
 def has_quoted_cells(text: str) -> bool:
     """Whether quotation marks enclose cells in a table with tabs.
 
-    Spreadsheets write them around cells that contain a tab, a line break, a comma or a quotation mark. In other tables
-    they belong to the text.
+    Spreadsheet programs write them around cells that contain a tab, a line break, a comma or a quotation mark. In other
+    tables, quotation marks belong to the text.
     """
     if '"' not in text:
         return False
@@ -380,9 +386,9 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row has the names of the columns: short, distinct, and unlike the cells below them."""
     names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
     while names and not names[-1]:
-        names.pop()  # rows end with separators
+        names.pop()  # empty names at the end: the rows end with separators
     if names and not names[0] and all(is_code(row[0].strip()) for row in rest if row):
-        names, rest = names[1:], [row[1:] for row in rest]  # a column of row numbers, as pandas and R write it
+        names, rest = names[1:], [row[1:] for row in rest]  # without the column of row numbers that pandas and R write
     if not rest or not names or not all(names):
         return False
     if any(len(name) > LONGEST_NAME or is_code(name) for name in names):
@@ -391,7 +397,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = (filled + [[]] * len(names))[: len(names)]
     for cells in columns:
         if cells and sum(map(is_code, cells)) >= 0.8 * len(cells):
-            return True  # the name of a column of numbers, dates or identifiers
+            return True  # the first row names a column of numbers, dates or identifiers
     lengths = [statistics.median(map(len, cells)) if cells else 0.0 for cells in columns]
     place = max(range(len(names)), key=lengths.__getitem__)
     name = names[place]
@@ -400,7 +406,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def format_of_name(name: str) -> Format | None:
-    """The format according to a file's name; None if unknown."""
+    """The format according to the ending of a file's name; None if the ending is unknown."""
     ending = name.rpartition(".")[2].lower()
     known: dict[str, Format] = {
         "txt": "text", "text": "text", "csv": "csv", "tsv": "tsv", "tab": "tsv", "ndjson": "ndjson", "jsonl": "ndjson",
@@ -410,7 +416,8 @@ def format_of_name(name: str) -> Format | None:
 
 
 def format_of_type(content_type: str) -> Format | None:
-    """The format according to a content type; None if unknown, as the type that browsers send for CSV with Excel."""
+    """The format according to a content type. None if the type is unknown, like that which browsers send for CSV if
+    Excel is installed."""
     known: dict[str, Format] = {
         "text/plain": "text", "text/csv": "csv", "application/csv": "csv", "text/tab-separated-values": "tsv",
         "application/x-ndjson": "ndjson", "application/vnd.apache.parquet": "parquet",

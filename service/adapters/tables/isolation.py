@@ -1,8 +1,8 @@
 """Reads an untrusted file in a child process with limits on memory, processor time and output.
 
-A workbook of 2 kB may need 50 GB (one cell in the last corner of the sheet), and its parser would then end the process
-that it runs in. The child gets the file as standard input, writes sentences or rows to standard output (a file), and
-writes facts about the file, or the reason for a refusal, as the last line of standard error.
+A workbook of 2 kB may need 50 GB of memory (if its only cell is in the last corner of the sheet), and its parser would
+then end the process that it runs in. The child process gets the file as standard input and writes sentences or rows to
+standard output (a file). As the last line of standard error, it writes facts about the file or the reason of a refusal.
 """
 
 import errno
@@ -28,31 +28,33 @@ from service.adapters.text_lines import STDIN
 from service.core import errors
 from service.core.jobs.tables import FEWEST, MOST, is_code
 
-Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
+Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] of each row
 
-MEMORY = 3 << 29  # bytes for a file that is held whole; a workbook of 1,000,000 rows and five columns needed 990 MB
-MEMORY_OF_LINES = 3 << 27  # bytes for a file that is read line by line; 100 MB of CSV or NDJSON needed 200 MB
+# Most bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five columns
+# needed 990 MB.
+MEMORY = 3 << 29
+MEMORY_OF_LINES = 3 << 27  # most bytes to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # 96 MiB: reading Parquet fails with 64; a workbook of 20,000 rows is still read with 48
-SECONDS = 60  # s of processor time; this workbook needed 9
+SECONDS = 60  # most s of processor time; a workbook of 1,000,000 rows and five columns needed 9
 PATIENCE = 100  # s until a child that waits for a disk or a busy processor is killed; a request may take 120
-LOOK = 0.1  # s between looks whether the caller has left
-SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # in a preview
-PLACES = 5  # skipped rows that are named, at most
+LOOK = 0.1  # s between checks whether the caller has left
+SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # most rows, columns and characters of a cell in a preview
+PLACES = 5  # most skipped rows that are named
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for what is read from a file."""
+    """Limits for reading a file."""
 
-    characters: int  # per sentence
-    sentences: int
-    size: int  # bytes of JSON that the child may write
-    memory: int = MEMORY  # bytes of the child
+    characters: int  # most characters of a sentence
+    sentences: int  # most sentences, or rows
+    size: int  # most bytes of JSON that the child process may write
+    memory: int = MEMORY  # most bytes of memory of the child process
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What to read from a file, and how. For `facts` the whole file is read as well, to count the sentences."""
+    """What to read from a file, and how. For `facts`, the whole file is read, too, to count the sentences."""
 
     give: Give = "facts"
     column: str | None = None
@@ -64,7 +66,8 @@ class Reading:
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
-        """The same reading; with `force`, each line of a text is a sentence, even if the lines look like a table."""
+        """This reading, changed if `force`: each line of a text is then a sentence, even if the lines look like a
+        table."""
         return replace(self, hints=replace(self.hints, lines=force))
 
 
@@ -75,14 +78,14 @@ def read_isolated(
     out: BinaryIO | None = None,
     left: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """Facts of a file; its sentences or rows go to `out` as JSON, one a line.
+    """Reads a file and returns facts about it. Its sentences or rows go to `out` as JSON, one in each line.
 
     Args:
         file, out: files with a file descriptor. `file` is read from its beginning.
         left: set by another thread when the caller no longer waits; the child is then killed.
 
     Raises:
-        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `open_table` does, or a limit is reached.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons of `open_table`, or a limit is reached.
         CallerLeft: `left` was set.
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -92,7 +95,8 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # the import path of this process; -P adds nothing to it
+        # The import path of this process. With -P, Python adds no folder to it.
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, "-P", "-m", __name__, wanted],
@@ -103,7 +107,7 @@ def read_isolated(
     ) as child:
         said = last_words(child, limits, left or threading.Event())
     if child.returncode < 0:
-        raise errors.InvalidInput(too_much(limits.memory))  # killed at a limit, or by a parser without memory
+        raise errors.InvalidInput(too_much(limits.memory))  # killed at a limit, or the parser ran out of memory
     if child.returncode > 0:
         raise RuntimeError(f"the reader of files failed:\n{said.decode(errors='replace')[-2000:]}")
     kind, content = json.loads(said.splitlines()[-1])
@@ -116,10 +120,12 @@ def read_isolated(
 def last_words(
     child: subprocess.Popen[bytes], limits: Limits, left: threading.Event, patience: float = PATIENCE
 ) -> bytes:
-    """Standard error of the child, once it has ended. Kills it if it takes too long or its caller has left.
+    """Waits until the child process has ended and returns its standard error. Kills it if it takes too long or the
+    caller has left.
 
     Raises:
-        InvalidInput, CallerLeft
+        InvalidInput: the child took too long.
+        CallerLeft: `left` was set.
     """
     latest = time.monotonic() + patience
     while True:
@@ -133,12 +139,12 @@ def last_words(
 
 @contextmanager
 def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
-    """Facts of a local file or of standard input (`-`), and an iterator over its sentences or rows.
+    """Yields facts about a local file or standard input (`-`), and an iterator over its sentences or rows.
 
     Raises:
         OSError: the file cannot be opened.
-        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `read_isolated`; the message has the file's name, and
-            options of the command line instead of parameters.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons of `read_isolated`; the message names the
+            file, and names options of the command line instead of parameters of the API.
     """
     declared = reading.hints.declared or format_of_name(path.name)
     reading = replace(reading, hints=replace(reading.hints, declared=declared))
@@ -160,12 +166,12 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
 
 
 def as_options(message: str) -> str:
-    """A message of the reader with its parameters written as command-line options."""
+    """A message with the API's parameters written as command-line options: `column=` becomes `--column `."""
     return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message)
 
 
 def held_whole(file: BinaryIO) -> bool:
-    """Whether the file is of a format whose parser holds more than some rows at a time: a workbook, Parquet."""
+    """Whether the file's parser holds it in memory as a whole, or large parts of it: a workbook, or Parquet."""
     return os.pread(file.fileno(), 4, 0) in (b"PK\x03\x04", b"PAR1")
 
 
@@ -178,7 +184,7 @@ def too_much(memory: int) -> str:
 
 
 def main(wanted: str) -> None:
-    """The child process: it sets its limits before it reads the file."""
+    """The entry point of the child process. It sets its limits before it reads the file."""
     give, column, hints, bounds = json.loads(wanted)
     limits = Limits(**bounds)
     bound(limits.size, limits.memory)
@@ -193,7 +199,7 @@ def main(wanted: str) -> None:
         said = ["InvalidInput", f"the file cannot be read: {error}"]
         if error.errno == errno.EFBIG:
             said = ["TooLarge", f"the file holds more than {limits.size:,} bytes of text; send a random sample of it"]
-    except BaseException as error:  # a panic in Rust is not an Exception, and its class cannot be imported
+    except BaseException as error:  # a panic of a Rust library is not an Exception, and its class cannot be imported
         if type(error).__name__ != "PanicException":
             raise
         said = ["InvalidInput", "the workbook cannot be read; save it again, or as CSV"]
@@ -201,7 +207,8 @@ def main(wanted: str) -> None:
 
 
 def bound(size: int, memory: int) -> None:
-    """Limits this process. If memory runs out all the same, the kernel kills this process and not the server."""
+    """Limits this process. If the machine nevertheless runs out of memory, the kernel kills this process, not the
+    server."""
     os.nice(10)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
@@ -209,12 +216,12 @@ def bound(size: int, memory: int) -> None:
         hard = resource.getrlimit(kind)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, least))
-    with suppress(OSError):  # not on Linux, or in a sandbox without this file
+    with suppress(OSError):  # the file exists only on Linux, and not in every sandbox
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: BinaryIO) -> dict[str, Any]:
-    """Reads the whole table and writes its sentences or rows to `out` if they were requested; returns the facts."""
+    """Reads the whole table, writes its sentences or rows to `out` if `give` requests them, and returns the facts."""
     facts: dict[str, Any] = {
         "format": table.form.format,
         "encoding": table.form.encoding,
@@ -263,7 +270,7 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
-    """Notices about what was guessed and what was left out. `sheet`: the sheet that the caller named, if any."""
+    """Notices about guesses and about rows that were left out. `sheet`: the sheet that the caller named, if any."""
     notices = []
     if not facts["encoding_certain"]:
         notices.append(

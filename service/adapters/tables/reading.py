@@ -24,8 +24,9 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
 
-Row = tuple[int, list[str]]  # number from 1 (the line in which the row begins, or the row of a sheet), cells
-OPEN = "unexpected end of data"  # message of the csv module for a cell that is not closed at the end of the file
+# (number from 1, cells); the number is that of the line in which the row begins, or that of the row in a sheet.
+Row = tuple[int, list[str]]
+OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
 WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
 
 
@@ -39,13 +40,13 @@ class Table:
     suggested: int  # the column that seems to hold the sentences, from 0
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
-    blank: int = 0  # number of blank rows among those read so far
-    no_text: dict[int, str] = field(default_factory=dict)  # columns that do not hold text: index, what they hold
+    blank: int = 0  # number of blank rows among the rows read so far
+    no_text: dict[int, str] = field(default_factory=dict)  # columns without text: index -> what they contain
     _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
     _first: Row | None = None  # the header
 
     def rows(self) -> Iterator[Row]:
-        """The rows below the header; they can be read only once.
+        """Yields the rows below the header. They can be read only once.
 
         Raises:
             InvalidInput: a row cannot be read, or has more cells than there are columns; the message names the row.
@@ -72,7 +73,7 @@ class Table:
         return itertools.chain([] if self._first is None else [self._first], rows)
 
     def full(self, cells: list[str]) -> list[str]:
-        """The cells of an object, followed by empty ones for columns that it does not reach."""
+        """The cells of an object, with empty cells added until there is one for each column."""
         return cells + [""] * (len(self.columns) - len(cells))
 
     def preview(self, count: int) -> list[Row]:
@@ -85,11 +86,11 @@ class Table:
         return f"{'row' if self.form.format in ('xlsx', 'parquet') else 'line'} {number}"
 
     def index(self, column: str | None) -> int:
-        """The index of a column, given by its name or its number from 1; None means the only column.
+        """The index (from 0) of a column, given by its name or its number from 1; None means the only column.
 
         Raises:
-            InvalidInput: there is no such column, it does not hold text, or no column was named and there are several;
-                the message says which columns there are.
+            InvalidInput: there is no such column, it does not contain text, or no column was named and there are
+                several; the message lists the columns.
         """
         place = self._index(column)
         if place in self.no_text:
@@ -130,7 +131,8 @@ class Table:
         )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
-        """Row numbers and cells of a column, including blank cells. Raises as `rows`."""
+        """Yields the row number and the cell of each row in a column, including blank cells. Raises the errors of
+        `rows`."""
         for number, cells in self.rows():
             cell = cells[place] if len(cells) > place else ""
             yield number, " ".join(cell.split()) if "\n" in cell else cell.strip()
@@ -177,7 +179,8 @@ def check_columns(count: int) -> None:
 def rows_of(
     file: BinaryIO, form: FileForm, sheet: str | None, no_text: dict[int, str]
 ) -> tuple[list[str] | None, Iterator[Row], list[str], str | None]:
-    """Column names if the format has them, the rows, and for a workbook the names of its sheets and of the sheet read.
+    """Column names (None if the format has none), rows, and for a workbook the names of its sheets and of the sheet
+    that is read.
 
     Parquet columns with lists, structures or bytes are added to `no_text`.
     """
@@ -207,7 +210,7 @@ def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
 
 
 def column_names(header: Row | None, rows: list[Row]) -> list[str]:
-    """The column names of the header, without empty ones at its end; a column without a name gets its number."""
+    """The names in the header, without empty names at its end. A column without a name gets its number as name."""
     width = max((len(cells) for _, cells in rows), default=0)
     if header is None:
         return [f"column {place + 1}" for place in range(width)]
@@ -219,7 +222,7 @@ def column_names(header: Row | None, rows: list[Row]) -> list[str]:
 
 
 def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -> int:
-    """The column that probably holds the sentences: the one with the most characters, not counting identifiers."""
+    """The column that probably contains the sentences: that with the most characters, not counting identifiers."""
 
     def length(place: int) -> int:
         cells = [cells[place].strip() for _, cells in rows if len(cells) > place]
@@ -244,7 +247,7 @@ def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int
                 )
             yield number, line.removeprefix("\ufeff") if number == 1 else line
     finally:
-        text.detach()  # the file is the caller's to close
+        text.detach()  # so that the file stays open; the caller closes it
 
 
 def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
@@ -316,9 +319,9 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
 
 
 def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
-    """The cells up to the last that the object has.
+    """The cells of an object, up to the last column for which it has a value.
 
-    All 1,000 cells of each of 1,000,000 objects with one key took more than the minute that a file has.
+    Making all 1,000 cells for each of 1,000,000 objects with one key took more than the minute allowed for a file.
     """
     cells: list[str] = []
     for name, value in entry.items():
@@ -358,14 +361,14 @@ def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
 
 
 def cell_text(value: Any) -> str:
-    """A value as text; a whole number is written without decimals."""
+    """A value as text. A whole number is written without decimals."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # in Parquet they may contain dates, decimals and bytes
+    if isinstance(value, dict | list):  # those from Parquet may contain dates, decimals and bytes
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 

@@ -17,12 +17,12 @@ from xml.etree.ElementTree import Element
 
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 
-MOST_COLUMNS = 1000  # of any table
-SHOWN = 1000  # characters of the names of columns or sheets in a message
-FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
-EXPANDED = 2 << 30  # bytes that a workbook may unpack to
-PROLOG = 4096  # bytes of an XML file, in which a document type stands
-FIRST_ROWS = 1 << 20  # bytes of a sheet in which its width is looked for
+MOST_COLUMNS = 1000  # most columns of any table
+SHOWN = 1000  # most characters of the names of columns or sheets in a message
+FEW_ROWS = 20  # a sheet with fewer rows is taken for a cover sheet, if another sheet has so many
+EXPANDED = 2 << 30  # most bytes that a workbook may unpack to
+PROLOG = 4096  # first bytes of an XML file, which contain its document type if it has one
+FIRST_ROWS = 1 << 20  # first bytes of a sheet, by which its number of columns is checked
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
 ANEW = "open it in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
@@ -32,7 +32,7 @@ WITHOUT_CALAMINE = (
 
 
 def named(columns: Iterable[str]) -> str:
-    """The names as a list, as many as a message has room for."""
+    """The names, separated by commas: as many as a message has room for, and the number of the others."""
     every = [name[:80] for name in columns]
     ends = itertools.accumulate(len(name) + 2 for name in every)
     shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
@@ -42,7 +42,8 @@ def named(columns: Iterable[str]) -> str:
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
     """Names of the sheets, the name of the sheet that is read, and its rows.
 
-    Without a name the first sheet with 20 rows is read, else the longest. A formula gives the value that was saved.
+    If `sheet` is None, the first sheet with 20 rows is read, or the longest if none has so many. A cell with a formula
+    has the value that was saved with it.
     """
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
@@ -73,10 +74,11 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
 
 
 def checked_parts(file: BinaryIO) -> dict[str, str]:
-    """The part of the archive that holds each sheet, as far as it is in there.
+    """The file in the archive for each sheet, by the sheet's name. Sheets whose file is missing are left out.
 
     Raises:
-        InvalidInput: the workbook unpacks to more than is read, or holds what no spreadsheet program writes.
+        InvalidInput: the workbook unpacks to more bytes than are read, or contains a part that no spreadsheet program
+            writes.
     """
     with opened(file) as archive:
         members, names = archive.infolist(), set(archive.namelist())
@@ -109,7 +111,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
 
 @contextmanager
 def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """The archive; the file is at its beginning afterwards. Raises InvalidInput where a part cannot be unpacked."""
+    """Opens the archive. Afterwards the file is at its beginning. Raises InvalidInput if a part cannot be unpacked."""
     try:
         with zipfile.ZipFile(file) as archive:
             yield archive
@@ -120,7 +122,7 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
-    """Elements of this name in a part whose prolog was checked; none where it cannot be read."""
+    """The XML elements with this name in a part of the archive whose prolog was checked; none if it cannot be read."""
     try:
         root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - it defines no entities
     except (KeyError, ElementTree.ParseError):
@@ -129,7 +131,8 @@ def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
 
 
 def check_width(file: BinaryIO, sheet: str, part: str | None) -> None:
-    """Raises InvalidInput where one of the first rows has too many cells: the parser would hold all rows by then."""
+    """Raises InvalidInput if one of the first rows has too many cells. Checked before the sheet is parsed, because the
+    parser holds all rows in memory."""
     if part is None:
         return
     with opened(file) as archive, archive.open(part) as content:

@@ -12,7 +12,8 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, deprecated, unread
 
-# Kubernetes describes each Service to every pod in its namespace: a Service named isosim sets these.
+# Kubernetes sets variables that describe each Service in every pod of the namespace. These are for a Service named
+# isosim.
 LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
@@ -38,7 +39,7 @@ def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Reports `ISOSIM_*` variables that are not settings and so have no effect, and deprecated ones."""
+    """Reports `ISOSIM_*` variables that are deprecated, or that are not settings and so have no effect."""
     for name, sentence in deprecated(environment).items():
         yield warning("variables", sentence, f"unset {name}")
     links = []

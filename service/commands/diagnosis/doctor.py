@@ -39,7 +39,7 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """All findings, those about packages first; checks whose package is missing are skipped."""
+    """Yields all findings, those about packages first. A check that needs a missing package is skipped."""
     yield from packages.look()
     try:
         configuration = import_module("service.commands.diagnosis.configuration")

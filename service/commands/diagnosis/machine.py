@@ -53,7 +53,7 @@ def memory(root: Path = CGROUP) -> Finding:
 
 
 def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
-    """Checks that the memory limit has room for the calibrations that may be loaded."""
+    """Checks that the calibrations which may be in memory at the same time fit into the memory limit."""
     try:
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
@@ -76,7 +76,7 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
 
 
 def port(settings: Settings) -> Finding:
-    """Checks that the server can bind its address, or runs there already."""
+    """Checks that the server can bind its address, or that an isosim server listens there already."""
     where = f"{settings.host}:{settings.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

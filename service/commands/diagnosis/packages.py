@@ -58,7 +58,7 @@ def dependencies() -> Finding:
 
 
 def runtime() -> Finding:
-    """Checks that exactly one ONNX Runtime package is installed: two overwrite each other's files."""
+    """Checks that exactly one ONNX Runtime package is installed; two packages overwrite each other's files."""
     there = [f"{name} {version}" for name in RUNTIMES if (version := version_of(name))]
     if not there:
         return fault("onnxruntime", "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' beside an NVIDIA GPU")
@@ -76,7 +76,7 @@ def runtime() -> Finding:
 
 
 def training() -> Finding:
-    """Checks the packages for calibrations, which the worker and `isosim calibrate` need and serving does not."""
+    """Checks the packages for making calibrations. The worker and `isosim calibrate` need them, the server does not."""
     version = version_of("torch")
     if version is None:
         return warning(

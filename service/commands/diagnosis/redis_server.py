@@ -51,7 +51,8 @@ def ping(redis: Redis) -> float:  # s
 
 
 def lookup(redis: Redis) -> Finding:
-    """Makes the cache lookup of a request; access rules may forbid it although other commands work."""
+    """Checks the command with which a request looks up the cache: Redis's access rules may forbid it and still allow
+    other commands."""
     try:
         redis.mget(PROBED)
     except RedisError as error:
@@ -69,7 +70,7 @@ def version(text: str) -> Finding:
 
 
 def latency(times: list[float], timeout: float) -> Finding:
-    """Compares ping times (s) with `timeout`, after which the cache counts a lookup as a miss."""
+    """Compares ping times (s) with `timeout` (s), the longest that the cache waits before a lookup counts as a miss."""
     typical, worst = statistics.median(times), max(times)
     summary = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
     if typical > timeout:
@@ -82,7 +83,7 @@ def latency(times: list[float], timeout: float) -> Finding:
 
 
 def eviction(policy: str, limit: int) -> Finding:
-    """Checks the eviction policy: it may evict vectors, which have a time to live, but not the queue's keys."""
+    """Checks the eviction policy: Redis may evict vectors, which have a time to live, but not the job queue's keys."""
     summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
     if policy.startswith("allkeys"):
         return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")

@@ -28,11 +28,11 @@ SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
 KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 in fp32 (README, first answer)
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Largest allowed difference of a vector component between kernels: for fp32 the export's own limit. LOOSE, for other
-# precisions, is unmeasured; wrong kernels differ by far more.
+# Largest allowed difference of a vector component between two ONNX Runtime kernels. For fp32 it is the limit that the
+# export checks. LOOSE, for other precisions, is unmeasured; wrong kernels differ by far more.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2
-MOST_NAMED = 100  # most versions in one line
+MOST_NAMED = 100  # most versions named in one finding
 
 
 NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
@@ -130,7 +130,7 @@ def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
 
 
 def space(root: Path, posted: int) -> Finding:
-    """Checks the free space: one upload of the largest size must fit, ten should."""
+    """Checks the free space: one upload of the largest size must fit, and ten should."""
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
@@ -163,17 +163,17 @@ def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Fi
 
 
 def unloaded(graph: Path, provider: str, options: ort.SessionOptions) -> str | None:
-    """Why the provider does not load; None if it loads."""
+    """The reason why a provider does not load; None if it loads."""
     try:
         session = ort.InferenceSession(graph, options, providers=[provider])
     except Exception as error:  # noqa: BLE001 - drivers and libraries raise any exception
         return " ".join(str(error).split())[:200]
-    return None if provider in session.get_providers() else "it is installed and does not load"
+    return None if provider in session.get_providers() else "it is installed, but does not load"
 
 
 def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
-    """Compares the served vectors of two sentences with those of the joined graph on the CPU, and their cosine with a
-    known value."""
+    """Compares the served vectors of two sentences with those of the joined graph (encoder and calibrator in one file)
+    on the CPU, and their cosine with a known value."""
     try:
         tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]
@@ -188,7 +188,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
     bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
     if not off <= bar:
         return fault(
-            "parity", f"served and exported vectors differ by {off:.1e}, at most {bar:g} is right",
+            "parity", f"served and exported vectors differ by {off:.1e}; they may differ by at most {bar:g}",
             "try ISOSIM_PROVIDERS='[\"CPUExecutionProvider\"]'; export the encoder anew",
         )  # fmt: skip
     expected = KNOWN.get(artifact.digest)
@@ -244,8 +244,8 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns about versions of any encoder whose reference a release made that lost ties. Versions that cannot be read
-    are skipped; other checks report them."""
+    """Warns about versions, of any encoder, with a reference made by a release that did not count equal scores (ties)
+    correctly. Versions that cannot be read are skipped; other checks report them."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):

@@ -358,9 +358,9 @@ def without(members: Members, ending: str) -> Members:
 
 
 HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
-    "empty": (lambda _: b"", "no archive"),
-    "no tar": (lambda _: b"\x1f\x8b" + b"a sentence\n" * 1000, "no archive"),
-    "cut off": (lambda m: packed(m)[: len(packed(m)) // 2], "no archive|cut off"),
+    "empty": (lambda _: b"", "not an archive"),
+    "no tar": (lambda _: b"\x1f\x8b" + b"a sentence\n" * 1000, "not an archive"),
+    "cut off": (lambda m: packed(m)[: len(packed(m)) // 2], "not an archive|cut off"),
     "contents missing": (lambda m: packed(without(m, CONTENTS)), "has to come first"),
     "contents alone": (lambda m: packed({CONTENTS: m[CONTENTS]}), "holds no version"),
     "a newer format": (lambda m: packed({**m, CONTENTS: json.dumps({"format": 9}).encode()}), "format 1, not 9"),
@@ -387,10 +387,10 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     ),
     "files that are a path": (lambda m: packed(remade(m, lambda f: f.update(files={"../x": "0"}))), "names no files"),
     "a compressed array": (lambda m: packed(exchanged(m, "reference.npz", compressed_npz())), "compressed"),
-    "an array that lies": (lambda m: packed(exchanged(m, "reference.npz", lying_npz())), "no array of numbers"),
-    "a pickle": (lambda m: packed(exchanged(m, "reference.npz", pickled_npz())), "no array of numbers"),
+    "an array that lies": (lambda m: packed(exchanged(m, "reference.npz", lying_npz())), "not an array of numbers"),
+    "a pickle": (lambda m: packed(exchanged(m, "reference.npz", pickled_npz())), "not an array of numbers"),
     "thousands of arrays": (lambda m: packed(exchanged(m, "reference.npz", crowded_npz())), "a directory of"),
-    "no arrays": (lambda m: packed(exchanged(m, "reference.npz", b"nothing")), "is no .npz"),
+    "no arrays": (lambda m: packed(exchanged(m, "reference.npz", b"nothing")), "is not a .npz"),
     "arrays of another kind": (lambda m: packed(exchanged(m, "reference.npz", npz(a=np.arange(3)))), "cannot be read"),
     "weights that do not fit": (
         lambda m: packed(
@@ -405,7 +405,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "a sparse file": (as_sparse, "not a regular file"),
     "an extended header": (extended, "not a regular file"),
     "a size below zero": (negative, "not a regular file|cut off"),
-    "a name in Unicode": (lambda m: packed(renamed(m, "news/", "new\u017f/")), "no archive|not a regular file"),
+    "a name in Unicode": (lambda m: packed(renamed(m, "news/", "new\u017f/")), "not an archive|not a regular file"),
     "a name behind a zero": (lambda m: packed(renamed(m, "news/2", "news/2\0")), "belongs to no version"),
     "no domain.json": (lambda m: packed(without(m, "domain.json")), "domain.json has to come first"),
     "a domain of another name in its manifest": (facts(domain="other"), "another version's"),
@@ -425,9 +425,9 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
         "origin names no domain",
     ),
     "a report that is none": (lambda m: packed(exchanged(m, "report.json", b"[]")), "not a JSON object"),
-    "an array before an archive": (lambda m: packed(exchanged(m, "reference.npz", npy_before_npz())), "is no .npz"),
+    "an array before an archive": (lambda m: packed(exchanged(m, "reference.npz", npy_before_npz())), "is not a .npz"),
     "a directory of hidden length": (
-        lambda m: packed(exchanged(m, "reference.npz", npz_of_hidden_length())), "is no .npz",
+        lambda m: packed(exchanged(m, "reference.npz", npz_of_hidden_length())), "is not a .npz",
     ),
     "arrays over one another": (
         lambda m: packed(exchanged(m, "reference.npz", overlapping_npz())), "larger than the file",
