@@ -95,9 +95,9 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **settings)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("d@1: identity\n")
-    assert "not judged: whether the space shows the surface" in done.stdout
+    assert "not judged: how much the vectors depend on the surface" in done.stdout
     assert "  promoted: " in done.stdout
-    assert "no text came" not in done.stdout.partition("  promoted: ")[2], done.stdout
+    assert "no texts came" not in done.stdout.partition("  promoted: ")[2], done.stdout
 
     texts = pa.array(sentences(400))
     pq.write_table(pa.table({"e": pa.array(list(vectors)), "t": texts}), tmp_path / "v.parquet")
