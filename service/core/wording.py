@@ -1,9 +1,11 @@
-"""Wording of messages: the place of an entry in a list, and the known name that a caller most likely meant."""
+"""Wording of messages: lists of names, the known name that a caller most likely meant, and the place of an entry."""
 
+import itertools
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 SHOWN = 80  # a message shows at most this many characters of a name that the caller sent
+MOST_NAMES = 1000  # a message lists at most this many characters of names
 # Smallest difflib ratio of a suggested name to the name that was sent. The misspellings `metod` and `promot` are above
 # it; two unrelated names such as `sentences` and `encoder` have 0.5.
 LIKELY = 0.6
@@ -29,6 +31,14 @@ def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | No
     """The known name that the caller most likely meant, or None if no name is similar."""
     close = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
     return close[0] if close else None
+
+
+def named(names: Iterable[str]) -> str:
+    """The names, separated by commas: as many as a message has room for, and the number of the others."""
+    every = [name[:SHOWN] for name in names]
+    ends = itertools.accumulate(len(name) + 2 for name in every)
+    shown = [name for name, end in zip(every, ends, strict=True) if end <= MOST_NAMES]
+    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
 
 
 def ordinal(number: int) -> str:

@@ -27,6 +27,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 HEAD = 1 << 20  # most bytes examined
 LOOKED_AT = 1000  # most rows examined
 LONGEST_ROW = 1 << 20  # most characters of a line, or of a cell of CSV
+MOST_COLUMNS = 1000  # most columns of a table
 LONGEST_NAME = 64  # most characters of a column's name
 MANY = 5  # if so many rows have equal numbers of separators, this is no coincidence
 SEPARATORS = ("\t", ";", ",", "|")

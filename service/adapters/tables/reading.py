@@ -18,11 +18,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
-from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, SEPARATOR_LINE, FileForm, Hints, detect, is_header
-from service.adapters.tables.workbooks import MOST_COLUMNS, named, sheet_rows
+from service.adapters.tables.detection import (
+    LONGEST_ROW,
+    LOOKED_AT,
+    MOST_COLUMNS,
+    SEPARATOR_LINE,
+    FileForm,
+    Hints,
+    detect,
+    is_header,
+)
+from service.adapters.tables.workbooks import sheet_rows
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
-from service.core.wording import nearest
+from service.core.wording import named, nearest
 
 # (number from 1, cells); the number is that of the line in which the row begins, or that of the row in a sheet.
 Row = tuple[int, list[str]]

@@ -4,39 +4,30 @@ A workbook is a zip archive of XML files. It is checked before it is parsed, bec
 memory, and because its messages do not say what is wrong with a damaged or hostile archive.
 """
 
-import itertools
 import posixpath
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from service.adapters.tables.detection import MOST_COLUMNS
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from service.core.wording import named
 
-MOST_COLUMNS = 1000  # most columns of any table
-SHOWN = 1000  # most characters of the names of columns or sheets in a message
 FEW_ROWS = 20  # a sheet with fewer rows is taken for a cover sheet, if another sheet has so many
 EXPANDED = 2 << 30  # most bytes that a workbook may unpack to
 PROLOG = 4096  # first bytes of an XML file, which contain its document type if it has one
 FIRST_ROWS = 1 << 20  # first bytes of a sheet, by which its number of columns is checked
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
-ANEW = "open it in a spreadsheet program and save it again, or as CSV"
+SAVE_AGAIN = "open it in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
     "as CSV"
 )
-
-
-def named(columns: Iterable[str]) -> str:
-    """The names, separated by commas: as many as a message has room for, and the number of the others."""
-    every = [name[:80] for name in columns]
-    ends = itertools.accumulate(len(name) + 2 for name in every)
-    shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
-    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
 
 
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
@@ -87,11 +78,15 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
             raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")
         for member in members:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
-                raise InvalidInput(f"the workbook holds a file for another folder, {member.filename[:80]!r}; {ANEW}")
+                raise InvalidInput(
+                    f"the workbook holds a file for another folder, {member.filename[:80]!r}; {SAVE_AGAIN}"
+                )
             if member.filename.endswith((".xml", ".rels")):
                 with archive.open(member) as content:
                     if b"<!DOCTYPE" in content.read(PROLOG):
-                        raise InvalidInput(f"{member.filename[:80]!r} in the workbook defines XML entities; {ANEW}")
+                        raise InvalidInput(
+                            f"{member.filename[:80]!r} in the workbook defines XML entities; {SAVE_AGAIN}"
+                        )
         targets = {
             relation.get("Id"): posixpath.normpath(posixpath.join("/xl", relation.get("Target", ""))).lstrip("/")
             for relation in elements(archive, "xl/_rels/workbook.xml.rels", "Relationship")
@@ -104,7 +99,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
                 parts[name] = part
             elif part and not part.startswith("xl/"):
                 raise InvalidInput(
-                    f"the sheet {name[:80]!r} of the workbook lies outside of it, in {part[:80]!r}; {ANEW}"
+                    f"the sheet {name[:80]!r} of the workbook lies outside of it, in {part[:80]!r}; {SAVE_AGAIN}"
                 )
     return parts
 
@@ -116,7 +111,7 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InvalidInput(f"the workbook is damaged or packed in an unusual way ({error}); {ANEW}") from None
+        raise InvalidInput(f"the workbook is damaged or packed in an unusual way ({error}); {SAVE_AGAIN}") from None
     finally:
         file.seek(0)
 
