@@ -130,7 +130,7 @@ def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket:
     for words, given, why in (
         (["serve"], {}, "ISOSIM_JOBS_FOLDER"),
         (["serve"], {"jobs_folder": tmp_path, "model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
-        (["serve"], {"model_store": "gs://bucket"}, "gs:// is not known"),
+        (["serve"], {"model_store": "gs://bucket"}, "gs:// is not supported"),
     ):
         settings = {"model_store": address(bucket), "encoder": "tiny", "port": 0} | given
         done = command(*words, **settings)

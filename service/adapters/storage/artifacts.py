@@ -286,7 +286,7 @@ def since(created: object) -> float:
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
     except (ValueError, TypeError) as error:
-        raise CorruptArtifact(f"{created!r} is not a date: {error}") from error
+        raise CorruptArtifact(f"created is {created!r}, not a date in ISO 8601 with a time zone") from error
 
 
 def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:

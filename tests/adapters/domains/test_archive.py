@@ -417,8 +417,8 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "sentences that are no number": (facts(sentences="many"), "not a word and a number"),
     "levels that are no numbers": (facts(levels=["8"]), "not numbers of channels"),
     "levels that do not fit": (facts(levels=[3]), "cannot be used: levels of"),
-    "no date": (facts(created=5), "no date"),
-    "a date that is none": (facts(created="yesterday"), "no date"),
+    "no date": (facts(created=5), "created is None, not a date"),
+    "a date that is none": (facts(created="yesterday"), "created is 'yesterday', not a date"),
     "an origin that is none": (facts(origin="x"), "origin is not"),
     "an origin of a path": (
         facts(origin={"domain": "../x", "version": 1, "release": "", "imported": "2026-01-01T00:00:00+00:00"}),

@@ -88,8 +88,8 @@ def test_what_stands_behind_the_mask_is_not_seen(tiny_checkpoint: Path, pooling:
     [
         ({"layers": 5}, "--layers 5: this encoder has 4 layers"),
         ({"layers": -1}, "--layers -1: this encoder has 4 layers"),
-        ({"pooling": "sum"}, "--pooling 'sum': one of mean, cls, max"),
-        ({"pooling": "cls+sum"}, "--pooling 'cls+sum': one of mean, cls, max"),
+        ({"pooling": "sum"}, "--pooling 'sum': give one of mean, cls, max"),
+        ({"pooling": "cls+sum"}, "--pooling 'cls+sum': give one of mean, cls, max"),
         ({"pooling": "last2avg", "layers": 0}, "--pooling last2avg needs at least one layer"),
         ({"pooling": "first-last-avg", "layers": 0}, "--pooling first-last-avg needs at least one layer"),
         ({"max_length": 65}, "--max-length 65: this encoder takes 3 to 64 tokens"),

@@ -151,7 +151,7 @@ def test_another_layer_behind_the_pooling_is_another_encoder(save: Save, tmp_pat
     path = tmp_path / "saved" / "2_Dense" / "model.safetensors"
     save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
     assert encoder.describe(checkpoint, **options).digest != before.digest
-    with pytest.raises(InvalidInput, match="takes 32 dimensions and the pooling gives 64"):
+    with pytest.raises(InvalidInput, match="takes 32 dimensions, but the pooling gives 64"):
         encoder.describe(checkpoint, **(options | {"pooling": "cls+mean"}))
 
 
