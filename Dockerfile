@@ -155,7 +155,7 @@ USER 10001:10001
 CMD ["worker"]
 # A worker has no port to check. It is restarted if its process ends, and waits if Redis is down.
 HEALTHCHECK NONE
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -176,7 +176,7 @@ USER 10001:10001
 CMD ["serve"]
 # A large encoder on a cold GPU takes minutes to start.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -196,7 +196,7 @@ ENV HOME=/tmp
 USER 10001:10001
 CMD ["serve"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

@@ -74,7 +74,11 @@ class Server(uvicorn.Server):
         return service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn has logged why it cannot listen
+            log.error("cannot listen on port %s; choose another one: --port, or ISOSIM_PORT", self.config.port)
+            raise
         if self.started and self.service is not None:
             self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
             address = f"http://{self.config.host}:{self.config.port}"

@@ -148,6 +148,13 @@ def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) ->
     assert "Redis" in second.stderr
 
 
+def test_a_port_in_use_is_refused_with_another_way(serve: Serve, store: Path, tmp_path: Path) -> None:
+    port = serve(model_store=store, encoder="tiny").client.base_url.port
+    second = run("serve", model_store=store, encoder="tiny", port=port, jobs_folder=tmp_path)
+    assert second.returncode == 1
+    assert f"cannot listen on port {port}; choose another one" in second.stderr
+
+
 def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
     refused = run("serve", model_store=tmp_path, encoder="mine")
     assert refused.returncode != 0

@@ -45,9 +45,10 @@ def check_sentences(
     if distinct < needed:
         counted = f"{distinct} distinct vectors" if brought else f"texts: {distinct} distinct sentences"
         repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
-        every = ", as every method does" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
+        other = "" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
         raise InvalidInput(
-            f"{counted}{repeated}; method {method!r} needs at least {needed}{every}{besides(unreadable)}"
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}, and thresholds are steady from 2,000 "
+            f"on{besides(unreadable)}"
         )
 
 
