@@ -71,7 +71,7 @@ class ProbabilityMap:
             ValueError: the labels are grades, or the labelled pairs do not reach the precision.
         """
         if self.graded:
-            raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
+            raise ValueError("a precision needs the labels 0 and 1 (match); the labels of this domain are grades")
         if not len(self.precisions):
             raise ValueError(
                 f"the {self.pairs} labelled pairs reach no precision of 0.5; label more pairs that score high"
