@@ -76,7 +76,7 @@ class Shadow:
             self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
-        """The encoder with whose scores those of a domain are compared; None if the domain has no shadow scoring."""
+        """The encoder whose scores are compared with the domain's; None if the domain has no shadow scoring."""
         migration = self.encoders.migrations.get(domain)
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
@@ -134,7 +134,7 @@ class Shadow:
                 await self._score(request, background)
         except IsosimError as error:
             self.on_dropped("failed")
-            log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
+            log.debug("shadow scoring for domain %s failed: %s", request.calibration.domain, error)
         except Exception:  # one failed comparison must not end the task
             self.on_dropped("failed")
             log.exception("shadow scoring failed")
