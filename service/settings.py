@@ -62,14 +62,14 @@ class Settings(BaseSettings):
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
     runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core, at most 8; one on a GPU
     threads: NonNegativeInt = 0  # threads of each run; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a small batch that runs alone uses all cores, a fifth faster; keeps weights twice
+    alone: bool = True  # CPU: a small batch that runs alone uses all cores, a fifth faster; doubles memory for weights
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; 429 if the wait would be longer; 64 pairs or 16 such requests always fit
+    max_wait: PositiveFloat = 0.3  # seconds; 429 if the wait is longer; 64 pairs or 16 requests of its size always fit
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: from the memory limit, else 1 GiB
@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of posted vectors; waiting jobs keep theirs on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # maximum; each takes dim × 4 bytes of the worker's memory
+    max_calibration_sentences: PositiveInt = 1_000_000  # maximum number; each takes dim × 4 bytes of worker memory
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
     body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one second per min_transfer_rate bytes

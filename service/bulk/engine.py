@@ -71,7 +71,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # a part's bytes must not depend on other parts
+                window=None,  # one window per part, because a part's bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(

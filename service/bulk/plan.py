@@ -237,7 +237,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
     taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
-        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the result has such a column")
+        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has a column of that name")
     output.create(PLAN, plan.to_json())
     return plan, calibration
 

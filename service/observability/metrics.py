@@ -40,7 +40,7 @@ CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which htt
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # differences between percentiles, which lie in 0–1
 # Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
 DROPPED = ("full", "busy", "failed")
-MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
+MAX_DOMAINS = 500  # maximum number of domains with champion series; further domains are served but have no series
 
 
 class GaugeReading(Collector):

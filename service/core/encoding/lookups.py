@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each serves several requests. The same number of failures opens the circuit
-# breaker (adapters/redis).
+# Maximum number of concurrent lookups; each serves several requests. If all of them fail, the circuit breaker
+# (adapters/redis) opens.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. If a single request has more, its texts get the out-of-domain test only
 # when they are scored.

@@ -81,7 +81,7 @@ class JobRequest:
     labels: int = 0  # number of posted labelled pairs
     # The version to which labels are added. Such a job has no text; the new version keeps the base's method and scale.
     base: int | None = None
-    # The domain's champion: with a base, when the labels were posted; without one, when the first attempt began.
+    # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
     champion: int | None = None
     generation: int = field(default=0, metadata=LATER)  # how often the domain was deleted before the job was posted
 

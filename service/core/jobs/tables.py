@@ -188,7 +188,10 @@ def is_code(cell: str) -> bool:
 
 
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
-    """Whether the cell may be a state or category; in `Hello, …` and `您好,…` it is not, because prose may start so."""
+    """Whether the cell may be a state or category.
+
+    The first cells of `Hello, …` and `您好,…` are not, because prose may start with a greeting.
+    """
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 
 

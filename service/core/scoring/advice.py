@@ -161,8 +161,8 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences on which {domain!r} was counted allow at most "
-            f"{most:,} entries; calibrate it from more text"
+            f"gallery: {gallery:,}; false hits in {domain!r} were counted on {table.entries + 1:,} sentences, which "
+            f"allow at most {most:,} entries; calibrate it from more text"
         )
 
 

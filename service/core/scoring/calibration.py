@@ -48,7 +48,7 @@ class DomainRef:
     @classmethod
     @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput if the text is not of such a form."""
+        """Raises InvalidInput unless the text has one of these forms."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))

@@ -25,8 +25,8 @@ class Drift:
     texts: int
     pairs: int
     out_of_domain: float | None  # share of texts flagged; FALSE_ALARMS for the domain's own text
-    distance_mean: float | None  # mean of log ‖z‖², standardized so that it is 0 for the domain's own text
-    distance_spread: float | None  # standard deviation of log ‖z‖², standardized so that it is 1 for the same text
+    distance_mean: float | None  # mean of log ‖z‖², standardized so that 0 is normal for the domain's own text
+    distance_spread: float | None  # standard deviation of log ‖z‖², standardized so that 1 is normal
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
 
 
@@ -110,7 +110,10 @@ class DriftMonitor:
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
     def observe(self, calibration: Calibration, scores: Scores) -> None:
-        """Adds scores. Call it only with the champion's, because requests that pin another version are not typical."""
+        """Adds the scores of a request.
+
+        Call it only for the champion: requests that pin another version do not represent the domain's traffic.
+        """
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)

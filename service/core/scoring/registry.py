@@ -93,7 +93,7 @@ class Registry:
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of all resident calibrations
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # with champions; most recently used last
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # includes champions; last used at the end
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
