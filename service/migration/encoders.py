@@ -1,4 +1,4 @@
-"""The encoders of a server (its own and, during a migration, the next one), and which of them answers a request."""
+"""The encoders of a server (its own and, during a migration, the next one), and which of them a request uses."""
 
 import asyncio
 import logging
@@ -124,8 +124,8 @@ class Encoders:
         """Starts without encoders; see `add`.
 
         Args:
-            on_champion: called when a version starts to answer for its domain.
-            on_no_champion: called with the domain when no version in memory answers for it any longer.
+            on_champion: called with a version when it becomes the one that serves its domain.
+            on_no_champion: called with the domain when no version in memory serves it any longer.
             on_gone: called with the domain when it was deleted.
             heard: returns the change counter ("bell") that the registry's last refresh read; while it stays the same,
                 no migration has changed.

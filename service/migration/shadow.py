@@ -1,4 +1,4 @@
-"""Shadow scoring: the new encoder also scores pairs that the old one has answered, only to compare the two."""
+"""Shadow scoring: the new encoder also scores pairs that the old one has scored, only to compare the two."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ Dropped = Literal["full", "busy", "failed"]
 
 
 class ShadowRequest(NamedTuple):
-    """Pairs that the old version has answered: their texts with the new encoder's prompt, and the old scores."""
+    """Pairs that the old version has scored: their texts with the new encoder's prompt, and the old scores."""
 
     calibration: Calibration
     new: LoadedEncoder
@@ -62,7 +62,7 @@ class Shadow:
         self._windows: dict[str, Comparison] = {}
 
     def offer(self, resolution: Resolution, embeddings: Embeddings, left: Rows, right: Rows, scores: Scores) -> None:
-        """Queues a sample of the pairs that a domain's old champion has answered; returns at once."""
+        """Queues a sample of the pairs that a domain's old champion has scored; returns at once."""
         domain = resolution.calibration.domain
         new = self._compared(domain)
         if new is None or scores.percentile is None or embeddings.brought:

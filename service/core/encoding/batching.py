@@ -149,7 +149,7 @@ class MicroBatcher:
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # number of texts admitted and unfinished
         self.queued_size = 0  # sum of their sizes
-        self.rate = 0.0  # size that the device encodes per second, smoothed
+        self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
         self._arrived = threading.Condition()
@@ -220,7 +220,8 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queue takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s", retry_after(wait)
+                f"the queued texts take {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
+                retry_after(wait),
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(

@@ -1,4 +1,4 @@
-"""A text, its vector, and the cache key and cache entry of both."""
+"""Texts and their vectors, and the keys and entries with which vectors are cached."""
 
 import hashlib
 import logging

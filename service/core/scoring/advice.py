@@ -138,7 +138,7 @@ def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -
     share, at = reference.tied_rates[tie], reference.tied[tie]
     instead = f"the smallest rate that a threshold reaches is {rounded(upper):g}"
     if lower > 0:
-        instead = f"a threshold reaches {lower:.3g} or less, and {rounded(upper):g} or more"
+        instead = f"the nearest rates that a threshold reaches are {lower:.3g} and {rounded(upper):g}"
     raise InvalidInput(
         f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have the same "
         f"similarity, {at:.4f}, because their texts repeat; {instead}"

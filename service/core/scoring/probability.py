@@ -80,7 +80,7 @@ class ProbabilityMap:
         if not lowest <= precision <= highest:
             raise ValueError(
                 f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
-                f"{self.pairs} labelled pairs reach; for a higher one label more pairs that score high"
+                f"{self.pairs} labelled pairs reach; for a higher one, label more pairs that score high"
             )
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 

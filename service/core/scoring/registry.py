@@ -208,7 +208,7 @@ class Registry:
                 calibration = await self._call(self.source.load, domain, named.champion)
             except NotFound as error:  # not the caller's error: the request did not name this version
                 self._report(domain, error)
-                raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
+                raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
             except (IsosimError, OSError) as error:
                 self._report(domain, error)
                 raise
