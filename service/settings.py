@@ -62,23 +62,23 @@ class Settings(BaseSettings):
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
     runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core, at most 8; one on a GPU
     threads: NonNegativeInt = 0  # threads of each run; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a small batch without others uses all cores, a fifth faster; weights in memory twice
-    gpu_memory_bytes: NonNegativeInt = 0  # most bytes of GPU memory for the encoder's arena; 0: no limit
+    alone: bool = True  # CPU: a small batch that runs alone uses all cores, a fifth faster; doubles memory for weights
+    gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
-    max_remote_texts: PositiveInt = 10_000  # most texts that a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # s; a longer expected wait gets 429, but 64 pairs, or 16 like requests, may queue
+    max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
+    max_wait: PositiveFloat = 0.3  # seconds; 429 if the wait is longer; 64 pairs or 16 requests of its size always fit
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # most bytes of loaded calibrations; 0: from the memory limit; 1 GiB without one
+    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: from the memory limit, else 1 GiB
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache
     cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves memory; cosines change by about 1e-4
-    redis_ttl: PositiveInt = 7 * 24 * 3600  # s that Redis keeps a vector
-    redis_timeout: PositiveFloat = 0.05  # s for one lookup; a slower one counts as a miss
+    redis_ttl: PositiveInt = 7 * 24 * 3600  # seconds that Redis keeps a vector
+    redis_timeout: PositiveFloat = 0.05  # seconds for one lookup; a slower one counts as a miss
 
     # Limits
     max_pairs: PositiveInt = 512  # pairs in a request to /similarity or /score; 512 keep two cores busy for seconds
@@ -88,33 +88,33 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of posted vectors; waiting jobs keep theirs on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # most sentences; each takes dim × 4 bytes of worker memory
-    request_timeout: PositiveFloat = 120.0  # s of a scoring request; a longer one gets 503 and its work is cancelled
-    header_timeout: PositiveFloat = 10.0  # s from the start of a connection or request to the end of its headers
-    body_timeout: PositiveFloat = 20.0  # s for a body, plus 1 s for each min_transfer_rate bytes of it
-    min_transfer_rate: PositiveInt = 8_000  # least bytes/s at which a client must send its body and read its answer
-    keep_alive: PositiveInt = 75  # s that an idle connection stays open; more than a load balancer's time, often 60
-    max_connections: PositiveInt = 4096  # at the limit a new one replaces the one idle longest; 503 if none is idle
+    max_calibration_sentences: PositiveInt = 1_000_000  # maximum number; each takes dim × 4 bytes of worker memory
+    request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
+    header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
+    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one second per min_transfer_rate bytes
+    min_transfer_rate: PositiveInt = 8_000  # minimum bytes/s at which a client must send its body and read its answer
+    keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; set above the load balancer's, often 60
+    max_connections: PositiveInt = 4096  # at the limit, a new connection replaces the longest idle one, or gets 503
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
-    keep_interrupted: PositiveInt = 24 * 3600  # s that an interrupted job keeps its text for a retry; then it fails
+    keep_interrupted: PositiveInt = 24 * 3600  # seconds an interrupted job keeps its text for a retry; then it fails
     keep_jobs: PositiveInt = 1000  # records of ended jobs that are kept
-    max_queued_jobs: PositiveInt = 100  # most waiting jobs; each keeps its text on disk
-    job_timeout: PositiveInt = 4 * 3600  # s; a job that takes longer is stopped
+    max_queued_jobs: PositiveInt = 100  # maximum number of waiting jobs; each keeps its text on disk
+    job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
     worker_threads: PositiveInt = 1  # threads of a calibration
-    poll_seconds: PositiveFloat = 0.5  # s between reads of the store for new champions
+    poll_seconds: PositiveFloat = 0.5  # seconds between checks of the store for new champions
 
     # Process
-    drain_delay: NonNegativeFloat = 0.0  # s after SIGTERM of serving as not ready, so that load balancers notice
-    drain_seconds: PositiveFloat = 10.0  # s after drain_delay in which requests in flight may finish
+    drain_delay: NonNegativeFloat = 0.0  # seconds to keep serving after SIGTERM while not ready, for load balancers
+    drain_seconds: PositiveFloat = 10.0  # seconds after drain_delay in which requests in flight may finish
 
     # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else a JSON object in each line
-    access_log: Literal["all", "slow", "off"] = "all"  # requests in the log; slow: slow and failed; off: failed only
-    slow_seconds: PositiveFloat = 1.0  # s from which a request counts as slow
-    otlp_endpoint: str | None = None  # trace collector, http://host:4318; needs isosim[tracing]; OTEL_* works too
+    access_log: Literal["all", "slow", "off"] = "all"  # requests to log; slow: slow and failed ones; off: failed ones
+    slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
+    otlp_endpoint: str | None = None  # URL of the trace collector (http://host:4318), or OTEL_*; needs isosim[tracing]
 
     @field_validator("redis_url")
     @classmethod

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 2.0  # s
-DISTANT_HEARTBEAT = 5.0  # s; longer in object storage, which charges for each write
+HEARTBEAT = 2.0  # seconds
+DISTANT_HEARTBEAT = 5.0  # seconds; longer in object storage, which charges for each write
 WATCHED = 5  # an attempt counts as dead if it writes no heartbeat for this many of its intervals
 NICENESS = 19  # the lowest priority
-PATIENCE = 600.0  # s that a worker waits for object storage to answer again
-AGAIN = 3  # most attempts that a worker adds after a failure of object storage
+PATIENCE = 600.0  # seconds that a worker waits for object storage to answer again
+AGAIN = 3  # maximum number of further attempts after failures of object storage
 
 
 def heartbeat(jobs: JobStore) -> float:
@@ -47,7 +47,7 @@ class Reporter:
 
     def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
         self.jobs, self.job, self.on_stage = jobs, job, on_stage
-        self.pause = 1.0 if jobs.distant else 0.25  # s between records of progress
+        self.pause = 1.0 if jobs.distant else 0.25  # seconds between writes of the progress
         self._lock = threading.Lock()
         self._written = 0.0
         self._failing = False
@@ -66,7 +66,7 @@ class Reporter:
             self.try_to_beat()
 
     def try_to_beat(self) -> None:
-        """Writes a heartbeat. If the store fails, the job and its heartbeats go on, and the failure is logged once."""
+        """Writes a heartbeat. If the store fails, the job and its heartbeats continue; the failure is logged once."""
         try:
             self.beat()
         except (OSError, IsosimError):
@@ -137,7 +137,7 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
 
 
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
-    """The domain's champion; None if there is none, or if it cannot be read, which publishing will report."""
+    """The domain's champion; None if there is none, or if it cannot be read (publishing then reports the error)."""
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
     return None
@@ -246,8 +246,8 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
 
 def wait_for_storage(domains: DomainStore) -> None:
-    """Waits up to PATIENCE seconds until object storage answers again. Does not wait for a folder: its disk is full,
-    which waiting does not change."""
+    """Waits up to PATIENCE seconds until object storage answers again. Does not wait for a folder, because a full disk
+    does not recover by itself."""
     deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -325,7 +325,7 @@ def lost(jobs: JobStore, job_id: str) -> None:
 
 JOBS = logging.getLogger("isosim.jobs")  # log lines about calibrations for operators
 
-LAST_SPANS = 3.0  # s to send the remaining spans of a calibration
+LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 
 class JobObservation:

@@ -1,1 +1,1 @@
-"""Bulk commands: process files of any size with Ray Data. The input is split into parts; each gives one output file."""
+"""Bulk commands: process files of any size with Ray Data, which turns each part of the input into one output file."""

@@ -1,4 +1,4 @@
-"""Calibrates from a corpus: draws a sample of its texts by a seed, embeds it on many engines, and fits as usual."""
+"""Calibrates from a corpus: draws a random sample of its texts, embeds it on many engines, and fits a calibration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -34,7 +34,7 @@ class Corpus:
     column: str
     form: str | None
     delimiter: str | None
-    longest: int  # largest number of characters of a text
+    longest: int  # maximum number of characters per text
 
 
 def fit_sample(
@@ -94,7 +94,7 @@ def fit_sample(
 
 
 class EncodeWorker:
-    """Encodes an item [start, texts], given as JSON, and returns start and the encodings as bytes."""
+    """Encodes the texts of an item, the JSON array [start, texts], and returns `start` and the encodings as bytes."""
 
     def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
@@ -154,13 +154,13 @@ class SpreadEncoder:
 
 
 SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
-# The first limit lets through this many times the wanted number of texts, because duplicates count only once.
+# The first limit on ranks lets through this many times the wanted number of rows, because duplicates count only once.
 SPARE = 4
 SPACE = 2**64  # ranks are below this number
 
 
 class SampleWorker:
-    """Reads the part of a given number; returns its texts with a rank below a limit, and counts of its rows."""
+    """Reads a part, given by its number; returns its texts with a rank below `limit`, and counts of its rows."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,
@@ -201,7 +201,7 @@ def sample(
     options: RunOptions,
     report: Callable[[str, float | None], None],
 ) -> tuple[list[str], int]:
-    """Draws at most `count` distinct texts: those of the lowest ranks, in this order.
+    """Draws at most `count` distinct texts: those with the lowest ranks, sorted by rank.
 
     A text's rank is a hash of the text and the seed. Returns the texts and the number of rows without usable text.
     """

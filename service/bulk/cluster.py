@@ -13,8 +13,8 @@ from typing import Any
 from service.core.errors import BackendFailure, Unavailable
 
 OBJECTS = 128 * 2**20  # size in bytes of a local Ray's object store, which only holds the small results of parts
-AHEAD = 2  # number of parts assigned to an engine at a time, including the one that it works on
-MOST_BLOCKS = 10_000  # largest number of blocks, all of which Ray stores at the start; more parts share blocks
+AHEAD = 2  # number of parts assigned to an engine at a time, including the one it is processing
+MOST_BLOCKS = 10_000  # maximum number of blocks, which Ray stores at the start; with more parts, several share a block
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -30,7 +30,7 @@ class Engines:
     count: int
     cores: int  # cores per engine
     gpu: bool  # whether each engine has a GPU
-    local: bool = True  # whether they run on a local Ray, not on a cluster
+    local: bool = True  # whether the engines run on a local Ray instead of a cluster
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """One engine per GPU, or per group of `cores` cores; at most `most` engines unless it is 0.
+    """One engine per GPU, or per group of `cores` cores; `most` limits their number unless it is 0.
 
     Raises:
         Unavailable: the cluster lacks the resources of one engine.
@@ -91,12 +91,12 @@ def map_items(
 ) -> Generator[dict[str, Any]]:
     """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
-    A worker is called with {"item": [one item]} and returns columns of one row. The number of items in progress is
+    A worker is called with {"item": [one item]} and returns columns with one entry. The number of items in progress is
     limited, so that results do not pile up. Close the generator before the block of `cluster` ends.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
     # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart engines, because
-    # whatever ended the first one would also end the next. Ray 2.64 removes this argument, but offers no replacement.
+    # whatever ended the first one would also end the next. Ray 2.64 removes `ray_remote_args_fn` without a replacement.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -118,7 +118,7 @@ def map_items(
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[0]
         raise BackendFailure(
-            f"Ray stopped with an error: {reason} Finished parts are kept: run the command again to continue"
+            f"Ray stopped with an error ({reason}); finished parts are kept: run the command again to continue"
         ) from error
     finally:
         batches.close()  # also ends the engines

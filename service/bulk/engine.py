@@ -30,7 +30,7 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# Vectors (N, D), facts about each vector, and for each column the index of each row's vector.
+# Vectors (N, D), the properties of each vector, and for each column the index of each row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -41,7 +41,7 @@ class Outcome:
 
     number: int
     rows: int
-    failed: dict[str, int]  # reason -> number of rows that have no result for it
+    failed: dict[str, int]  # reason -> number of rows that have no result for that reason
     sentences: int  # number of distinct texts; each was encoded once
     tokens: int
     bytes: int
@@ -57,7 +57,7 @@ class Engine:
         """Opens the encoder and the version that the plan names.
 
         Raises:
-            Unavailable, CorruptArtifact, NotFound: the store lacks one of them, or it cannot be opened.
+            Unavailable, CorruptArtifact, NotFound: the encoder or the version is missing, or cannot be opened.
         """
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
@@ -71,7 +71,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # a part's bytes must not depend on other parts
+                window=None,  # one window per part, because a part's bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(

@@ -105,10 +105,10 @@ def stamp(info: dict[str, Any]) -> str:
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """Format of the files: the requested one, otherwise the one that their names tell.
+    """Format of the files: the requested one, otherwise the one that their names end in.
 
     Raises:
-        InvalidInput: the names tell no format, or several.
+        InvalidInput: the names do not end in a known format, or in different ones.
     """
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:
@@ -141,7 +141,12 @@ def check_columns(
     keep: Sequence[str],
     wanted: str = "text",
 ) -> None:
-    """Raises InvalidInput if a file lacks a column, a column's type is not `wanted`, or kept columns differ in type."""
+    """Checks the columns of all files.
+
+    Raises:
+        InvalidInput: a file lacks a column, a column to process has another type than `wanted`, or a kept column's
+            type differs between files.
+    """
     first: dict[str, str | None] | None = None
     for source in sources:
         schema = reader.schema(opener(place, source.path))
@@ -212,7 +217,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row, why it has no result (the fault of its first faulty column); None if it has one."""
+    """For each row, why its first unusable column is unusable; None if all of its columns are usable."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

@@ -1,4 +1,4 @@
-"""Finds near-duplicates: all pairs of rows above the threshold of a false-match rate or a precision."""
+"""Finds near-duplicates: all pairs of rows that reach the threshold for a false-match rate or a precision."""
 
 import hashlib
 import io
@@ -29,8 +29,8 @@ from service.core.scoring.similarity import normalized, score
 FORMAT = 1
 VECTORS = "_vectors"
 BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
-EXACT_UP_TO = 100_000  # rows; comparing all takes 4 · 10¹² operations, less than a minute on two cores
-RECALL = 0.99  # default recall of the index for more rows
+EXACT_UP_TO = 100_000  # rows up to which all pairs are compared: 4 · 10¹² operations, under a minute on two cores
+RECALL = 0.99  # default recall of the index that is used for more rows
 
 Report = Callable[[str, float | None], None]
 
@@ -39,12 +39,12 @@ Report = Callable[[str, float | None], None]
 class PairSearch:
     """The requested false-match rate or precision, and the limits of the search."""
 
-    fmr: float  # false-match rate; if a precision is requested, the rate of its threshold
+    fmr: float  # false-match rate; if a precision is requested, the rate at its threshold
     write: str  # format of the output
-    exact_up_to: int = EXACT_UP_TO  # largest number of rows that are searched exactly
+    exact_up_to: int = EXACT_UP_TO  # maximum number of rows of which all pairs are compared
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # largest number of pairs; if there are more, the cause is usually many exact copies
+    most: int = 50_000_000  # maximum number of pairs; if there are more, the cause is usually many exact copies
     block: int = BLOCK
     clusters: bool = False  # whether to write a file of clusters as well
     precision: float | None = None  # None: the false-match rate was requested
@@ -79,8 +79,8 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
 
     Raises:
         Conflict: the domain lacks a reference or labels, or has item normalization.
-        InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold has the
-            precision.
+        InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold reaches
+            the precision.
     """
     model = calibration.model
     if precision is not None:
@@ -95,8 +95,8 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     identical = float(model.reference.false_match_rate(np.ones(1))[0])
     if identical > fmr:
         raise InvalidInput(
-            f"fmr: {fmr:g} is below {identical:.1e}, the rate of identical texts in {calibration.domain!r}; give a "
-            "larger one"
+            f"fmr: {fmr:g} is below {identical:.1e}, the false-match rate of identical texts in "
+            f"{calibration.domain!r}, so even these would not match; give a larger rate"
         )
     return advice
 

@@ -47,7 +47,7 @@ class Place:
         return Place(f"{self.address}/{name}")
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes of a file from `start` to before `stop`. Raises FileNotFoundError if there is no such file."""
+        """Bytes `start` to `stop` − 1 of a file. Raises FileNotFoundError if there is no such file."""
         with reaching(self.address):
             return cast(bytes, self.fs.cat_file(self.path(name), start=start, end=stop))
 

@@ -21,7 +21,7 @@ from service.core.scoring.calibration import Calibration, DomainRef
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
 FORMAT = 1  # version of the output; increase it if a code change makes the same plan give different bytes
-PART_ROWS = 4096  # rows per part: 6 MB of vectors of 384 dimensions, which take one core some seconds
+PART_ROWS = 4096  # rows per part: 6 MB of vectors with 384 dimensions, computed by one core in some seconds
 # Packages whose version can change the bytes of the output.
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 
@@ -168,8 +168,8 @@ class BulkRequest:
     input: str
     columns: Sequence[str]
     keep: Sequence[str]
-    form: str | None  # format of the input; None: as the files' names tell
-    delimiter: str | None  # None: a tab for .tsv, else a comma
+    form: str | None  # format of the input; None: inferred from the files' names
+    delimiter: str | None  # character between the cells of CSV; None: a tab for .tsv, else a comma
     write: str
     space: str
     normalize: bool
@@ -237,11 +237,11 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
     taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
-        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the result has such a column")
+        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the output has a column of that name")
     output.create(PLAN, plan.to_json())
     return plan, calibration
 
 
 def with_address(place: Place, source: Source) -> Source:
-    """The same file with its full URL, by which other processes can open it."""
+    """The same file with its full URL, with which other processes can open it."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

@@ -104,7 +104,7 @@ def split(content: bytes) -> Iterator[str]:
 
 
 def lines_of(content: bytes) -> Iterator[bytes]:
-    """Yields the lines of a content; only \\n ends a line, not \\r."""
+    """Yields the lines of a file's content; only \\n ends a line, not \\r."""
     start = 0
     while start < len(content):
         stop = content.find(b"\n", start) + 1 or len(content)
@@ -124,7 +124,7 @@ def no_columns(rows: int) -> pa.Table:
 
 class JsonReader:
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Always empty, because each line may have other names."""
+        """Always empty, because each line may have different keys."""
         return {}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:

@@ -48,7 +48,7 @@ class Summary:
 
     rows: int
     parts: int
-    failed: dict[str, int]  # reason -> number of rows that have no result for it
+    failed: dict[str, int]  # reason -> number of rows that have no result for that reason
     bytes: int
     computed: int  # rows computed in this run; the other rows were finished in earlier runs
     sentences: int  # distinct texts encoded in this run
@@ -103,8 +103,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # Ray fetches a reference's files for every worker unless it is in a list; only workers on nodes without
-                # the store need them.
+                # The reference is in a list, because Ray would otherwise fetch the files for every worker; only workers
+                # on nodes without the store need them.
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -171,7 +171,8 @@ class PartWorker:
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # it uses all cores otherwise
+        # By default, the tokenizer would use all cores.
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
         try:

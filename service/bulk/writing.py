@@ -50,7 +50,8 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_fixed_size_list(array.type) and pa.types.is_float32(array.type.value_type):
-        matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)  # `values` includes null rows
+        # `values` also has entries for null rows.
+        matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)
         return [row if there else None for row, there in zip(matrix, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_float32(array.type):
         values = array.to_numpy(zero_copy_only=False).astype(np.float32)

@@ -112,7 +112,7 @@ const PLAINER = [
   [/; promote a version of this encoder, or name one in the request \(\S+\)/, "; promote a version of this encoder"],
   [/; charset=NAME names another encoding/, "; another encoding can be chosen where the file is chosen"],
   [/; others \(sheet=NAME\) are /, "; the others are "],
-  [/; give it text: POST \/calibrate/, "; calibrate it with its own text"],
+  [/; calibrate it from text: POST \/calibrate(\?domain=\S+ \(isosim [^)]*\))?/, "; calibrate it with its own text"],
   [/; give it some: POST \/domains\/\S+\/labels/, "; label pairs for it"],
   [/; to promote this one: PUT \/domains\/\S+\/champion/, "; promote this one if it is better"],
   [/; GET \/domains\/\S+ lists those that are saved/, ""],

@@ -37,7 +37,7 @@ export function parsePairs(rows) {
     table = table.slice(1);
   }
   const first = isFirst(table, header);
-  if (first === null) return { pairs, faults: ["the first and the last column could both be the labels; name the one that is in a first row: label, a, b or a, b, label"] };
+  if (first === null) return { pairs, faults: ["the first and the last column could both hold the labels; add a header that names the right one: label, a, b or a, b, label"] };
   for (const { line, cells, weight = 1 } of table) {
     const [written, a, b] = first ? cells : [cells[2], cells[0], cells[1]];
     const label = number(written);

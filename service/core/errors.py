@@ -7,7 +7,7 @@ IsosimError
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
 ├── Unauthorized             the request has no key, or an unknown one
-├── Forbidden                the key lacks the scope or may not use the domain; without keys: a page of another site
+├── Forbidden                the key lacks the scope or domain; on a server without keys: sent by another site's page
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
 │   ├── UnknownModel         no such model on a compatible route; the message lists the available ones

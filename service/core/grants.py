@@ -50,7 +50,7 @@ class Grant:
     scopes: frozenset[str]
     patterns: tuple[str, ...] | None = None  # globs of the permitted domains; None permits all
     rate: Rate | None = None
-    concurrent: int | None = None  # most requests under way at the same time; None for no limit
+    concurrent: int | None = None  # maximum number of requests under way at the same time; None: no limit
     name: str = ""
 
     @cached_property
@@ -74,7 +74,7 @@ class Grant:
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # no scope: the key has not been checked yet
+            raise Unauthorized("an API key is needed")  # without scopes: no key has been checked
         if not self.may_use(domain):
             raise Forbidden(f"the API key may not use the domain {domain!r}")
 
@@ -91,7 +91,7 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
     """
     scopes = frozenset(words[0].split(",")) if words else frozenset()
     if not scopes or not scopes <= set(SCOPES):
-        raise ValueError(f"the scopes must be some of {', '.join(SCOPES)}, with commas between them")
+        raise ValueError(f"give one or more of the scopes {', '.join(SCOPES)}, with commas between them")
     options: dict[str, str] = {}
     name = []
     for word in words[1:]:
@@ -125,14 +125,15 @@ EXAMPLES = {
 }
 
 
-# Called when a request ends, so that it no longer counts as under way. If it returns a future, this is done once all
-# processes know of the end; the response waits for that, so that the caller's next request is not refused.
+# Called when a request ends, so that it no longer counts as under way. If the count is shared, it returns a future that
+# completes once the count is lower for all processes; the response waits for it, so that the caller's next request is
+# not refused.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
 
 def nothing() -> None:
-    """The release of a request that is not counted."""
+    """No-op in place of a release, for requests that are not counted."""
 
 
 class Limits(Protocol):
@@ -159,7 +160,7 @@ def too_fast(rate: Rate, wait: float) -> Overloaded:
 
 def too_many(concurrent: int) -> Overloaded:
     requests = f"{concurrent} request{'s' * (concurrent > 1)}"
-    return Overloaded(f"the API key has {requests} under way, as many as it may have")
+    return Overloaded(f"the API key has {requests} under way, which is its limit; wait until one has ended")
 
 
 class TokenBucket:
@@ -173,7 +174,7 @@ class TokenBucket:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Takes the texts and returns 0 if it holds enough; else takes none, and returns the seconds until it does."""
+        """Takes the texts and returns 0 if the bucket holds enough; else returns the seconds until it will."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens
@@ -208,7 +209,7 @@ class LocalLimits:
         self, clock: Callable[[], float] = time.monotonic, on_refused: Callable[[Limit], None] = lambda _: None
     ) -> None:
         self.clock, self.on_refused = clock, on_refused
-        self._usage: dict[str, Usage] = {}  # by key id; one entry at most for each key that the keys file has ever held
+        self._usage: dict[str, Usage] = {}  # by key id; at most one entry per key that was ever in the keys file
 
     async def admit(self, grant: Grant, texts: int) -> Release:
         return self.take(grant, texts) if grant.limited else nothing

@@ -1,4 +1,4 @@
-"""The encoders of a server (its own and, during a migration, the next one), and which of them answers a request."""
+"""The encoders of a server (its own and, during a migration, the next one), and which of them a request uses."""
 
 import asyncio
 import logging
@@ -102,7 +102,7 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """The version that answers a request for a domain, its encoder, and which encoder of a migration that is."""
+    """The version that scores a request for a domain, its encoder, and which of a migration's two encoders that is."""
 
     calibration: Calibration
     encoder: LoadedEncoder
@@ -124,8 +124,8 @@ class Encoders:
         """Starts without encoders; see `add`.
 
         Args:
-            on_champion: called when a version starts to answer for its domain.
-            on_no_champion: called with the domain when no version in memory answers for it any longer.
+            on_champion: called with a version when it becomes the one that serves its domain.
+            on_no_champion: called with the domain when no version in memory serves it any longer.
             on_gone: called with the domain when it was deleted.
             heard: returns the change counter ("bell") that the registry's last refresh read; while it stays the same,
                 no migration has changed.
@@ -167,7 +167,7 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether requests depend on an encoder: it is the server's own, or a domain has moved to it."""
+        """Whether requests depend on this encoder: it is the server's own, or a domain has moved to it."""
         moved = {migration.new for migration in self.migrations.values() if migration.finished}
         return encoder is self.first or encoder.digest in moved
 
@@ -201,14 +201,14 @@ class Encoders:
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder to which a domain belongs on this server, even if it may not answer (see `active_encoder`)."""
+        """The encoder to which a domain belongs on this server, even if requests may not use it (`active_encoder`)."""
         migration = self.migrations.get(domain)
         if migration is None:
             return self.first
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that answers for a domain, except for requests that a split sends to the new encoder.
+        """The encoder that requests for a domain use, unless a split sends them to the new encoder.
 
         Raises:
             EncoderMismatch: the domain has moved to an encoder that this server does not run. With the old encoder,
@@ -220,12 +220,12 @@ class Encoders:
             raise EncoderMismatch(
                 f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
                 f"({migration.new[:12]}), which this server does not run (ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); "
-                f"a version of the old one is still answered by its number ({domain}@1)"
+                f"versions of the old encoder remain available by number ({domain}@1)"
             )
         return home
 
     def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
-        """The old and the new encoder of a domain's migration; without a migration, of one that could start.
+        """The old and the new encoder of a domain's migration, or of the one that could start if there is none.
 
         Raises:
             Conflict: this server does not run both encoders.
@@ -240,16 +240,17 @@ class Encoders:
         return old, new
 
     async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:
-        """The calibration and the encoder that answer a request for `ref`.
+        """The calibration and the encoder that a request for `ref` uses.
 
-        A numbered version is answered by the encoder for which it was made.
+        A numbered version uses the encoder for which it was made.
 
         Args:
-            key: decides whether a split sends the request to the new encoder; None: the request takes no part in it.
+            key: decides whether a split sends the request to the new encoder; None: no split applies.
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
-            EncoderMismatch: the version was made for another encoder, or see `active_encoder`.
+            EncoderMismatch: the version was made for another encoder; also raised for the reason given at
+                `active_encoder`.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
@@ -261,8 +262,8 @@ class Encoders:
         if key is not None and new is not None and new is not active and is_chosen(ref.name, key, migration.share):
             try:
                 return Resolution(await new.registry.resolve(ref), new, "new")
-            except IsosimError as error:  # the old encoder answers instead
-                log.debug("the new champion of %s did not answer: %s", ref.name, error)
+            except IsosimError as error:  # the old encoder is used instead
+                log.debug("the new champion of %s cannot be used (%s); the old encoder is used", ref.name, error)
         return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
 
     def holds(self, ref: DomainRef) -> bool:
@@ -270,7 +271,7 @@ class Encoders:
         return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
     async def _numbered(self, ref: DomainRef) -> Resolution:
-        """Resolves a numbered version by trying the registries in turn; a registry refuses other encoders' versions."""
+        """Resolves a numbered version by trying each encoder's registry, which refuses versions of other encoders."""
         place = (ref.name, int(ref.version))
         known = self.find(self._digest_of.get(place, ""))
         if self.next is None or known is not None:
@@ -316,7 +317,7 @@ class Encoders:
             log.exception("a change was made, but the model store could not be read after it")
 
     async def refresh_migrations(self, bell: str | None = None) -> None:
-        """Reads the migrations if the change counter `bell`, read just before, has changed; None: in any case."""
+        """Reads the migrations if the change counter `bell`, read just before, has changed, or is None."""
         async with self._refreshing:  # an older state must not replace a newer one
             migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations

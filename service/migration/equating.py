@@ -23,7 +23,7 @@ class EquatingResult:
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
-    """The threshold of the new scale with the same rate as a threshold of the old: F_new⁻¹(F_old(similarity)).
+    """The threshold on the new scale with the same rate as a threshold on the old one: F_new⁻¹(F_old(similarity)).
 
     This is equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5). The interval
     combines the error of the new threshold with that of the old rate as if they were independent. It is wider than

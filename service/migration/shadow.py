@@ -1,4 +1,4 @@
-"""Shadow scoring: the new encoder also scores pairs that the old one has answered, only to compare the two."""
+"""Shadow scoring: the new encoder also scores pairs that the old one has scored, only to compare the two."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ Dropped = Literal["full", "busy", "failed"]
 
 
 class ShadowRequest(NamedTuple):
-    """Pairs that the old version has answered: their texts with the new encoder's prompt, and the old scores."""
+    """Pairs that the old version has scored: their texts with the new encoder's prompt, and the old scores."""
 
     calibration: Calibration
     new: LoadedEncoder
@@ -62,7 +62,7 @@ class Shadow:
         self._windows: dict[str, Comparison] = {}
 
     def offer(self, resolution: Resolution, embeddings: Embeddings, left: Rows, right: Rows, scores: Scores) -> None:
-        """Queues a sample of the pairs that a domain's old champion has answered; returns at once."""
+        """Queues a sample of the pairs that a domain's old champion has scored; returns at once."""
         domain = resolution.calibration.domain
         new = self._compared(domain)
         if new is None or scores.percentile is None or embeddings.brought:
@@ -76,7 +76,7 @@ class Shadow:
             self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
-        """The encoder with whose scores those of a domain are compared; None if the domain has no shadow scoring."""
+        """The encoder whose scores are compared with the domain's; None if the domain has no shadow scoring."""
         migration = self.encoders.migrations.get(domain)
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
@@ -134,7 +134,7 @@ class Shadow:
                 await self._score(request, background)
         except IsosimError as error:
             self.on_dropped("failed")
-            log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
+            log.debug("shadow scoring for domain %s failed: %s", request.calibration.domain, error)
         except Exception:  # one failed comparison must not end the task
             self.on_dropped("failed")
             log.exception("shadow scoring failed")

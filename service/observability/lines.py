@@ -15,7 +15,7 @@ from service.core.errors import Conflict, IsosimError, NotReady, Unavailable
 Facts = Mapping[str, object]
 Render = Callable[[float, str, str, str, Facts], bytes]
 
-MESSAGE = 2000  # characters of a message, so that a line fits into one atomic write to a pipe
+MESSAGE = 2000  # maximum number of characters of a message, so that a line fits into one atomic write to a pipe
 CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 # Facts added to every line logged in this context: the ids of the request, the job and the trace.
@@ -73,7 +73,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # its later lines show a task, with the message of the task's exception
+    if record.name == "asyncio":  # later lines quote the message of a task's exception
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -81,8 +81,9 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     return one_line(message)[:MESSAGE], facts
 
 
-FRAMES = 40  # most frames logged of a stack, the innermost ones; the stack of an endless recursion has a thousand
-# Errors whose messages may be logged: they describe the store, jobs or missing parts. Others' may quote a caller.
+FRAMES = 40  # maximum number of frames logged per stack, the innermost ones; an endless recursion has a thousand
+# Errors whose messages may be logged, because they describe the store, jobs or missing parts. Messages of other errors
+# may quote a caller.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")
@@ -94,8 +95,8 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error, with its message if the message cannot quote a caller: the operating system's errors and
-    OURS."""
+    """The type of an error; with its message if that cannot quote a caller (errors of the operating system, and
+    OURS)."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror

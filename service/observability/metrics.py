@@ -1,4 +1,4 @@
-"""All Prometheus series of the service, in base units and with a bounded number of labels. Each series exists before
+"""All Prometheus series of the service, in base units and with a bounded number of label values. Each exists before
 its first event, so that rates and alerts start from zero."""
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts, in standard deviations of the domain's own text",
+    "distance_mean": "Mean of log ||z||^2 over recent texts, standardized; 0 for the domain's own",
     "distance_spread": "Standard deviation of log ||z||^2 over recent texts; 1 for the domain's own",
     "score_stability_index": "PSI of recent similarities against the version's first ones; 0.25 means a shift",
 }
@@ -40,11 +40,11 @@ CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which htt
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # differences between percentiles, which lie in 0–1
 # Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
 DROPPED = ("full", "busy", "failed")
-MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
+MAX_DOMAINS = 500  # maximum number of domains with champion series; further domains are served but have no series
 
 
 class GaugeReading(Collector):
-    """A number that another part of the service keeps and that is read at each scrape. There is no series while `read`
+    """A number that another part of the service keeps, read at each scrape. There is no series while `read`
     returns None."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
@@ -131,11 +131,11 @@ class Metrics:
         self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
         self.job_ends = Counter(
             "isosim_job_ends_total",
-            "Jobs that ended since this process started, wherever they ran: every replica counts each, so max, not sum",
+            "Jobs that ended, on any replica, since this process started; aggregate replicas with max, not sum",
             ["status"], registry=r,
         )  # fmt: skip
         self.job_seconds = Histogram(
-            "isosim_job_duration_seconds", "Seconds that successful jobs took; every replica counts each: max, not sum",
+            "isosim_job_duration_seconds", "Seconds that successful jobs took; aggregate replicas with max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
         self.champion = Gauge(
@@ -151,7 +151,7 @@ class Metrics:
         self.resident_limit = GaugeReading(
             GaugeMetricFamily,
             "isosim_resident_calibration_limit_bytes",
-            "Most bytes of calibrations kept in memory: as configured, or derived from the container's limit",
+            "Maximum bytes of calibrations kept in memory: as configured, or derived from the container's limit",
             r,
         )
         self.load_failures = Counter(
@@ -173,7 +173,7 @@ class Metrics:
             ["domain"], buckets=DIFFERENCES, registry=r,
         )  # fmt: skip
         self.shadow_changed = Counter(
-            "isosim_shadow_changed_sides_total", "Pairs that the new encoder moves across the threshold of this rate",
+            "isosim_shadow_changed_sides_total", "Pairs that the new encoder moves across the threshold for this rate",
             ["domain", "rate"], registry=r,
         )  # fmt: skip
         self.shadow_dropped = Counter(

@@ -31,7 +31,7 @@ class RequestSpan:
         self, tracer: trace.Tracer, parent: Context, started: float, attributes: dict[str, AttributeValue]
     ) -> None:
         self.tracer = tracer
-        self.epoch = time.time_ns() - time.perf_counter_ns()  # ns since 1970 when perf_counter was 0
+        self.epoch = time.time_ns() - time.perf_counter_ns()  # time at which perf_counter was 0, in ns since 1970
         method = str(attributes["http.request.method"])
         self.span = tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=self.at(started))
         self.context = self.span.get_span_context()

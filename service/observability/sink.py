@@ -8,8 +8,8 @@ import time
 from collections import deque
 
 CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
-PIECE = select.PIPE_BUF  # most bytes that a pipe takes at once, so that other processes' lines do not split ours
-PAUSE = 0.02  # s that a line waits: a busy server wakes the writer at most 50 times a second, not for every line
+PIECE = select.PIPE_BUF  # maximum bytes that a pipe takes at once, so that other processes' lines do not split ours
+PAUSE = 0.02  # seconds that a line waits, so that a busy server wakes the writer at most 50 times a second
 
 
 class DirectSink:

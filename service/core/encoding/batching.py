@@ -4,9 +4,9 @@
         batcher.submit([PendingText(key, Text("How do I log in?"))])
 
 There is no timer. The tokenizing thread takes all texts that have arrived. A few short texts that find an empty queue
-are tokenized on the event loop instead, which is faster than waking a thread. A free running thread takes the oldest
+are tokenized on the event loop instead, which is faster than waking a thread. An idle encoding thread takes the oldest
 waiting text and fills a batch with the texts nearest to it in length. An idle device therefore starts at once, a busy
-one gets fuller batches, no text starves, and padding stays small. Under light load a processor runs one batch on all
+one gets fuller batches, no text starves, and padding stays small. Under light load a CPU runs one batch on all
 cores (lowest latency); under heavy load it runs one batch per core (highest throughput; measured: loadtest/README.md).
 A GPU runs one batch while the next is prepared.
 """
@@ -40,22 +40,25 @@ from service.core.errors import (
 
 log = logging.getLogger(__name__)
 
-NICENESS = 5  # of the threads that run batches, so that the event loop, which needs little time, runs before them
+NICENESS = 5  # niceness of the threads that run batches; the event loop, which needs little time, goes first
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-FREE_SIZE = 12_000  # characters (with HANDLING) that may always be queued: about 64 pairs of sentences
+FREE_SIZE = 12_000  # a queue of at most this many characters (with HANDLING) is always allowed: about 64 pairs
 FREE_REQUESTS = 16  # a queue up to this many times the new request's size is always allowed
-INLINE_SIZE = 400  # most characters tokenized on the event loop, which this blocks for 0.05 ms, for Chinese 0.5 ms
-MIN_FILL = 0.7  # least share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
-WINDOW = 1024  # oldest waiting texts considered for a batch
+INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop: blocks it for 0.05 ms (Chinese: 0.5 ms)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
+WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
-LEAD = 0.25  # s: only texts that arrived within this time of the oldest may join its batch
+LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)
 class PendingText:
-    """One text being encoded, with the callers waiting for it. The event loop writes all fields that are not marked."""
+    """One text being encoded, with the callers waiting for it.
+
+    The event loop writes all fields except those whose comment names another thread.
+    """
 
     key: bytes
     text: Text
@@ -63,7 +66,7 @@ class PendingText:
     waiters: set["Waiter"] = field(default_factory=set)
     result: PooledVector | None = None
     error: IsosimError | None = None
-    arrived: float = 0.0  # time in seconds of perf_counter
+    arrived: float = 0.0  # time.perf_counter() at the arrival
     size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
     tokens: Tokens | None = None  # written by the tokenizing thread
     length: int = 0  # number of tokens; written by the tokenizing thread
@@ -109,21 +112,22 @@ class BatchEncoder(Protocol):
 class BatchingPlan:
     """How texts are queued and batched for the device."""
 
-    runs: int = 1  # batches the device computes at the same time
-    ahead: int = 0  # batches prepared while others run; useful where preparation is slow compared with a run
-    exclusive: bool = False  # when at most `runs` texts wait, one batch of them gets the whole device
-    # A run is a request to another server, which pads by itself; batches are filled so that few requests are sent.
+    runs: int = 1  # number of batches that the device computes at the same time
+    ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
+    exclusive: bool = False  # whether a batch gets the whole device if no other runs and at most `runs` texts wait
+    # Whether another server runs the encoder. It pads texts itself, so batches are filled whatever the texts' lengths,
+    # to send few requests.
     remote: bool = False
-    max_batch_tokens: int = 2048  # padding included
+    max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
     max_batch_texts: int = 64
-    max_queued_texts: int = 4096  # texts admitted and unfinished
-    max_wait: float = 0.3  # s; requests are refused when the expected wait before their batch is longer
-    # Limits up to which requests are admitted however long the expected wait, so that a slow processor does not refuse
+    max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
+    max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
+    # Up to these limits, requests are admitted however long the expected wait, so that a slow processor does not refuse
     # a few callers (see FREE_SIZE and FREE_REQUESTS).
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
-    hung_after: float = 300.0  # s; the device counts as hung when a single run takes longer
-    background: bool = False  # no caller waits: the threads run only when the processor is otherwise idle
+    hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
+    background: bool = False  # True if no caller waits: the threads run only while the processor is otherwise idle
 
 
 class MicroBatcher:
@@ -143,17 +147,18 @@ class MicroBatcher:
         self.tokenize, self.encoder, self.codec = tokenize, encoder, codec
         self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
-        self.queued = 0  # texts admitted and unfinished
+        self.queued = 0  # number of texts admitted and unfinished
         self.queued_size = 0  # sum of their sizes
-        self.rate = 0.0  # size that the device encodes per second, smoothed
+        self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        self.cpu_contended = False  # other work uses the processor, so a run on all cores waits for the slowest core
+        # Whether other work uses the processor; a run on all cores would then wait for the slowest core.
+        self.cpu_contended = False
         self._device = threading.Semaphore(plan.runs)
-        self.idle_threads = 0  # running threads that wait for texts
-        self._exclusive = False  # a batch has the device to itself
+        self.idle_threads = 0  # number of encoding threads that wait for texts
+        self._exclusive = False  # whether a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
         self._stopping = False
         self._dead = False
@@ -215,7 +220,8 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queue takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s", retry_after(wait)
+                f"the queued texts take {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
+                retry_after(wait),
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(
@@ -241,7 +247,7 @@ class MicroBatcher:
         """Outermost frame of a thread: any failure is logged and reported to all waiting callers."""
         try:
             main()
-        except BaseException:  # the loop's boundary; not Exception, because a Rust panic in the tokenizer is not one
+        except BaseException:  # the loop's boundary; a Rust panic in the tokenizer is not a subclass of Exception
             log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
@@ -258,7 +264,7 @@ class MicroBatcher:
                 pending_texts = list(self._arriving)
                 self._arriving.clear()
             self._tokenize_all(pending_texts)
-            del pending_texts  # else these texts stay in memory until the next ones arrive
+            del pending_texts  # otherwise these texts stay in memory until the next ones arrive
 
     def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
         start = time.perf_counter()
@@ -313,7 +319,7 @@ class MicroBatcher:
         return True
 
     def _take(self) -> tuple[list[PendingText], bool] | None:
-        """Waits for the next batch; returns it and whether it runs alone, or None once the batcher stops.
+        """Waits for the next batch; returns it and whether it gets the whole device, or None once the batcher stops.
 
         The batch is empty if the callers of all waiting texts have left.
         """
@@ -338,7 +344,7 @@ class MicroBatcher:
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
-        """Most tokens of the next batch, padding included.
+        """Maximum number of tokens in the next batch, padding included.
 
         If several threads are idle, they share the waiting texts, so that the two texts of a pair run in parallel.
         """
@@ -395,7 +401,7 @@ class MicroBatcher:
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Texts with waiting callers, and texts that all callers have left.
+        """Splits texts into those for which a caller still waits and those whose callers have all left.
 
         Reads `waiters` only once for each text, because the event loop may change it at any time.
         """
@@ -434,7 +440,7 @@ def pack(
 ) -> list[PendingText]:
     """The oldest text and the texts nearest to it in length, within the budget of padded tokens.
 
-    `waiting` is in order of arrival. A text longer than the budget makes a batch of its own.
+    `waiting` is in order of arrival. A text longer than the budget becomes a batch of its own.
     """
     oldest = waiting[0]
     window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
@@ -448,7 +454,7 @@ def pack(
         shorter = by_length[low - 1].length if low else None
         longer = max(by_length[high].length, 1) if high < len(by_length) else None
         count = high - low + 1
-        costs = []  # (padded tokens, fill, side)
+        costs = []  # (tokens with padding, share of real tokens, -1 for the shorter or 1 for the longer neighbour)
         if shorter is not None:
             costs.append((count * longest, (real + shorter) / (count * longest), -1))
         if longer is not None:

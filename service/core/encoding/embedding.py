@@ -24,11 +24,11 @@ Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def nothing() -> None:
-    """Unregisters nothing: no connection is watched."""
+    """No-op in place of an unregister function, for calls that watch no connection."""
 
 
 class Timings(NamedTuple):
-    """Time a request spent in each step, in seconds, and the tokens it made the device compute."""
+    """Time that a request spent in each step, in seconds, and the number of tokens computed for it."""
 
     tokenization: float = 0.0
     queue: float = 0.0
@@ -38,7 +38,7 @@ class Timings(NamedTuple):
 
 
 class CacheLookup(NamedTuple):
-    """Number of one request's distinct texts by where their vectors came from."""
+    """Counts of a request's distinct texts, by the source of their vectors."""
 
     memory_hits: int = 0
     shared_hits: int = 0
@@ -56,7 +56,7 @@ class Embeddings(NamedTuple):
     timings: Timings
     lookup: CacheLookup = CacheLookup()
     asked: Sequence[Text] = ()  # the distinct texts, row by row; empty if the caller sent vectors
-    brought: bool = False  # the caller sent vectors instead of texts
+    brought: bool = False  # whether the caller sent vectors instead of texts
 
 
 class MemoryCache:
@@ -137,8 +137,9 @@ class Embedder:
     async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
-        `watch` reports when the caller has left; texts that no other caller needs are then dropped. `judge` is called
-        with the texts that were computed or read from the shared cache, together with those of other requests.
+        `watch` reports when the caller has left; texts that no other caller needs are then dropped. `judge`, the
+        domain's out-of-domain test, is called with the texts that were computed or read from the shared cache, for
+        several requests at once.
 
         Raises:
             CallerLeft: the caller left before the vectors were computed.
@@ -181,7 +182,7 @@ class Embedder:
             if found is not None:
                 shared_hits += 1
                 self.memory.put(key, found)
-            # Another request may have finished the text during the lookup; the vector in memory is then preferred.
+            # Another request may have computed the text during the lookup; the vector in memory is then preferred.
             pooled = self.memory.get(key) or found
             if pooled is not None:
                 known[key] = pooled
@@ -203,7 +204,7 @@ class Embedder:
     async def _compute(
         self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
     ) -> Timings:
-        """Submits the new texts and waits for all of them; `cache`: seconds already spent in the caches."""
+        """Submits the new texts and waits for all pending ones; `cache`: seconds already spent in the caches."""
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
             pending.waiters.add(waiter)

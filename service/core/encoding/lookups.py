@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Most lookups under way at the same time; each serves several requests. Three failures open the circuit breaker
-# (adapters/redis).
+# Maximum number of concurrent lookups; each serves several requests. If all of them fail, the circuit breaker
+# (adapters/redis) opens.
 LOOKUPS = 3
-# Most keys in a combined lookup. A single request may have more; its texts are then tested (out of domain or not) only
+# Maximum number of keys in a combined lookup. If a single request has more, its texts get the out-of-domain test only
 # when they are scored.
 MOST_KEYS = 256
 
@@ -26,9 +26,9 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Combines the lookups that are requested in one turn of the event loop, or while `LOOKUPS` others are running.
+    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` others are running.
 
-    One Redis command serves all lookups that were combined, and each domain's out-of-domain test judges all of its
+    One Redis command serves all combined lookups, and each domain's out-of-domain test checks all of the domain's
     texts in one call. Lives on one event loop.
     """
 
@@ -47,7 +47,7 @@ class SharedLookups:
         return await question.answer
 
     def close(self) -> None:
-        """Ends all lookups; those still open are answered as misses."""
+        """Ends all lookups; those still open return misses."""
         while self._asked:
             question = self._asked.popleft()
             if not question.answer.done():
@@ -79,7 +79,7 @@ class SharedLookups:
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else self.codec.decode(key, e) for key, e in zip(keys, entries, strict=True)]
-            if len(keys) <= MOST_KEYS:  # judging more texts would block the event loop
+            if len(keys) <= MOST_KEYS:  # testing more texts in one call would block the event loop
                 judges = [question.judge for question in questions for _ in question.keys]
                 judge_together(zip(judges, found, strict=True))
         finally:

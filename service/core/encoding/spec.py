@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-GRAPH_FORMAT = 1  # to be raised when exported graphs compute different vectors from the same weights
+GRAPH_FORMAT = 1  # increase it if newly exported graphs compute other vectors from the same weights
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class EncoderSpec:
     tokenizer: str  # SHA-256 of tokenizer.json
     pooling: str
     layers: int
-    max_length: int  # tokens, special ones included
+    max_length: int  # maximum number of tokens per text, including special tokens
     prompt: str
     precision: str
     dim: int

@@ -1,4 +1,4 @@
-"""A text, its vector, and the cache key and cache entry of both."""
+"""Texts and their vectors, and the keys and entries with which vectors are cached."""
 
 import hashlib
 import logging
@@ -21,10 +21,10 @@ Side = Literal["right", "left"]  # the end of the text that truncation removes
 class Tokens(NamedTuple):
     ids: Sequence[int]
     truncated: bool
-    unreadable: bool = False  # the text has only special and unknown tokens
+    unreadable: bool = False  # whether the text has only special and unknown tokens
 
 
-Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, special ones included
+Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, including special tokens
 Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 
@@ -33,15 +33,16 @@ class Verdict(NamedTuple):
 
     test: object  # identifies the test; a reference to the test itself would keep it in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual
-    distance: float  # log ‖z‖² of the text, in standard deviations from the mean of the domain's texts of its length
+    # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
+    distance: float
 
 
 @dataclass(eq=False, slots=True)
 class PooledVector:
-    """A text's vector (D,), its number of tokens (special ones included), and whether it was truncated.
+    """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
 
-    `unreadable`: the encoder knows no token of the text, so other such texts have the same vector. `verdict` is from
-    the out-of-domain test that judged the text last.
+    `unreadable`: all tokens of the text are unknown to the encoder; all such texts have the same vector. `verdict` is
+    the result of the most recent out-of-domain test of the text.
     """
 
     vector: npt.NDArray[np.float32]
@@ -51,12 +52,12 @@ class PooledVector:
     verdict: Verdict | None = None
 
 
-# A domain's out-of-domain test, which writes its verdicts into the texts; called with N texts and their vectors (N, D).
+# A domain's out-of-domain test, which sets `verdict` of each text; called with N texts and their vectors (N, D).
 Judge = Callable[[Sequence[PooledVector], Vectors], object]
 
 
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
-    """Calls each domain's out-of-domain test once for all of its texts; separate calls would take four times as long.
+    """Calls each domain's out-of-domain test once for all its texts; a call per text would take four times as long.
 
     If a test raises an error, it is only logged: the test runs again when the request is scored, which then fails.
     """
@@ -68,7 +69,7 @@ def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) ->
         try:
             judge(own, np.array([text.vector for text in own]))
         except Exception:  # one domain's test must not fail the texts of other domains
-            log.exception("texts could not be judged together")
+            log.exception("the out-of-domain test failed for a group of texts")
 
 
 class Text(NamedTuple):

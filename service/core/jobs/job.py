@@ -47,7 +47,7 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Marks fields that releases up to 0.1.0 do not know. They are stored only if they differ from the default.
+# Marks fields that releases up to 0.1.0 cannot read. They are stored only if they differ from the default.
 LATER = {"later": True}
 
 
@@ -77,11 +77,11 @@ class JobRequest:
     promote: str = "if_better"
     seed: int = 0
     normalization: str = "none"
-    sentences: int = 0  # as posted, duplicates included
-    labels: int = 0  # labelled pairs, as posted
+    sentences: int = 0  # number of posted sentences, duplicates included
+    labels: int = 0  # number of posted labelled pairs
     # The version to which labels are added. Such a job has no text; the new version keeps the base's method and scale.
     base: int | None = None
-    # The domain's champion when the labels were posted (job with a base) or when the first attempt began (without).
+    # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
     champion: int | None = None
     generation: int = field(default=0, metadata=LATER)  # how often the domain was deleted before the job was posted
 

@@ -93,7 +93,7 @@ def is_first(
         return names[0] == LABEL
     if table and first == (0, 0) and all(label_of(cells[1]) is not None for _, cells in table):
         raise InvalidInput(
-            f"{name}: the first and the last column could both be the labels; name the one that is in a first row: "
+            f"{name}: the first and the last column could both hold the labels; add a header that names the right one: "
             f"{LABEL},a,b or a,b,{LABEL}"
         )
     return True

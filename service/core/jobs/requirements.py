@@ -9,20 +9,20 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
-# Distinct sentences. With fewer, the false-match rate at a threshold for 1 % is wrong by up to a factor of 2
-# (docs/quality.md).
+# Minimum number of distinct sentences. With fewer, the false-match rate at a threshold for 1 % is wrong by up to a
+# factor of 2 (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, a flow's fit is unstable (QUALITY section 4)
-FEWEST_LABELS = 20  # distinct labelled pairs
+FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
 MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
 
 def fewest_sentences(method: str, dim: int) -> int:
     """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
-    Full whitening needs two sentences per dimension: it is least accurate where sentences and dimensions are about
-    equally many (QUALITY section 4).
+    Full whitening needs two sentences per dimension: it is least accurate if there are about as many sentences as
+    dimensions (QUALITY section 4).
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -35,8 +35,8 @@ def check_sentences(
 ) -> None:
     """Checks that the method accepts this number of distinct sentences, or of vectors if the caller `brought` them.
 
-    `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because the
-    encoder knows no token of them. Both only appear in the message.
+    `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because all
+    their tokens are unknown to the encoder. Both only appear in the message.
 
     Raises:
         InvalidInput: there are too few; the message says how many are needed.
@@ -145,12 +145,12 @@ class Allowance:
     def __init__(
         self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`most` is the largest number of texts, None for no limit. `say` receives a notice before texts are sent."""
+        """`most` is the maximum number of texts, None for no limit. `say` receives a notice before texts are sent."""
         self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
-        """To be called before texts are sent, with their number. Raises InvalidInput if the total exceeds the limit."""
+        """Call it with the number of texts before sending them. Raises InvalidInput if the total exceeds the limit."""
         self.sent += texts
         if self.most is not None and self.sent > self.most:
             raise InvalidInput(

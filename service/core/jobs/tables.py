@@ -17,15 +17,15 @@ from itertools import accumulate, islice
 
 from service.core.errors import InvalidInput
 
-LOOKED_AT = 2000  # only the first lines of a text are examined, at most this many
+LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # At most this many characters of these lines are examined: 20,000,000 characters in short cells took 500 MB and blocked
 # Python for a minute.
 MOST_CHARACTERS = 400_000
-FEWEST = 20  # lines; shorter texts are not examined
-MOST = 0.8  # share of lines that must look alike; not all, since cells may hold line breaks and a header may come first
+FEWEST = 20  # texts with fewer lines are not examined
+MOST = 0.8  # share of lines that must look alike; below 1, as cells may hold line breaks and a header may come first
 EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
-LONGEST_FIELD = 40  # characters; longest identifier, date or number
-LONGEST_NAME = 24  # characters; longest name of a state, language or category
+LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
+LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
 REPEATED = 0.1  # a column repeats its values if it has at most this many distinct values per line
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
 CERTAIN = ("\t", "|")  # separators that do not occur in prose
@@ -41,7 +41,7 @@ NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")
 
 @dataclass(frozen=True)
 class Table:
-    """A detected table: its separator, the reason, and the column (from 1) that seems to hold the sentences."""
+    """A detected table: its separator, how it was detected, and the column (from 1) that may hold the sentences."""
 
     separator: str
     why: str
@@ -188,7 +188,10 @@ def is_code(cell: str) -> bool:
 
 
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
-    """Whether the cell may be a state or category. `Hello, …` and `您好,…` are not: prose may start with greetings."""
+    """Whether the cell may be a state or category.
+
+    The first cells of `Hello, …` and `您好,…` are not, because prose may start with a greeting.
+    """
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 
 

@@ -1,1 +1,1 @@
-"""Vectors to scores: calibrations, the models of their domains, and the registry of versions that answer."""
+"""Vectors to scores: calibrations, the models of their domains, and the registry of loaded versions."""

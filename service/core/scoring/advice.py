@@ -19,13 +19,14 @@ from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 from service.core.scoring.similarity import Scores
 
-SMALLEST_FMR = 1e-7  # no amount of text supports a smaller false-match rate
-MOST_GALLERY = 10**9  # entries
-MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
+SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no amount of text supports a smaller one
+MOST_GALLERY = 10**9  # maximum number of entries
+MOST_DECISIONS = 100  # maximum number of thresholds cached per version; a domain has at most 50 saved targets
 NO_REFERENCE = (
-    "domain {0!r} has no reference; give it text: POST /calibrate?domain={0} (isosim calibrate FILE --domain {0})"
+    "domain {0!r} has no reference; calibrate it from text: POST /calibrate?domain={0} "
+    "(isosim calibrate FILE --domain {0})"
 )
-NO_FALSE_HITS = "domain {!r} was calibrated before false hits of searches were counted; calibrate it again"
+NO_FALSE_HITS = "domain {!r} was calibrated by a release that did not count false hits of searches; calibrate it again"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Advice:
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
     pairs: int  # number of random pairs behind it; for a precision, of labelled pairs
-    extrapolated: bool  # the rate is less than 10 / pairs from 0 or 1, too near to be counted in the sample
+    extrapolated: bool  # whether the rate is closer than 10 / pairs to 0 or 1, and so cannot be counted in the sample
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -50,7 +51,8 @@ class Target:
     """The goal of a threshold: exactly one of the three rates; a false-hit rate needs `gallery`, the entries searched.
 
     Raises:
-        InvalidInput: no rate or several, `gallery` and `false_hit_rate` not together, or a value out of range.
+        InvalidInput: none or several of the rates are given, only one of `gallery` and `false_hit_rate` is given, or a
+            value is out of range.
     """
 
     fmr: float | None = None
@@ -91,7 +93,7 @@ class Target:
             raise InvalidInput(f"a target has the fields fmr, precision, false_hit_rate and gallery, not {facts!r:.80}")
         for name, value in facts.items():
             if type(value) is not int and (type(value) is not float or name == "gallery"):
-                raise InvalidInput(f"{name}: {value!r:.80} is not a number of the kind that is needed")
+                raise InvalidInput(f"{name}: {value!r:.80} must be a number, for gallery an integer")
         return cls(**facts)
 
 
@@ -136,10 +138,10 @@ def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -
     share, at = reference.tied_rates[tie], reference.tied[tie]
     instead = f"the smallest rate that a threshold reaches is {rounded(upper):g}"
     if lower > 0:
-        instead = f"a threshold reaches {lower:.3g} or less, and {rounded(upper):g} or more"
+        instead = f"the nearest rates that a threshold reaches are {lower:.3g} and {rounded(upper):g}"
     raise InvalidInput(
-        f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have one similarity, "
-        f"{at:.4f}, because their texts repeat; {instead}"
+        f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have the same "
+        f"similarity, {at:.4f}, because their texts repeat; {instead}"
     )
 
 
@@ -159,8 +161,8 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences on which {domain!r} was counted allow at most "
-            f"{most:,} entries; calibrate it from more text"
+            f"gallery: {gallery:,}; false hits in {domain!r} were counted on {table.entries + 1:,} sentences, which "
+            f"allow at most {most:,} entries; calibrate it from more text"
         )
 
 
@@ -172,7 +174,7 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
     lower, upper = reference.reachable(level.rate)
     if lower < level.rate / TOLERANCE:
         least = rounded(table.share(np.array([upper]), gallery)[0])
-        instead = f"the next that a threshold reaches is {least:g}" if least < 1 else "no threshold reaches any"
+        instead = f"the next reachable rate is {least:g}" if least < 1 else "no rate is reachable"
         raise InvalidInput(
             f"false_hit_rate: {share:g} cannot be reached in {domain!r} among {gallery:,} entries, because texts "
             f"repeat there; {instead}"
@@ -212,7 +214,7 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
             f'with {{"labels": [["a", "b", 1], …]}} (isosim label FILE --domain {domain}), and wait for that job'
         )
     if raw or model.normalization is not None:
-        raise Conflict("a precision rests on calibrated similarities without item normalization; ask for fmr")
+        raise Conflict("a precision needs calibrated similarities without item normalization; give fmr instead")
     try:
         similarity, low, high = labelled.precision_threshold(precision)
     except ValueError as error:
@@ -268,7 +270,7 @@ class DecisionThreshold:
     rate: float | None = None
     interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
-    notice: str | None = None  # if no similarity can be given: the reason
+    notice: str | None = None  # the reason, if no similarity can be given
 
     @property
     def reached(self) -> bool:
@@ -287,7 +289,7 @@ class DecisionThreshold:
 
 
 def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target. It is remembered, because neither version nor target ever changes."""
+    """The threshold of a version for a target. It is cached, because neither version nor target ever changes."""
     known: DecisionThreshold | None = calibration.decisions.get(target)
     if known is None:
         if len(calibration.decisions) >= MOST_DECISIONS:
@@ -297,7 +299,7 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target, computed anew; `decision_threshold` remembers it."""
+    """The threshold of a version for a target, computed anew; `decision_threshold` caches it."""
     normalization = model.normalization
     try:
         if normalization is None:
@@ -307,8 +309,8 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
             )
         if target.fmr is None:
             raise Conflict(
-                f"{domain!r} normalizes scores by item ({normalization.kind}), and no precision or rate of false hits "
-                "was measured for them; save a false-match rate (fmr)"
+                f"{domain!r} normalizes scores by item ({normalization.kind}), and such scores have no measured "
+                "precision or rate of false hits; save a false-match rate (fmr)"
             )
         check_reachable(normalization.reference, domain, target.fmr)
     except (Conflict, InvalidInput) as error:
@@ -317,8 +319,8 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
         target,
         rate=target.fmr,
         extrapolated=bool(normalization.reference.extrapolated(np.array([target.fmr]))[0]),
-        notice=f"{domain!r} normalizes scores by item ({normalization.kind}), so no one similarity stands for the "
-        f"target: pairs match whose percentile is at least {1 - target.fmr:.9g}",
+        notice=f"{domain!r} normalizes scores by item ({normalization.kind}), so no single similarity corresponds "
+        f"to the target: pairs match if their percentile is at least {1 - target.fmr:.9g}",
     )
 
 
@@ -346,7 +348,7 @@ def targets_in(saved: object) -> dict[str, Target]:
     for name in sorted(saved):
         try:
             targets[name] = Target.from_facts(saved[name])
-        except (InvalidInput, OverflowError):  # an integer too large for a float
+        except (InvalidInput, OverflowError):  # OverflowError: an integer too large for a float
             continue
     return targets
 

@@ -48,7 +48,7 @@ class DomainRef:
     @classmethod
     @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput if the text is not a reference."""
+        """Raises InvalidInput unless the text has one of these forms."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))
@@ -80,7 +80,7 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The reference from which percentiles are taken; if scores are normalized, the one of normalized scores."""
+        """The distribution from which percentiles are computed; if scores are normalized, that of normalized scores."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -100,10 +100,10 @@ class DomainModel:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.float32],
     ) -> Doubles | None:
-        """Share of the domain's random pairs that score at least as high as the pairs (left[i], right[i]) of latents.
+        """For each pair (left[i], right[i]) of latents, the share of random pairs that score at least as high.
 
-        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization, normalized scores are
-        compared. None without a reference.
+        latents: (N, D). left, right, similarities: (P,) -> (P,). The random pairs are the domain's. With item
+        normalization, normalized scores are compared. None without a reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)
@@ -151,7 +151,7 @@ class Calibration:
 
     @cached_property
     def raw_notices(self) -> list[str]:
-        """Notices for callers that apply to scores of cosines (`place`)."""
+        """Notices for callers that apply to cosines scored by `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
         return graded if self._is_raw else ["raw_scale"]
 
@@ -187,7 +187,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The out-of-domain test, for use before scoring. None if there is no test, or if it needs latents."""
+        """The out-of-domain test, if it can run before scoring. None if there is no test, or if it needs latents."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

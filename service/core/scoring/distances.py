@@ -11,10 +11,10 @@ from service.core.wording import place
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
 Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of thresholds
 METRICS = (
-    "cosine_distance = 1 - cosine; and of vectors of length 1 l2 = sqrt(2 - 2 * cosine), l2_squared = 2 - 2 * cosine, "
-    "inner_product = cosine"
+    "cosine_distance = 1 - cosine; for vectors of length 1 also l2 = sqrt(2 - 2 * cosine), "
+    "l2_squared = 2 - 2 * cosine, inner_product = cosine"
 )
-SLACK = 2e-3  # a cosine may exceed -1 and 1 by this rounding error: databases store float32, float16 or less
+SLACK = 2e-3  # a cosine may lie this far outside -1 to 1, because databases round to float32, float16 or less
 
 
 def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
@@ -61,10 +61,10 @@ def distance_of(cosine: float, metric: Metric) -> float:
 
 
 def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
-    """Raises InvalidInput if the metric gives cosines only for vectors of length 1, and the encoder's are not such."""
+    """Raises InvalidInput if the metric needs vectors of length 1, and the encoder's may have other lengths."""
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
-            f"{metric} stands for a cosine only where all vectors have length 1, which is not known of encoder "
-            f"{encoder}'s; use cosine_distance, or cosines (an encoder for vectors that callers send can be registered "
-            "with this length: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "
+            f"encoder {encoder}; use cosine_distance, or cosines (an encoder for vectors that callers send can be "
+            "registered with this length: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

@@ -13,7 +13,7 @@ from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
 WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
-BASELINE = 1000  # the first pairs that a version scored, with which later pairs are compared
+BASELINE = 1000  # number of the first pairs that a version scored, with which later pairs are compared
 FEWEST = 100  # a figure needs at least this many texts or pairs
 BINS = 10
 
@@ -24,9 +24,9 @@ class Drift:
 
     texts: int
     pairs: int
-    out_of_domain: float | None  # share of texts flagged; the domain's own text gives FALSE_ALARMS
-    distance_mean: float | None  # mean of log ‖z‖², standardized by the reference text
-    distance_spread: float | None  # standard deviation, 1 for the reference text
+    out_of_domain: float | None  # share of texts flagged; FALSE_ALARMS for the domain's own text
+    distance_mean: float | None  # mean of log ‖z‖², standardized so that 0 is normal for the domain's own text
+    distance_spread: float | None  # standard deviation of log ‖z‖², standardized so that 1 is normal
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
 
 
@@ -110,7 +110,10 @@ class DriftMonitor:
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
     def observe(self, calibration: Calibration, scores: Scores) -> None:
-        """Adds scores, of the champion only: requests that pin another version do not describe the domain."""
+        """Adds the scores of a request.
+
+        Call it only for the champion: requests that pin another version do not represent the domain's traffic.
+        """
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)

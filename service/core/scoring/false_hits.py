@@ -10,9 +10,9 @@ import numpy.typing as npt
 from service.core.arrays import Doubles
 
 MOST_BEYOND = 1000  # results are extrapolated to at most this many times the number of counted entries
-COUNTED = 10  # fewest queries with a false hit from which their share is estimated
+COUNTED = 10  # minimum number of queries with a false hit from which their share is estimated
 SMALLEST_RATE = 1e-6
-CONFIDENCE_Z = 1.96  # standard errors from the estimate to each end of a 95 % interval
+CONFIDENCE_Z = 1.96  # number of standard errors from the estimate to each end of a 95 % interval
 
 
 class Level(NamedTuple):
@@ -37,8 +37,8 @@ class FalseHitTable:
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of the rates; NaN where too few queries have a hit
-    # (L,) how many times likelier a further false hit is for a query that has one than a false hit is for a random
-    # query; NaN where too few queries have a hit.
+    # (L,) probability of a further false hit for a query that has one, divided by the probability of a false hit for
+    # a random query; NaN where too few queries have a hit.
     repeats: Doubles
     queries: int
     entries: int
@@ -46,8 +46,8 @@ class FalseHitTable:
     def law(self, gallery: float) -> "Law":
         """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
-        Within the counted numbers of entries, −ln(1 − share) is interpolated as a power law. Beyond the largest of
-        them, it follows a negative binomial law whose spread between queries is fitted to the two largest.
+        Up to the largest counted number of entries, −ln(1 − share) is interpolated as a power law. Beyond it, the
+        share follows a negative binomial law, whose spread between queries is fitted to the two largest numbers.
         """
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
@@ -99,7 +99,7 @@ class FalseHitTable:
         table = cls(**values)
         shape = (len(table.galleries), len(table.rates))
         if table.hits.shape != shape or table.errors.shape != shape or table.repeats.shape != shape[1:]:
-            raise ValueError("a table of false hits needs a row for each number of entries, a column for each rate")
+            raise ValueError("a table of false hits needs a row for each number of entries and a column for each rate")
         if len(table.galleries) < 2 or len(table.rates) < 2 or not ((table.hits >= 0) & (table.hits <= 1)).all():
             raise ValueError("a table of false hits must hold shares for at least two numbers of entries and two rates")
         if (
@@ -124,8 +124,8 @@ class Law:
     """Expected false hits of a query as a function of the false-match rate, for one number of entries.
 
     Between counted rates it is a power law. Above them it assumes that all queries are alike, and is scaled to agree
-    at the highest counted rate. Below them it assumes that the rates of the queries have a Gamma distribution of this
-    shape; with an infinite shape, hits are proportional to the rate.
+    at the highest counted rate. Below them it assumes that the rates of the queries have a Gamma distribution with
+    shape `shape`; if that is infinite, hits are proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling
@@ -177,7 +177,7 @@ def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)
-    for _ in range(60):  # ln x by bisection: the growth falls with x
+    for _ in range(60):  # ln x by bisection: whole / half falls with x
         middle = (low + high) / 2
         steep = np.log1p(2 * np.exp(middle)) / np.log1p(np.exp(middle)) > growth
         low, high = np.where(steep, middle, low), np.where(steep, high, middle)

@@ -1,4 +1,4 @@
-"""Migration of a domain to another encoder: which encoder answers a request, and which requests are shadowed.
+"""Migration of a domain to another encoder: which encoder a request uses, and which requests both encoders score.
 
 >>> is_chosen("tickets", "user-1", share=1.0), is_chosen("tickets", "user-1", share=0.0)
 (True, False)
@@ -19,9 +19,9 @@ class Migration:
     old_id: str
     new: str
     new_id: str
-    share: float = 0.0  # 0–1: share of scoring requests that the new encoder answers
-    shadow: float = 0.0  # 0–1: share of the old encoder's requests that the new one also scores, for comparison
-    finished: bool = False  # the new encoder answers all requests
+    share: float = 0.0  # 0–1: share of scoring requests that use the new encoder
+    shadow: float = 0.0  # 0–1: share of the old encoder's requests that the new one scores too, for comparison
+    finished: bool = False  # whether all requests use the new encoder
     started: str = ""  # ISO 8601, UTC
     changed: str = ""
     revision: int = 1  # counts the changes of this record
@@ -34,7 +34,7 @@ class Migration:
 
 
 def is_chosen(domain: str, key: str, share: float) -> bool:
-    """Whether the new encoder answers requests with this key. All replicas agree, also after restarts.
+    """Whether requests with this key use the new encoder. All replicas agree, also after restarts.
 
     A chosen key stays chosen when the share rises. Each domain chooses different keys.
     """

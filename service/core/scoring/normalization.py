@@ -15,9 +15,9 @@ from service.core.arrays import Doubles, Vectors
 from service.core.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
-SMALLEST_SPREAD = 0.01  # least spread of cosines; keeps scores finite if a sentence is equally near to all its cohort
-STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps the scores of typical pairs where tanh is far from 1
-UNIT_ERROR = 1e-3  # largest difference of a stored cohort vector's length from 1
+SMALLEST_SPREAD = 0.01  # minimum spread of cosines; keeps scores finite if all cosines of a sentence are equal
+STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # factor before tanh, so that tanh stays far from ±1 for typical pairs
+UNIT_ERROR = 1e-3  # maximum |norm − 1| of a stored cohort vector
 REFERENCE = "reference."  # prefix of the reference's arrays
 
 
@@ -83,7 +83,7 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence, from latents (N, D); each is independent of the other rows to the last bit."""
+        """Usual score of each sentence, from latents (N, D); no row's result depends on other rows, to the last bit."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(

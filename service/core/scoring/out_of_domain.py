@@ -14,20 +14,20 @@ from service.core.arrays import Doubles, Floats, Integers, Vectors
 from service.core.encoding.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
-# Edges of the bands of the spectrum, which is sorted by falling eigenvalue, as shares of the dimensions.
+# Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by falling eigenvalue.
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
 CLIP = 6.0  # the probe clips whitened coordinates to ± this
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
-DOUBLED_BYTES = 40_000_000  # memory for whitenings kept in float64 as well: 33 domains of 384 dimensions, or 8 of 768
-LONGEST = 1_000_000  # tokens; the tables by text length end here at the latest
+DOUBLED_BYTES = 40_000_000  # maximum bytes of whitenings in float64: 33 domains with 384 dimensions, or 8 with 768
+LONGEST = 1_000_000  # maximum number of tokens in the tables by text length
 
 
 class Judgement(NamedTuple):
     """Columns with one entry per vector."""
 
     p_values: Doubles  # share of the domain's own sentences that are at least as unusual, above 0 and at most 1
-    distances: Doubles  # log ‖z‖², standardized by the domain's texts of the same length
+    distances: Doubles  # log ‖z‖², standardized by its mean and spread over the domain's texts of the same length
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Statistics:
     mean: Doubles  # (D,) μ
     whitening: Vectors  # (D, D) eigenvectors / √eigenvalue in columns, by falling eigenvalue
     edges: Integers  # (B + 1,) edges of the bands of the spectrum, from 0 to D
-    probe: Doubles  # (2D,) weights of [z, z²], high for shuffled words; (0,) without a probe
+    probe: Doubles  # (2D,) weights of [z, z²] in a sum that is high for shuffled words; (0,) without a probe
 
     @cached_property
     def _variances(self) -> Doubles:
@@ -230,7 +230,7 @@ class DomainTest:
     identity: object = field(default_factory=object, compare=False, repr=False)  # stored in each Verdict
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
-        """Judges N vectors: pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> columns (N,).
+        """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> columns (N,).
 
         Raises:
             ValueError: levels are missing, or the test was fitted without them.
@@ -274,18 +274,18 @@ class DomainTest:
 
 
 def check_lengths(lengths: Doubles) -> None:
-    """Raises ValueError if log tokens do not rise or exceed LONGEST."""
+    """Raises ValueError if the logarithms of numbers of tokens do not rise, or exceed that of LONGEST."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
-        raise ValueError("lengths must rise and be those of texts")
+        raise ValueError(f"the lengths of a domain test must rise, up to {LONGEST:,} tokens at most")
 
 
 def row_of(tokens: Integers, count: int) -> Integers:
-    """Row of each number of tokens in a table of `count` rows; the last row serves all longer texts."""
+    """Row of each number of tokens in a table of `count` rows; all longer texts use the last row."""
     return np.minimum(np.maximum(tokens, 1), count - 1)
 
 
 def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
-    """Values at each number of tokens, linear in its logarithm and constant outside. (C,), (C, S) -> (tokens, S)"""
+    """Values at each number of tokens, linear in its logarithm, constant outside the centres. -> (tokens, S)"""
     count = int(np.ceil(np.exp(centres[-1]))) + 1
     lengths = np.log(np.maximum(np.arange(count), 1))
     return np.column_stack([np.interp(lengths, centres, column) for column in values.T])

@@ -71,7 +71,7 @@ class ProbabilityMap:
             ValueError: the labels are grades, or the labelled pairs do not reach the precision.
         """
         if self.graded:
-            raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
+            raise ValueError("a precision needs the labels 0 and 1 (match); the labels of this domain are grades")
         if not len(self.precisions):
             raise ValueError(
                 f"the {self.pairs} labelled pairs reach no precision of 0.5; label more pairs that score high"
@@ -80,7 +80,7 @@ class ProbabilityMap:
         if not lowest <= precision <= highest:
             raise ValueError(
                 f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
-                f"{self.pairs} labelled pairs reach; for a higher one label more pairs that score high"
+                f"{self.pairs} labelled pairs reach; for a higher one, label more pairs that score high"
             )
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 

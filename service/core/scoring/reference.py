@@ -101,7 +101,7 @@ class ReferenceDistribution:
 
     @cached_property
     def gaps(self) -> Doubles:
-        """(T, 2): the rates just above each tie and at it. No threshold has a rate between the two."""
+        """(T, 2): the rates just above each tie and at the tie. No threshold has a rate between the two."""
         at = self.false_match_rate(self.tied - ROUNDING)
         return np.column_stack([np.maximum(at - self.tied_rates, 0.0), at])
 
@@ -113,7 +113,7 @@ class ReferenceDistribution:
     def reachable(self, rate: float) -> tuple[float, float]:
         """The nearest rates that a threshold can have, at or below this one and at or above it.
 
-        The first is 0 for a rate below the smallest that a threshold can have.
+        The lower one is 0 if `rate` is below the smallest rate that a threshold can have.
         """
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate

@@ -22,10 +22,10 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # most domains whose last logged failure is remembered
-LOADERS = 4  # calibrations loaded at the same time; loading one from a disk takes about 10 ms of a core
-MOST_PAUSE = 64  # most refreshes between two attempts to load a champion
-MOST_EVICTED = 4096  # evicted domains whose deletion is still reported to `on_gone`
+MOST_REPORTED = 1000  # maximum number of domains whose last logged failure is remembered
+LOADERS = 4  # number of calibrations loaded at the same time; one takes about 10 ms of a core from a disk
+MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
+MOST_EVICTED = 4096  # maximum number of evicted domains whose deletion is still reported to `on_gone`
 NO_VERSIONS: frozenset[int] = frozenset()
 
 
@@ -60,8 +60,8 @@ class CalibrationSource(Protocol):
 class Miss:
     """Retry state of a domain whose changed champion could not be loaded."""
 
-    pause: int = 1  # refreshes between attempts
-    left: int = 1  # refreshes until the next attempt
+    pause: int = 1  # number of refreshes between attempts
+    left: int = 1  # number of refreshes until the next attempt
 
 
 class Registry:
@@ -93,7 +93,7 @@ class Registry:
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of all resident calibrations
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # also the champions; most recently used last
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # includes champions; last used at the end
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
@@ -102,14 +102,14 @@ class Registry:
         self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
         self._news: deque[Iterable[str]] = deque()  # changed domains, found by threads
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
-        self._identity = False  # `default` had no champion when last compared with the store: the identity answers
+        self._identity = False  # whether `default` had no champion at the last comparison with the store
         self._misses: dict[str, Miss] = {}
-        self._reported: dict[str, str] = {}  # domain: the reason logged last for a failing request
+        self._reported: dict[str, str] = {}  # domain: the last logged reason for a failed load
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
 
     def close(self) -> None:
-        """Stops the loading threads; callers that wait for a load get a cancellation."""
+        """Stops the loading threads; callers that wait for a load are cancelled."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -153,7 +153,7 @@ class Registry:
         return await self._pinned(ref.name, int(ref.version))
 
     async def target(self, domain: str, name: str) -> Target:
-        """The target that a domain has saved under this name.
+        """The target that is saved for a domain under this name.
 
         Targets of resident domains are in memory. An unknown name is looked up in the store before it is refused,
         because another replica may just have saved it.
@@ -206,9 +206,9 @@ class Registry:
         if calibration is None:
             try:
                 calibration = await self._call(self.source.load, domain, named.champion)
-            except NotFound as error:  # the domain is broken, not the request, which did not name this version
+            except NotFound as error:  # not the caller's error: the request did not name this version
                 self._report(domain, error)
-                raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
+                raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
             except (IsosimError, OSError) as error:
                 self._report(domain, error)
                 raise
@@ -227,7 +227,7 @@ class Registry:
             if len(self._reported) >= MOST_REPORTED:
                 self._reported.clear()
             self._reported[domain] = str(error)
-            log.error("champion of %s not loaded, requests for it fail: %s", domain, error)
+            log.error("champion of %s not loaded (%s); requests for the domain fail", domain, error)
 
     async def _pinned(self, domain: str, version: int) -> Calibration:
         if (domain, version) == (DEFAULT, 0):
@@ -324,7 +324,7 @@ class Registry:
                 await self._compare(domain)
 
     def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
-        """Asks the store which domains have changed.
+        """Reads from the store which domains have changed.
 
         Runs in a thread, which a cancelled refresh does not stop; the next refresh then uses its result.
         """
@@ -345,7 +345,7 @@ class Registry:
             miss = self._misses.get(domain)
             if miss is None:  # logged once, counted every time
                 self._misses[domain] = Miss()
-                log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
+                log.error("champion of %s not loaded (%s); the previous version keeps serving", domain, error)
             else:
                 miss.pause = miss.left = min(2 * miss.pause, MOST_PAUSE)
         else:
@@ -366,7 +366,7 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await asyncio.to_thread(self.source.load, domain, champion)
-            if current is None or domain in self.champions:  # else it was evicted meanwhile
+            if current is None or domain in self.champions:  # otherwise it was evicted meanwhile
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}

@@ -21,10 +21,10 @@ class Scores(NamedTuple):
     cosine: npt.NDArray[np.float32]  # cosine of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # cosine of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
-    extrapolated: npt.NDArray[np.bool_] | None  # percentiles too extreme to be counted in the reference; None as above
+    extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is too extreme to be counted in the reference
     probability: Doubles | None  # None: the domain has no labels
     verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
-    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without known tokens; None if there are none
+    unreadable: npt.NDArray[np.bool_] | None = None  # whether a text of the pair has no known token; None: no such pair
 
     @property
     def readable(self) -> Rows:
@@ -42,7 +42,7 @@ def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     norms = np.sqrt(np.vecdot(a64, a64) * np.vecdot(b64, b64))
     scores = np.vecdot(a64, b64) / np.maximum(norms, TINY)  # 0 for a vector of zeros
-    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # rounds away excess beyond ±1
+    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # rounding removes any excess beyond ±1
     return rounded
 
 

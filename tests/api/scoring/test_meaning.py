@@ -101,7 +101,7 @@ def test_where_texts_repeat_a_rate_below_theirs_is_refused_with_the_smallest_tha
         refused = threshold(server, "mails", fmr=0.01, space=space)
         assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
         said = refused.json()["error"]
-        assert f"{share:.2%} of the random pairs have one similarity, 1.0000" in said
+        assert f"{share:.2%} of the random pairs have the same similarity, 1.0000" in said
         smallest = float(said.rpartition(" ")[2])
         assert share <= smallest < 1.01 * share
         advice = threshold(server, "mails", fmr=smallest, space=space)

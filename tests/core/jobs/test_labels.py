@@ -73,7 +73,7 @@ QUERIES = [["0", "10", "1"], ["1", "11", "0"], ["2", "12", "1"]]
 
 
 def test_where_both_ends_of_a_table_of_numbers_could_be_labels_its_first_row_decides() -> None:
-    with pytest.raises(InvalidInput, match="both be the labels; name the one that is in a first row: label,a,b or"):
+    with pytest.raises(InvalidInput, match="both hold the labels; add a header that names the right one: label,a,b or"):
         parse(QUERIES)
     assert parse([["query", "entry", "label"], *QUERIES])[0] == LabelledPair("0", "10", 1.0)
     assert parse([["label", "query", "entry"], *QUERIES])[0] == LabelledPair("10", "1", 0.0)

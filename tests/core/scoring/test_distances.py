@@ -55,5 +55,5 @@ def test_rounding_of_databases_is_taken() -> None:
 def test_only_vectors_of_one_length_have_other_distances_than_the_cosines() -> None:
     check_metric("cosine_distance", "ours", unit=False)
     check_metric("l2", "ours", unit=True)
-    with pytest.raises(InvalidInput, match="l2 stands for a cosine only where all vectors have length 1"):
+    with pytest.raises(InvalidInput, match="l2 determines a cosine only if all vectors have length 1"):
         check_metric("l2", "ours", unit=False)

@@ -140,7 +140,7 @@ def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
         (DomainModel(), FMR, "has no reference"),
         (DomainModel(REFERENCE), Target(precision=0.9), "was given no labels"),
         (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "it must be between 0.50 and 0.90"),
-        (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "before false hits of searches were counted"),
+        (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "did not count false hits of searches"),
         (NORMALIZED, Target(precision=0.7), "save a false-match rate"),
         (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a false-match rate"),
     ],

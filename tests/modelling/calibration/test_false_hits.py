@@ -98,5 +98,5 @@ def test_identical_texts_are_hits_of_each_other_however_strict_the_threshold(rep
     assert told == pytest.approx(np.mean(found), rel=0.15)
     within_the_tie = table.hits[:, table.rates < made.smallest_rate]
     assert (within_the_tie[table.galleries >= among] >= 0.8 * repeated).all()
-    with pytest.raises(InvalidInput, match="the next that a threshold reaches is 0"):
+    with pytest.raises(InvalidInput, match="the next reachable rate is 0"):
         advise(DomainModel(made, false_hits=table), "news", Target(false_hit_rate=0.001, gallery=among))

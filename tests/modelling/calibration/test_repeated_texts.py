@@ -49,7 +49,7 @@ def test_a_rate_between_two_ties_is_refused_with_those_on_both_sides() -> None:
     scale = reference_of(x)
     between, top = scale.gaps
     assert scale.tied[0] < 0.95
-    with pytest.raises(InvalidInput, match=rf"reaches {between[0]:.3g} or less, and {rounded(between[1]):g} or more"):
+    with pytest.raises(InvalidInput, match=rf"reaches are {between[0]:.3g} and {rounded(between[1]):g}"):
         advise(DomainModel(scale), "mails", Target(fmr=float(between.mean())))
     assert (
         scale.smallest_rate == pytest.approx(2 * 112 * 111 / (COUNT * (COUNT - 1)), rel=1e-3) == pytest.approx(top[1])
