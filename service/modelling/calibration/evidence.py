@@ -22,11 +22,11 @@ Score = Literal["spearman", "auroc"]
 
 TEMPERATURE = 0.05  # temperature of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
 NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
-DROPPED = 0.2  # probability that a word is missing in a copy with noise
+DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
-SWAPPED = 0.3  # probability that two words are exchanged in a copy with noise
+SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # number of following vectors on a random line with which each vector is compared (`repeated`)
+WINDOW = 32  # in `repeated`, each vector is compared with this many of the next vectors along a random line
 BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
@@ -40,9 +40,9 @@ class Surface:
 
     crowding: float  # mean cosine of random pairs
     share: float  # share of the centred variance that surface features explain
-    share_reference: float  # `share` of the bag of words
+    share_reference: float  # the same as `share`, for the bag-of-words baseline
     directions: float  # participation ratio: effective number of directions
-    directions_reference: float  # `directions` of the bag of words
+    directions_reference: float  # the same as `directions`, for the bag-of-words baseline
 
     @property
     def share_ratio(self) -> float:
@@ -139,7 +139,7 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
 
 
 def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
-    """Sorted rows (M,) of up to `count` random texts, and a copy of each with noise.
+    """Sorted rows (M,) of up to `count` random texts, and a noisy copy of each.
 
     Each word is dropped with probability 0.2, and in 3 of 10 copies two words are exchanged. In scripts without spaces
     and in texts of one word, characters are dropped and exchanged instead. Texts of one character are skipped.
@@ -150,7 +150,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 
 def noise(text: str, rng: np.random.Generator) -> str:
-    """Copy of a text with noise as described in `noised`, never empty."""
+    """A noisy copy of a text, as described in `noised`; never empty."""
     apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
@@ -163,7 +163,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE loss (M,) of each copy: how badly it identifies its original among all. (M, D), (M, D)
+    """InfoNCE loss of each copy: how badly it identifies its original among all originals. (M, D), (M, D) -> (M,)
 
     SimCSE (Gao et al., 2021), equation 1.
     """
@@ -236,7 +236,7 @@ def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
 
 
 def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation of two spaces' cosines over the same pairs; None if all cosines of one space are equal."""
+    """Spearman correlation between the cosines of the same pairs in two spaces; None if one space's are all equal."""
     a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
     return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
 
@@ -247,7 +247,7 @@ def paired_z(gain: Doubles) -> float:
 
 
 def score_of(values: npt.NDArray[np.floating]) -> Score:
-    """AUROC if all labels are 0 or 1, else Spearman correlation."""
+    """Which score suits the labels: AUROC if all of them are 0 or 1, else Spearman correlation."""
     return "auroc" if np.isin(values, (0, 1)).all() else "spearman"
 
 
@@ -261,8 +261,8 @@ class RankTest:
 
     kind: Score
     value: float
-    p_agree: float  # probability of a score at least this high by chance
-    p_disagree: float  # probability of a score at least this low by chance
+    p_agree: float  # probability that chance gives a score at least as high as `value`
+    p_disagree: float  # probability that chance gives a score at least as low as `value`
 
     @classmethod
     def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
@@ -384,7 +384,7 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
 
-    The singular values are those of the unit vectors, not centred; the report divides them by the largest.
+    The singular values are those of the unit vectors, not centred, divided by the largest.
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)

@@ -287,7 +287,7 @@ def sample_vectors(
     return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
 
 
-WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores keep their raw cosine."
+WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores stay raw cosines."
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
