@@ -21,7 +21,7 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-FEWEST = 1000  # smallest number of sentences: with fewer, fewer than ten of them determine the 1 % level
+FEWEST = 1000  # smallest number of sentences; with fewer, the 1 % level would rest on fewer than ten of them
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
 MOST_PROBED = 3000  # largest number of sentences for fitting the probe; more do not help, as there are 500 copies only
@@ -37,7 +37,8 @@ BEYOND = 5  # smallest number of sentences beyond a curve's last knot; its expon
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
-# Shares of the false alarms by statistic, without and with the probe: large distance, small distance, bands, probe.
+# Shares of the false alarms that each statistic may cause: large distance, small distance, bands, probe. The key says
+# whether there is a probe.
 SHARES = {False: (0.4, 0.3, 0.3, 0.0), True: (0.3, 0.1, 0.15, 0.45)}
 FEWEST_WORDS = 4
 
@@ -111,7 +112,7 @@ def probe_features(z: Vectors) -> Vectors:  # (N, D) -> (N, 2D)
 
 
 def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
-    """Weights (2D,) of the features [z, z²], chosen so that their sum is large for texts with shuffled words.
+    """Weights (2D,) of the features [z, z²], chosen so that the weighted sum is large for texts with shuffled words.
 
     The fit is a ridge regression with balanced classes, which equals Fisher's discriminant. own (N, D) and
     shuffled (M, D) are whitened. The weights are scaled so that the sums of `own` have standard deviation 1.

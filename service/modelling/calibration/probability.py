@@ -35,7 +35,7 @@ PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
 SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
 SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
-PSEUDO_PAIRS = 100.0  # weight of the bending line in the isotonic regression, in pairs
+PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regression, in pairs
 TEMPER = 0.5  # factor of the log-weights in `mix`
 GRID = 129  # number of knots that store a curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
@@ -172,9 +172,9 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    Each knot is the mean of two: one that makes intervals of equal width, and one that puts equal numbers of pairs into
-    each. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals. With
-    one interval this is Platt's line.
+    Each knot is the mean of two positions: one for intervals of equal width, one for intervals with equal numbers of
+    pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals.
+    With one interval this is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -303,7 +303,7 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """For each of LEVELS, the lowest similarity at or above which the mean probability reaches it; NaN if none. (L,)
+    """For each of LEVELS, the lowest similarity at or above which the mean probability is that high; NaN if none. (L,)
 
     Only similarities with at least 10 pairs at or above them are considered.
 
@@ -465,7 +465,10 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Simulates targets (N,) for which the probabilities are right; for grades, it adds shuffled residuals to them."""
+    """Simulates targets (N,) for which the probabilities are right.
+
+    Simulated grades are the probabilities plus shuffled residuals.
+    """
     if not graded:
         return (rng.random(len(targets)) < probabilities).astype(np.float64)
     residuals = targets - probabilities
@@ -479,7 +482,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
     interval around it contained the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
     1997, section 5.4): if the true error were the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or
-    97.5 % of samples would show at least the observed error. The median estimate always lies inside the interval.
+    97.5 % of samples, respectively, would show at least the observed error. The median estimate always lies inside the
+    interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.

@@ -13,7 +13,7 @@ TAIL = 0.025  # probability on each side of a 95 % interval
 def recall_at(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Recall at each threshold (T,) and the limits of its 95 % interval. Recall is the share of matches at or above it.
+    """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
 
     The interval follows from those of the weighted numbers of found and missed matches (`weighted_count`) by the method
     MOVER (Donner & Zou, 2012). Pairs with large weights widen the interval even if none of them is a match, since they

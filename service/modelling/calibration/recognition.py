@@ -1,8 +1,8 @@
 """Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
 
 For a changed sentence, a raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the
-original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of the
-sentences below, their middle layers 16 to 50 %.
+original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of
+SENTENCES, their middle layers 16 to 50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
-AMONG = 40  # number of sentences among which each is searched
+AMONG = 40  # number of sentences among which a changed sentence must find its original
 # Only the beginnings of a domain's sentences are used, because every encoder recognizes long sentences.
 WORDS, CHARACTERS = 8, 60
 
