@@ -23,7 +23,7 @@ COVERAGE_BARS = (0.90, 0.97)  # lower and upper limit of the promised share of i
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often an interval contains the true value, which is that of all pairs, and the interval's mean width."""
+    """How often an interval contains the true value (the value over all pairs), and the interval's mean width."""
 
     figure: str  # "recall" or "precision" at the advised threshold
     labels: int  # number of labelled pairs

@@ -64,19 +64,23 @@ def configuration(folder: Path) -> Any:
     if "auto_map" in stated:
         raise InvalidInput(f"{path} requires the checkpoint's own code (auto_map), which isosim does not run")
     if "quantization_config" in stated:
-        raise InvalidInput(f"{folder} is quantized; give the original checkpoint, and --precision for a smaller one")
+        raise InvalidInput(
+            f"{folder} is quantized; give the original checkpoint, and --precision to make the encoder smaller"
+        )
     if stated.get("is_encoder_decoder"):
         raise InvalidInput(f"{folder} is a {kind}, an encoder with a decoder; only encoders and GPT-2 can be exported")
     if kind not in FAMILIES:
         what = "has no model_type in its config.json" if kind is None else f"is a {kind}"
         raise InvalidInput(f"{folder} {what}; these can be exported: {', '.join(sorted(FAMILIES))}")
     if stated.get("is_decoder"):
-        raise InvalidInput(f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 are exported")
+        raise InvalidInput(
+            f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 can be exported"
+        )
     return AutoConfig.from_pretrained(folder)
 
 
 def longest(config: Any) -> int:
-    """Largest number of tokens that the position embeddings allow."""
+    """Maximum number of tokens per text, which the position embeddings allow."""
     offset = 0
     if FAMILIES[config.model_type].behind_padding:
         # MPNet always uses 1 as its padding id, regardless of the configuration.

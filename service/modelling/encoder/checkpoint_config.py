@@ -112,7 +112,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
-    """Our name of the pooling in the checkpoint's configuration; several are joined by +. None if there is none.
+    """Our name for the checkpoint's pooling; several names are joined by +. None if the checkpoint states no pooling.
 
     Raises:
         InvalidInput: the pooling is unknown.
@@ -207,7 +207,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
     path = facts.transformer / "tokenizer.json"
     if not path.is_file():
         raise InvalidInput(
-            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); transformers may be able to "
             "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     content = path.read_bytes()

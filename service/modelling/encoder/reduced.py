@@ -122,8 +122,8 @@ def describe(trial: Trial) -> str:
     lost = "" if trial.lost is None else f", {trial.lost:+.2f} points of mean Spearman lost"
     verdict = f"refused: {trial.refused}" if trial.refused else "passes"
     return (
-        f"{trial.name}: {trial.speed:.2f} × fp32's speed, scores change by up to {trial.shift:.0e} with the batch and "
-        f"by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
+        f"{trial.name}: {trial.speed:.2f} × fp32's speed, cosines change by up to {trial.shift:.0e} if other texts "
+        f"share the batch and by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
     )
 
 

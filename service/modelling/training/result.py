@@ -107,7 +107,7 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         ("start", f"{spec.source}, weights SHA-256 {spec.weights}"),
         ("layers, pooling", f"{spec.layers}, {spec.pooling}"),
         ("trained on", f"{identity.data.name}, {identity.data.examples:,} examples, SHA-256 {identity.data.sha256}"),
-        ("steps × batch", f"{scores.kept:,} kept of {outcome.steps:,} planned × {recipe.batch_size}"),
+        ("steps × batch", f"{outcome.steps:,} planned × {recipe.batch_size}; weights of step {scores.kept:,} kept"),
         ("learning rate, warm-up", f"{recipe.learning_rate:g}, {recipe.warmup:g} of the steps, then linear to 0"),
         ("weight decay", f"{recipe.weight_decay:g}"),
         ("dropout", "that of the start encoder" if recipe.dropout is None else f"{recipe.dropout:g}"),

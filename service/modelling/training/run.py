@@ -52,20 +52,20 @@ def train(
     """Trains the encoder that these arguments describe, or resumes its training.
 
     Args:
-        dev: lines of score-TAB-sentence-TAB-sentence; their Spearman correlation chooses the weights and may stop the
-            training early.
+        dev: file with lines of score-TAB-sentence-TAB-sentence; the Spearman correlation on these pairs decides which
+            weights are kept, and may stop the training early.
         licence: licence to state in the result's README; None: the start encoder's, if it states one.
 
     Raises:
         InvalidInput: an option or a file is not valid.
-        Conflict: the output folder holds something else, or another process is training there.
+        Conflict: the output folder contains something else, or another process is training there.
     """
     recipe.check()
     quiet()
     objective = OBJECTIVES[recipe.objective]
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
-        raise InvalidInput(f"{data} has one example; {recipe.objective} needs at least 2")
+        raise InvalidInput(f"{data} has only one example; {recipe.objective} needs at least two")
     spec = describe_start(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)

@@ -61,7 +61,7 @@ REFUSED = {
     "no kind": (lambda p: write(p / "config.json", {}), "has no model_type in its config.json; these can be exported"),
     "quantized": (
         lambda p: config(p, quantization_config={"quant_method": "gptq"}),
-        "is quantized; give the original checkpoint, and --precision for a smaller one",
+        "is quantized; give the original checkpoint, and --precision to make the encoder smaller",
     ),
     "a decoder": (lambda p: config(p, is_decoder=True), "is a bert used as a decoder (is_decoder)"),
     "no configuration": (lambda p: (p / "config.json").unlink(), "has no config.json; give the folder of"),
@@ -72,7 +72,7 @@ REFUSED = {
     ),
     "no fast tokenizer": (
         lambda p: (p / "tokenizer.json").unlink(),
-        "has no tokenizer.json (a fast tokenizer is needed); where transformers can make one: AutoTokenizer",
+        "has no tokenizer.json (a fast tokenizer is needed); transformers may be able to make one: AutoTokenizer",
     ),
     "a tokenizer that is none": (lambda p: write(p / "tokenizer.json", "{}"), "tokenizer.json cannot be read"),
     "pickled weights": (
