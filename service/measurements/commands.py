@@ -179,7 +179,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """How `auto` without labels changes Spearman × 100 on each set against identity; fails if a set loses more than 1."""
+    """How `auto` without labels changes Spearman × 100 on each set against identity; fails if a set loses over 1."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
