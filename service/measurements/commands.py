@@ -381,7 +381,7 @@ def encoders(
     report: Annotated[Path | None, typer.Option(help="folder for encoders.md", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder with SimCSE and SBERT, and measure each with identity, whitening, a flow and `auto`."""
+    """Train encoders with SimCSE and SBERT, and measure each with identity, whitening, a flow and `auto`."""
     need_finetuning()
     from service.measurements import trained_encoders as quality  # noqa: PLC0415
 

@@ -78,6 +78,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors (N, D) of texts, of which the first ones, up to this share, begin with the notice."""
+    """Vectors (N, D) of texts; the first `share` (0–1) of them begin with the notice."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

@@ -30,7 +30,7 @@ class Result:
     methods: list[str]  # methods that `auto` chose in any draw
     rates: list[float]  # measured false-match rate of each draw
     resolution: float  # resolution of the first draw's reference
-    # Each draw's gain of Spearman × 100 on STS-B, fitted to its training text; empty if that has too few sentences.
+    # Each draw's gain of Spearman × 100 on STS-B by a fit to STS-B's training text; empty if that text is too short.
     gains: list[float]
 
     @property

@@ -34,8 +34,8 @@ BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dim
 class Surface:
     """How much the vectors depend on surface features such as length, compared with a bag of words.
 
-    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1); its
-    values here are expected values over the random vectors.
+    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1);
+    `share_reference` and `directions_reference` are expected values over these random vectors.
     """
 
     crowding: float  # mean cosine of random pairs
@@ -189,7 +189,7 @@ def uniformity(x: Vectors) -> float:
 
 
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of k-occurrence: how often a vector is among the k nearest neighbours of the others.
+    """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
 
     Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all vectors occur equally often.
     """

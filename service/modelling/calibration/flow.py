@@ -32,7 +32,7 @@ class FlowSettings:
     permutation: Literal["reverse", "random"] = "reverse"
     # Before its training the flow scales vectors to this standard deviation; None: it is the identity.
     start_deviation: float | None = None
-    check_every: int = 0  # steps between held-out checks; 0: no early stop
+    check_every: int = 0  # steps between evaluations on the held-out vectors; 0: no early stop
     patience: int = 3  # number of checks without improvement after which the training stops
 
 

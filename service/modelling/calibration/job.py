@@ -237,12 +237,12 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts left out, because no token of them is known
+        facts["unreadable"] = len(blind)  # number of distinct texts left out, because they have no known token
     return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain, because lengths and vectors of altered texts are not known",
+    "out_of_domain": "whether a text belongs to the domain, because this needs token counts and vectors of altered texts",
     "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
     "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }

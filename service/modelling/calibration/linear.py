@@ -9,7 +9,7 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 gives 1e-14.
+# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 makes about 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
 SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the identity has the remaining weight
@@ -134,7 +134,7 @@ def nulling(s: Spectrum, k: int) -> Affine:
 
 
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
-    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, so that folds can use the same."""
+    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, which fits to folds reuse."""
     standard = standard_normalization(x)
     spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage

@@ -115,7 +115,7 @@ def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
     """Weights (2D,) of the features [z, z²], chosen so that the weighted sum is large for texts with shuffled words.
 
     The fit is a ridge regression with balanced classes, which equals Fisher's discriminant. own (N, D) and
-    shuffled (M, D) are whitened. The weights are scaled so that the sums of `own` have standard deviation 1.
+    shuffled (M, D) are whitened. The weights are scaled so that the weighted sums of `own` have standard deviation 1.
     """
     features = probe_features(np.concatenate([own, shuffled]))
     deviation = np.maximum(features.std(0), 1e-6)
@@ -191,7 +191,7 @@ def cross_fitted_statistics(
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
     Every fit uses the shrinkage of the whole text, because shrinkage estimated from fewer sentences is stronger and
-    makes distances smaller. The moments without a fold are those of the whole text minus those of the fold.
+    makes distances smaller. With one fold left out, the moments are those of the whole text minus those of the fold.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
@@ -278,9 +278,10 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
     """Points, and −ln(p / share) at each (2, K), where p is the probability of a value at least as large.
 
-    Fitted to a sample (N,), with an exponential tail. Quantiles use Weibull's plotting position r / (n + 1), for which
-    the expected share of new values beyond a point equals p. With NumPy's default (linear interpolation) and a sample
-    of 1,000 values, 1.1 % of new values instead of 1 % lie beyond the point for 1 %.
+    `share` is the statistic's share of the false alarms. The curve is fitted to a sample (N,), with an exponential
+    tail. Quantiles use Weibull's plotting position r / (n + 1), for which the expected share of new values beyond a
+    point equals p. With NumPy's default (linear interpolation) and a sample of 1,000 values, 1.1 % of new values
+    instead of 1 % lie beyond the point for 1 %.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

@@ -160,7 +160,7 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
-    """Splits the way from the first knot to x into signed lengths, one per interval of knots. (N,), (K+1,) -> (N, K)
+    """Splits the distance from the first knot to x into signed parts, one per interval of knots. (N,), (K+1,) -> (N, K)
 
     The first and the last interval extend to infinity.
     """
@@ -324,7 +324,7 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """Thresholds of the precisions that are reached, with their intervals from a bootstrap over pairs, and recall.
+    """Thresholds for the precisions that the pairs reach, their intervals from a bootstrap over pairs, and recalls.
 
     The curves are fitted again to every bootstrap sample, and their weights in the mixture are kept. If a sample does
     not reach a precision, the highest similarity counts as the threshold. x: (M,).

@@ -88,7 +88,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                domains.check_generation(request.domain, request.generation)  # must come after reading the aliases
+                # This finds a deletion before the aliases were read; a later deletion makes the promotion fail.
+                domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 why = f"it could not be promoted ({error})"

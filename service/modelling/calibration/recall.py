@@ -36,8 +36,8 @@ def precision_interval(
     """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
     Uses only the labels at or above the threshold, counted as in `recall_at`. An interval from a bootstrap of the
-    smooth curves would be too narrow: with few pairs above, it contained the true precision in only 25 to 90 of 100
-    draws.
+    smooth curves would be too narrow: with few pairs above the threshold, it contained the true precision in only 25 to
+    90 of 100 draws.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))

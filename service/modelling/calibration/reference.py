@@ -26,7 +26,7 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher;
 # smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
-RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.6 % larger than the one before
+RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
 # Shares of the tail's pairs: if there are ties, the tail gets a knot above which each of these shares lies.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
 FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself

@@ -80,7 +80,7 @@ def configuration(folder: Path) -> Any:
 
 
 def longest(config: Any) -> int:
-    """Maximum number of tokens per text, which the position embeddings allow."""
+    """Maximum number of tokens per text that the position embeddings allow."""
     offset = 0
     if FAMILIES[config.model_type].behind_padding:
         # MPNet always uses 1 as its padding id, regardless of the configuration.

@@ -34,7 +34,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # number of these sentences, from the first, on which precisions are compared
+TRIED = 256  # precisions are compared on the first so many of these sentences
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
 FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch

@@ -241,7 +241,7 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
     )
 
 
-WHOLE = "whole.json"  # lists the sizes of a checkpoint's files; it is written last and so marks it as complete
+WHOLE = "whole.json"  # lists the sizes of a checkpoint's files; written last, it marks the checkpoint as complete
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 

@@ -88,7 +88,7 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # Only simcse needs dropout, and `read_sentences` has removed duplicates from its sentences.
+        # The data of simcse, the only objective that needs dropout, has no duplicates: `read_sentences` removed them.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -140,7 +140,7 @@ def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransf
     return float(evaluator(model)[SCORE])
 
 
-DROPOUTS = (  # names in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
+DROPOUTS = (  # dropout settings in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop",
 )  # fmt: skip

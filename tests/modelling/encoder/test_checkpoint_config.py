@@ -105,7 +105,7 @@ REFUSED = {
         lambda p: dense(p, in_features=16),
         "2_Dense takes 16 dimensions, but the pooling gives 32; give another --pooling",
     ),
-    "a layer without sizes": (lambda p: dense(p, in_features=None), "2_Dense does not say in_features"),
+    "a layer without sizes": (lambda p: dense(p, in_features=None), "2_Dense has no in_features"),
     "a layer on other vectors": (
         lambda p: dense(p, module_input_name="token_embeddings"),
         "works on {'token_embeddings'} instead of the sentence's vector",
