@@ -30,7 +30,7 @@ class Result:
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
     raw: list[float] = field(default_factory=list)  # rates with one raw threshold for all, set by the first language
-    mixed: list[float] = field(default_factory=list)  # rates with one calibration, fitted to all languages equally
+    mixed: list[float] = field(default_factory=list)  # rates with one calibration for equal parts of all languages
     own: list[float] = field(default_factory=list)  # rates with the language's own calibration
     methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
 

@@ -18,7 +18,7 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; their vectors stand for all mails, which differ only by rounding
+MAILS = 32  # number of mails to embed; their vectors stand for those of all mails, which differ only by rounding
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 

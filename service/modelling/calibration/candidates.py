@@ -55,7 +55,7 @@ class HeldOutSplit:
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """Holds out a fifth of the sentences (at most 1,000) for evaluation, first of all those that have a noisy copy."""
+    """Holds out a fifth of the sentences (at most 1,000) for evaluation, starting with those that have a noisy copy."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)

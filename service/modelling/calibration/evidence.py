@@ -236,7 +236,7 @@ def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
 
 
 def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation between the cosines of the same pairs in two spaces; None if one space's are all equal."""
+    """Spearman correlation of the same pairs' cosines in two spaces; None if all cosines of one space are equal."""
     a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
     return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
 

@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # ties at this false-match rate or above get no level of their own: `Near` would need a gigabyte
+MOST_TIED = 0.1  # ties at this false-match rate or above get no level of their own: `Near` would then need a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once

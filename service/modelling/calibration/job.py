@@ -53,10 +53,10 @@ EMBED_SHARE = 0.7  # share of a job's progress bar that stands for the embedding
 HELD_OUT = 0.1  # share of the sentences that is held out from the final fit
 MOST_HELD_OUT = 2000
 COPIES = 100  # number of noisy copies, which can veto the gate's rule
-FOLDS = 10  # for the reference; 5 folds make thresholds 1.5 % too strict, 20 make the one for a rate of 0.1 % noisier
+FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 make them noisier for a rate of 0.1 %
 SURE = 0.01  # labels agree or disagree with the encoder's similarities if the one-sided p-value is below this
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
-FLOW_FOLDS = 4  # for flows; fewer than FOLDS, because fitting a flow takes a hundred times as long as a linear method
+FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
 MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines listed for each group
 
 
@@ -134,7 +134,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # never restored, because this process ends with its job
+        threadpool_limits(threads, "blas")  # a limit that is never lifted, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -242,7 +242,7 @@ def sample_texts(
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain, because this needs token counts and vectors of altered texts",
+    "out_of_domain": "whether a text belongs to the domain, as token counts and vectors of altered texts are missing",
     "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
     "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }

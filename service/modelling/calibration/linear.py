@@ -9,7 +9,7 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 makes about 1e-14.
+# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 causes distances of 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
 SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the identity has the remaining weight

@@ -81,7 +81,7 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
 def check_pairs(
     similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
 ) -> LabelledScores:
-    """Checks labelled pairs (M,). Labels are matches if every label is 0 or 1, otherwise grades.
+    """Checks labelled pairs (M,). If all labels are 0 or 1, they mean no match and match; otherwise they are grades.
 
     Raises:
         InvalidInput: there are fewer than 20 pairs, all labels are equal, a similarity is not a number, a label is not
@@ -460,7 +460,7 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
     z = float(norm.ppf(1 - TAIL))
     centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
     half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    # Without the limit at `share`, rounding errors could put it outside its own interval.
+    # Clipped at `share`, because rounding errors could put it outside its own interval.
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 

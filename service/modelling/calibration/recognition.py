@@ -81,8 +81,8 @@ def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator)
     """Share of sentences that are recognized, 0–1: the higher of the shares of SENTENCES and of the domain's sentences.
 
     The higher share counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some
-    encoders were not trained on English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of whole
-    news sentences.
+    encoders were not trained on English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of
+    whole news sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -104,8 +104,8 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 def recognition(vectors: Vectors) -> float:
     """How often (0–1) a version of a sentence is closer to another version of it than to any other sentence.
 
-    The other sentences are in the same version as the first one. vectors: (N, V, D) of N sentences in V versions (the
-    original and each of DISGUISES).
+    The other sentences are compared in the same version as the sentence itself. vectors: (N, V, D) of N sentences in V
+    versions (the original and each of DISGUISES).
     """
     count, looks = vectors.shape[:2]
     unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)

@@ -17,7 +17,7 @@ from service.core.scoring.similarity import normalized
 
 MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # make an error of at most 0.6 % of the rate, for rates of at least 0.002; 129 knots are no better
+KNOTS = 65  # with 65 the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
@@ -27,7 +27,7 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# Shares of the tail's pairs: if there are ties, the tail gets a knot above which each of these shares lies.
+# If there are ties, the tail gets one knot per value: the value is the share of the tail's pairs above the knot.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
 FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
 
@@ -103,7 +103,7 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 
 
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
-    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| where at least 30 pairs lie above.
+    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| at values with at least 30 pairs above.
 
     excess: (M,) distances of the pairs beyond the beginning of the tail, descending.
     """
@@ -133,7 +133,7 @@ class Tie:
 def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """Ties that are large enough to change rates noticeably, in ascending order.
 
-    These have at least 10 pairs, and at least 5 % of all pairs at or above their similarity.
+    Such a tie has at least 10 pairs, which are at least 5 % of all pairs at or above its similarity.
     """
     rising = np.sort(similarities)
     count = len(rising)

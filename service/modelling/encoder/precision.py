@@ -34,7 +34,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # precisions are compared on the first so many of these sentences
+TRIED = 256  # precisions are compared on this many of these sentences, the first ones
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
 FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
@@ -50,7 +50,7 @@ class Trial:
     """Comparison of a precision with fp32."""
 
     name: str
-    speed: float  # relative to fp32
+    speed: float  # speed relative to fp32
     shift: float  # largest change of a cosine when other texts share the batch
     moved: float  # mean change of a cosine against fp32
     lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 class Evidence:
     """Texts and labelled pairs on which a precision is compared with fp32."""
 
-    text: Path | None  # sentences, one per line; None: Python's own documentation
+    text: Path | None  # file with one sentence per line; None: Python's own documentation is used
     sts: Path | None  # folder with sets of labelled pairs; None: only the change of the cosines is checked
 
 

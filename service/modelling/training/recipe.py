@@ -34,7 +34,7 @@ class Recipe:
     epochs: float = 1.0
     steps: int | None = None  # number of optimizer steps; overrides epochs
     every: int = 125  # steps between evaluations; each evaluation writes a checkpoint (source: SimCSE's code)
-    patience: int | None = None  # evaluations without improvement until the training stops early; None: it never does
+    patience: int | None = None  # number of evaluations without improvement after which training stops; None: never
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
     seed: int = 0
