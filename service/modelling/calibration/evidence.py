@@ -286,7 +286,7 @@ class RankTest:
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Spearman correlation with grades, or AUROC for labels 0 and 1. (L,), (L,)
+    """Spearman correlation of similarities (L,) with grades (L,), or their AUROC for labels 0 and 1.
 
     NaN if all similarities or all labels are equal.
     """
@@ -297,7 +297,7 @@ def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[n
 def bootstrapped(
     similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating], weights: Doubles, score: Score
 ) -> Doubles:
-    """Score (B,) of each of B bootstrap samples; `weights` (B, L) tells how often each of L pairs is in each sample.
+    """Score (B,) of each of B bootstrap samples; `weights` (B, L) states how often each of L pairs is in each sample.
 
     Ranks are computed within each sample, and ties get their mean rank. So the score is the same as if each pair were
     repeated as often as it is in the sample. NaN for a sample whose similarities or values are all equal.
@@ -389,7 +389,7 @@ def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
     unit64 = unit.astype(np.float64)
-    # The square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
+    # Singular values are square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
     gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()

@@ -73,7 +73,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; moments of disjoint parts add up to the whole's."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; those of disjoint parts add up to the whole."""
 
     count: int
     total: Doubles

@@ -506,7 +506,7 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
 def calibration_report(
     probabilities: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Reliability curve and calibration error of held-out probabilities (N,), in units of 0–1.
+    """Reliability curve and calibration error of held-out probabilities (N,), on the scale 0–1.
 
     Both the error and the simulated error of a perfect map are corrected for offsets by chance; see `errors_like`.
     """

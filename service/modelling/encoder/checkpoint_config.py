@@ -97,7 +97,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
         name, place = str(entry.get("type", "")), folder / str(entry.get("path", ""))
         kind = name.rpartition(".")[2]
         if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dropout", *HEAD):
-            raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; those that can: "
+            raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; exportable are "
                                f"Transformer, Pooling, {', '.join(HEAD)}")  # fmt: skip
         if kind != "Dropout":  # dropout only acts in training
             modules.append(Module(kind, place, {} if kind == "Transformer" else read_json(place / "config.json")))

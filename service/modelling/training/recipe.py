@@ -58,7 +58,7 @@ class Recipe:
             if share is not None and not 0 <= share < 1:
                 raise InvalidInput(f"--{name} {share:g}: a share from 0 to below 1 is needed")
         if self.word_deletion and self.objective != "simcse":
-            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} does not use it")
+            raise InvalidInput(f"--word-deletion is an option for simcse; {self.objective} does not use it")
 
 
 @dataclass(frozen=True)

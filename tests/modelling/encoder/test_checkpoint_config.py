@@ -85,7 +85,7 @@ REFUSED = {
     ),
     "a module that cannot be in the graph": (
         lambda p: chain(p, *CHAIN, ("LSTM", "2_LSTM")),
-        "has a module 'sentence_transformers.models.LSTM', which cannot be exported; those that can: Transformer",
+        "has a module 'sentence_transformers.models.LSTM', which cannot be exported; exportable are Transformer",
     ),
     "a module of somebody's own": (
         lambda p: chain(p, *CHAIN, package="custom_st."),
