@@ -236,7 +236,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How many intervals of recall and precision, learnt from some Quora pairs, contain the values of all pairs."""
+    """Share of the intervals of recall and precision, from some Quora pairs, that contain the value over all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -261,7 +261,7 @@ def languages(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all languages on held-out sentences: raw, one calibration for all, one per language."""
+    """One threshold for all languages: false matches with raw cosines, one calibration for all, one per language."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 

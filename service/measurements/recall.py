@@ -39,7 +39,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Learns from labels of random pairs, and compares each interval with the value of all pairs at its threshold."""
+    """Learns from labels of random pairs, and compares each interval with the value over all pairs."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)

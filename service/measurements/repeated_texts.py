@@ -57,7 +57,7 @@ def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> li
 
 
 def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> list[Result]:
-    """Measures one share of mails. `plain` and `mails` (N, D): vectors of the sentences without and with the notice."""
+    """Measures one share of mails with the notice. `plain`, `mails` (N, D): vectors of texts without and with it."""
     results = [Result(share, nominal, 0, [], [], []) for nominal in RATES]
     for draw in range(draws):
         rng = np.random.default_rng(draw)

@@ -115,7 +115,7 @@ def participation_ratio(x: Doubles) -> float:
 
 
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
-    """Expected surface share and participation ratio of a mean of random word vectors of width `dim`.
+    """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
     No vectors are drawn: their expected Gram matrix is that of the texts' word frequencies. The finite width adds
     1 / dim to the inverse of the participation ratio.

@@ -243,7 +243,7 @@ def sample_texts(
 
 NOT_JUDGED = {
     "out_of_domain": "whether a text belongs to the domain, as token counts and vectors of altered texts are missing",
-    "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
+    "recognition": "whether sentences are recognized after a change of appearance, because this needs the encoder",
     "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }
 

@@ -248,7 +248,7 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
 
 
 def combine(standard: Doubles, probed: bool) -> Combination:
-    """Curves for the p-value of each statistic, from cross-fitted values (N, T).
+    """Curves that give the p-value of each statistic, fitted to cross-fitted values (N, T).
 
     The length shift and the final curve are placeholders, which `fit` replaces.
     """

@@ -18,7 +18,7 @@ from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
-HALVES = 40  # number of random halves from which the standard error is estimated
+HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
 LOST = {  # parts that a new version may lack -> name of the part in messages, and what a calibration needs for it

@@ -14,7 +14,7 @@ from service.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Family:
-    """Where a family keeps its layers, and how it treats positions and attention."""
+    """Where the models of a family store their layers, and how they treat positions and attention."""
 
     layers: str  # path of the ModuleList that contains the layers
     # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
@@ -111,7 +111,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except RuntimeError as error:  # a tensor has another size than config.json says
+    except RuntimeError as error:  # a tensor has another size than config.json states
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:

@@ -122,7 +122,7 @@ def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
     modes = stated.get("pooling_mode") or [mode for key, mode in SWITCHES.items() if stated.get(key)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
     if unknown := [mode for mode in modes if mode not in MODES]:
-        raise InvalidInput(f"{folder} pools by {unknown[0]!r}, which is unknown here; give --pooling")
+        raise InvalidInput(f"{folder} pools by {unknown[0]!r}, which isosim does not support; give --pooling")
     return "+".join(MODES[mode] for mode in modes)
 
 

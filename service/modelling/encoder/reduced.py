@@ -35,7 +35,7 @@ class Evidence:
 
 
 def texts_of(file: Path | None) -> list[str]:
-    """A sample of sentences from the file, or else from the language reference that is part of every Python.
+    """A sample of sentences from the file; without a file, from the language reference that ships with Python.
 
     Raises:
         InvalidInput: there are too few sentences.

@@ -199,7 +199,9 @@ def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[
                 continue
         if len(cells) != width:
             expected = ", ".join(columns) if width == len(columns) else f"{width} columns as in the first line"
-            raise InvalidInput(f"{path}, line {number}: expected {expected}, separated by {what}, found {len(cells)}")
+            raise InvalidInput(
+                f"{path}, line {number}: expected {expected}, separated by {what}; found {len(cells)} columns"
+            )
         yield number, pick(cells)
 
 

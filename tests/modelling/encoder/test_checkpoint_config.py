@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "a pooling nobody knows": (
         lambda p: write(p / "1_Pooling" / "config.json", {"pooling_mode": "attention"}),
-        "pools by 'attention', which is unknown here; give --pooling",
+        "pools by 'attention', which isosim does not support; give --pooling",
     ),
     "a pickled layer": (dense, "2_Dense has no model.safetensors; pickled weights are refused"),
     "a layer of another size": (
