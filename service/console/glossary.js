@@ -36,14 +36,14 @@ const DETAILS = {
   AUROC: "The chance that a labelled match scores higher than a labelled non-match: 0.5 is guessing, 1 is perfect.",
   Spearman: "How well the order of the scores agrees with the order of the grades: 0 is not at all, 1 is perfectly.",
   PSI: "The population stability index, which says how far today's scores are distributed differently from those of the calibration; below 0.1 is stable, above 0.25 has shifted.",
-  "noised copies": "Sentences that were altered slightly on purpose, to see whether they are still found beside the originals.",
+  "noisy copies": "Sentences that were altered slightly on purpose, to see whether they are still found beside the originals.",
   "paired z": "A difference counted in its own standard errors; beyond −2 and 2 it is hardly chance.",
   bootstrap: "A measurement repeated on random redraws of the same data, to see how far chance moves it.",
   "item normalization": "A correction that compares a score with the scores that its two sentences usually get.",
 };
 
 const ALL = { ...WORDS, ...DETAILS };
-const SPELLINGS = { "raw cosines": "raw cosine", thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair" };
+const SPELLINGS = { "raw cosines": "raw cosine", thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair", "noised copies": "noisy copies" };
 const HIDE_AFTER = 200; // ms, in which the pointer may move from the word to its sentence
 
 const slug = (word) => `term-${word.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;

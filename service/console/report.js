@@ -126,7 +126,7 @@ function details(version, signal) {
       spectrum(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
       candidates(report, signal)),
-    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noised copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), ". All of them stand in the ", h("a", { href: "#/glossary" }, "glossary"), "."));
+    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noisy copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), ". All of them stand in the ", h("a", { href: "#/glossary" }, "glossary"), "."));
 }
 
 function actions(version, role, champion, context) {

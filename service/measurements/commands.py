@@ -26,7 +26,7 @@ measure = typer.Typer(
     epilog=EPILOG,
 )
 
-Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
+Data = Annotated[Path, typer.Option(help="folder with subfolders text, pairs and sts", exists=True, file_okay=False)]
 Cache = Annotated[Path | None, typer.Option(help="folder to cache vectors in")]
 Figure = Annotated[Path | None, typer.Option(help="PNG file to write")]
 Sources = Annotated[str | None, typer.Option(help="comma-separated; default: all six")]
@@ -70,7 +70,7 @@ def thresholds(
     data: Data,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     rate: Annotated[float, typer.Option(help="nominal false-match rate: 0.01 or 0.001")] = 0.01,
-    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate each domain")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate with, per domain")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 20,
     figure: Figure = None,
     cache: Cache = None,
@@ -104,9 +104,9 @@ def thresholds(
 @measure.command()
 def moved_thresholds(
     data: Data,
-    to: Annotated[str, typer.Option(help="encoder for which thresholds are converted")],
+    to: Annotated[str, typer.Option(help="id of the encoder to which thresholds are converted")],
     sources: Sources = None,
-    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate each domain")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate with, per domain")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 5,
     cache: Cache = None,
     model_store: Store = None,
@@ -174,12 +174,12 @@ def searches(
 def ranking(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
     encoders: Annotated[str, typer.Option(help="comma-separated ids of encoders in the store")],
-    rivals: Annotated[str, typer.Option(help="methods to compare with, comma-separated")] = "tempered,flow",
+    rivals: Annotated[str, typer.Option(help="comma-separated methods to compare `auto` with")] = "tempered,flow",
     cache: Cache = None,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change of Spearman × 100 on each set by `auto` without labels against identity; a loss over 1 point fails."""
+    """How `auto` without labels changes Spearman × 100 on each set against identity; fails if a set loses over 1."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -236,7 +236,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How many intervals of recall and precision, learnt from some Quora pairs, contain the values of all pairs."""
+    """Share of the intervals of recall and precision, from some Quora pairs, that contain the value over all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -253,15 +253,15 @@ def recall(
 @measure.command()
 def languages(
     text: Annotated[Path, typer.Option(help="folder with a file NAME.txt per language", exists=True, file_okay=False)],
-    names: Annotated[str | None, typer.Option(help="comma-separated; the first one sets the raw threshold")] = None,
-    sentences: Annotated[int, typer.Option(min=800, help="sentences per language; half calibrate it")] = 4000,
+    names: Annotated[str | None, typer.Option(help="comma-separated NAMEs; the first sets the raw threshold")] = None,
+    sentences: Annotated[int, typer.Option(min=800, help="sentences per language; half for calibration")] = 4000,
     splits: Annotated[int, typer.Option(min=1)] = 10,
     cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all languages on held-out sentences: raw, one calibration for all, one per language."""
+    """One threshold for all languages: false matches with raw cosines, one calibration for all, one per language."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -381,7 +381,7 @@ def encoders(
     report: Annotated[Path | None, typer.Option(help="folder for encoders.md", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder with SimCSE and SBERT, and measure each with identity, whitening, a flow and `auto`."""
+    """Train encoders with SimCSE and SBERT, and measure each with identity, whitening, a flow and `auto`."""
     need_finetuning()
     from service.measurements import trained_encoders as quality  # noqa: PLC0415
 
@@ -406,19 +406,21 @@ KNOWN = (*METHODS, "sn-nulling")  # sn-nulling is needed only to reproduce the p
 def evaluate(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
     methods: Annotated[
-        str, typer.Option(help="comma-separated; with an optional parameter, as in nulling:10")
+        str, typer.Option(help="comma-separated methods; some take a parameter, as in nulling:10")
     ] = "identity,auto,flow",
     fit_on: Annotated[
         Path | None,
         typer.Option(
-            help="sentences, or score TAB text TAB text, to fit to; else each set's own", exists=True, dir_okay=False
+            help="file of sentences, or of score TAB text TAB text, to fit to; default: each set's own text",
+            exists=True,
+            dir_okay=False,
         ),
     ] = None,
     questions: Annotated[
         Path | None,
         typer.Option(help="file of labelled pairs (label TAB text TAB text) for the AUC", exists=True, dir_okay=False),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="comma-separated; only a flow depends on them")] = "0",
+    seeds: Annotated[str, typer.Option(help="comma-separated seeds; only flows depend on them")] = "0",
     report: Annotated[Path | None, typer.Option(help="folder for Markdown and figures", file_okay=False)] = None,
     cache: Cache = None,
     model_store: Store = None,

@@ -25,13 +25,13 @@ ALL = "all, mixed"
 
 @dataclass(frozen=True)
 class Result:
-    """False-match rates in each split, among held-out sentences of a language; `ALL` stands for all of them mixed."""
+    """False-match rates in each split, among held-out sentences of a language; `ALL` mixes the languages."""
 
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
-    raw: list[float] = field(default_factory=list)  # with one raw threshold for all, set by the first language
-    mixed: list[float] = field(default_factory=list)  # with one calibration, fitted to equal parts of all languages
-    own: list[float] = field(default_factory=list)  # with the language's own calibration
+    raw: list[float] = field(default_factory=list)  # rates with one raw threshold for all, set by the first language
+    mixed: list[float] = field(default_factory=list)  # rates with one calibration for equal parts of all languages
+    own: list[float] = field(default_factory=list)  # rates with the language's own calibration
     methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
 
     @property

@@ -27,7 +27,7 @@ class MovedThreshold:
 
     source: str
     nominal: float
-    methods: tuple[str, str]  # of the old and of the new version
+    methods: tuple[str, str]  # methods of the old and of the new version
     similarity: list[float]  # threshold of the old version
     equivalent: list[float]  # converted threshold for the new version
     before: list[float]  # rate of the old version at its threshold

@@ -23,7 +23,7 @@ COVERAGE_BARS = (0.90, 0.97)  # lower and upper limit of the promised share of i
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often an interval contains the true value, which is that of all pairs, and the interval's mean width."""
+    """How often an interval contains the true value (the value over all pairs), and the interval's mean width."""
 
     figure: str  # "recall" or "precision" at the advised threshold
     labels: int  # number of labelled pairs
@@ -39,7 +39,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Learns from labels of random pairs, and compares each interval with the value of all pairs at its threshold."""
+    """Learns from labels of random pairs, and compares each interval with the value over all pairs."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)

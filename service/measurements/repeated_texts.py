@@ -18,13 +18,13 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # only so many mails are embedded, and their vectors used again: they differ only by rounding
+MAILS = 32  # number of mails to embed; their vectors stand for those of all mails, which differ only by rounding
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
 @dataclass(frozen=True)
 class Result:
-    """Figures of several draws with the same share of repeated texts and nominal rate.
+    """Results of several draws with the same share of repeated texts and the same nominal rate.
 
     In draws for which the service refuses to give a threshold, no rates are counted.
     """
@@ -57,7 +57,7 @@ def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> li
 
 
 def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> list[Result]:
-    """Measures one share of mails. `plain` and `mails` (N, D): vectors of the sentences without and with the notice."""
+    """Measures one share of mails with the notice. `plain`, `mails` (N, D): vectors of texts without and with it."""
     results = [Result(share, nominal, 0, [], [], []) for nominal in RATES]
     for draw in range(draws):
         rng = np.random.default_rng(draw)
@@ -78,6 +78,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors (N, D) of texts, of which the first ones, up to this share, begin with the notice."""
+    """Vectors (N, D) of texts; the first `share` (0–1) of them begin with the notice."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

@@ -24,18 +24,18 @@ from service.modelling.calibration.methods import FittedMap
 
 @dataclass(frozen=True)
 class MethodDiagnostics:
-    """Figures of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
+    """Statistics of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
 
     method: str
     seed: int
     edit_distance: float  # Spearman correlation × 100 of the scores with the edit distance
     effective_rank: float
     spectrum: list[float]  # singular values of the unit vectors, relative to the largest
-    auc: float | None  # AUC × 100 on the question pairs; None if there are none
+    auc: float | None  # AUC × 100 on the question pairs; None if there are no such pairs
 
 
 class Reproduction:
-    """Computes the figures of methods for one encoder; texts are embedded once for all methods."""
+    """Computes the statistics of methods for one encoder; texts are embedded once for all methods."""
 
     def __init__(self, evaluation: Evaluation, sts: Path, questions: Path | None) -> None:
         self.evaluation = evaluation

@@ -16,7 +16,7 @@ from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import FittedMap, fit
 
-HELD_OUT = 0.1  # share of the sentences that a fit does not see; they decide when a flow's training stops
+HELD_OUT = 0.1  # share of the sentences held out from a fit; they decide when a flow's training stops
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class View:
     encoder: str
     identity: dict[str, float]  # set -> Spearman × 100 of identity
     chosen: dict[str, str]  # set -> method that `auto` chose
-    changes: dict[str, dict[str, float]]  # method, also `auto` -> set -> change
+    changes: dict[str, dict[str, float]]  # method (including `auto`) -> set -> change
 
     def mean(self, method: str) -> float:
         return float(np.mean(list(self.changes[method].values())))

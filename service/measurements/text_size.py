@@ -24,13 +24,13 @@ DRAWS = 10
 
 @dataclass(frozen=True)
 class Result:
-    """Figures of several draws of the same number of sentences."""
+    """Results of several draws of the same number of sentences."""
 
     sentences: int
     methods: list[str]  # methods that `auto` chose in any draw
     rates: list[float]  # measured false-match rate of each draw
     resolution: float  # resolution of the first draw's reference
-    # Each draw's gain of Spearman × 100 on STS-B, fitted to its training text; empty if that has too few sentences.
+    # Each draw's gain of Spearman × 100 on STS-B by a fit to STS-B's training text; empty if that text is too short.
     gains: list[float]
 
     @property
@@ -99,7 +99,7 @@ def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
     )
     above.axhline(1, color="#d1242f", linewidth=1, linestyle="--", label="asked for: 1 %")
     above.set_ylabel("false matches, %")
-    above.set_title(f"What a calibration from so much text is worth ({encoder})", fontsize=10, loc="left")
+    above.set_title(f"Quality of a calibration by number of sentences ({encoder})", fontsize=10, loc="left")
     above.legend(fontsize=8, frameon=False)
     gains = [(result.sentences, result.gains) for result in results if result.gains]
     below.errorbar(

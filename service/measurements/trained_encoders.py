@@ -31,7 +31,7 @@ FLOW_SEED = 0
 TEXT = "text/wikipedia-en.txt"
 GRADED, DEV = "sts/stsb/train.tsv", "sts/stsb/dev.tsv"
 
-LONGEST = 16  # SimCSE gets sentences of at most so many words, so that the training takes only minutes
+LONGEST = 16  # maximum number of words in SimCSE's sentences, so that the training takes only minutes
 # These settings were chosen on STS-B dev alone; docs/encoders.md lists all settings that were tried.
 SIMCSE = Recipe(
     "simcse",

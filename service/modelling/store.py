@@ -51,7 +51,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
                 say("tokenizer.json alone gives different tokens than the whole checkpoint; using the latter")
             (folder / TOKENIZER).write_bytes(tokenizer)
-            say("comparing with torch at other shapes")
+            say("comparing the exported graph with torch at other input shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
             licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
             say(f"licence of the weights: {licence}")

@@ -97,7 +97,7 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     assert done.stdout.startswith("d@1: identity\n")
     assert "not judged: how much the vectors depend on the surface" in done.stdout
     assert "  promoted: " in done.stdout
-    assert "no texts came" not in done.stdout.partition("  promoted: ")[2], done.stdout
+    assert "sent without texts" not in done.stdout.partition("  promoted: ")[2], done.stdout
 
     texts = pa.array(sentences(400))
     pq.write_table(pa.table({"e": pa.array(list(vectors)), "t": texts}), tmp_path / "v.parquet")

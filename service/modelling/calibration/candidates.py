@@ -14,7 +14,7 @@ from service.modelling.calibration.evidence import LabelTest
 from service.modelling.calibration.linear import Spectrum
 from service.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
 
-MEASURED_SHARE = 0.2  # share of the sentences on which candidates are evaluated, and which their fits do not see
+MEASURED_SHARE = 0.2  # share of the sentences held out from the candidates' fits, on which they are evaluated
 MOST_MEASURED = 1000
 MOST_FITTED = 10_000
 FLOW_SENTENCES = 500  # smallest number of sentences with which flows are tried
@@ -27,7 +27,7 @@ Evidence = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Labels:
-    """Labelled pairs: vectors (L, D) of both texts, labels 0/1 or grades (L,), and weights (L,); None: all equal."""
+    """Labelled pairs: vectors (L, D) of both texts, labels 0/1 or grades (L,), weights (L,) or None if all equal."""
 
     left: Vectors
     right: Vectors
@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, as named in `methods.fit`, and its figures; a figure is None if it could not be computed."""
+    """A method (a name that `methods.fit` accepts) and its statistics; None: the statistic could not be computed."""
 
     method: str
     evidence: Evidence
@@ -50,12 +50,12 @@ class HeldOutSplit:
     fit: Vectors
     stop: Vectors  # the first tenth of `fit`, which decides when a flow's training stops
     measured: Vectors
-    originals: Vectors  # (M, D), those of `measured` of which there is a copy with noise
-    copies: Vectors  # (M, D), the copies of `originals`
+    originals: Vectors  # (M, D), the vectors of `measured` whose texts have a noisy copy
+    copies: Vectors  # (M, D), the noisy copies, in the order of `originals`
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """Holds out a fifth of the sentences (at most 1,000) for evaluation; those with a copy with noise come first."""
+    """Holds out a fifth of the sentences (at most 1,000) for evaluation, starting with those that have a noisy copy."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)
@@ -75,7 +75,7 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
 
 
 def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
-    """Names of the methods to try, from simple to complex; `ruled` is the method that the rule chose."""
+    """Names of the methods to try, from simple to complex; `ruled` is the method that the gate's rule chose."""
     count, dim = shape
     methods = [
         "identity",
@@ -99,7 +99,7 @@ def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
 def measure_candidates(
     methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
-    """Fits each method without the sentences held out for evaluation, and evaluates it on these and on the labels."""
+    """Fits each method to `split.fit`, and evaluates it on the held-out sentences and on the labelled pairs."""
     spectrum = Spectrum.from_vectors(split.fit)
     pairs = random_pairs(len(split.measured), np.random.default_rng(seed))
     raw_loss = evidence.info_nce(split.copies, split.originals) if len(split.copies) else None
@@ -132,7 +132,7 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def look(
     fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
-    """Figures of a map on the held-out sentences, without labels; all are None if there is no map."""
+    """Statistics of a map on the held-out sentences that need no labels; all are None if there is no map."""
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
         "alignment", "info_nce", "copies_z",

@@ -22,11 +22,11 @@ Score = Literal["spearman", "auroc"]
 
 TEMPERATURE = 0.05  # temperature of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
 NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
-DROPPED = 0.2  # probability that a word is missing in a copy with noise
+DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
-SWAPPED = 0.3  # probability that two words are exchanged in a copy with noise
+SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # number of following vectors on a random line with which each vector is compared (`repeated`)
+WINDOW = 32  # in `repeated`, each vector is compared with this many of the next vectors along a random line
 BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
@@ -34,15 +34,15 @@ BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dim
 class Surface:
     """How much the vectors depend on surface features such as length, compared with a bag of words.
 
-    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1); its
-    values here are expected values over the random vectors.
+    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1);
+    `share_reference` and `directions_reference` are expected values over these random vectors.
     """
 
     crowding: float  # mean cosine of random pairs
     share: float  # share of the centred variance that surface features explain
-    share_reference: float  # `share` of the bag of words
+    share_reference: float  # the same as `share`, for the bag-of-words baseline
     directions: float  # participation ratio: effective number of directions
-    directions_reference: float  # `directions` of the bag of words
+    directions_reference: float  # the same as `directions`, for the bag-of-words baseline
 
     @property
     def share_ratio(self) -> float:
@@ -115,7 +115,7 @@ def participation_ratio(x: Doubles) -> float:
 
 
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
-    """Expected surface share and participation ratio of a mean of random word vectors of width `dim`.
+    """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
     No vectors are drawn: their expected Gram matrix is that of the texts' word frequencies. The finite width adds
     1 / dim to the inverse of the participation ratio.
@@ -139,7 +139,7 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
 
 
 def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
-    """Sorted rows (M,) of up to `count` random texts, and a copy of each with noise.
+    """Sorted rows (M,) of up to `count` random texts, and a noisy copy of each.
 
     Each word is dropped with probability 0.2, and in 3 of 10 copies two words are exchanged. In scripts without spaces
     and in texts of one word, characters are dropped and exchanged instead. Texts of one character are skipped.
@@ -150,7 +150,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 
 def noise(text: str, rng: np.random.Generator) -> str:
-    """Copy of a text with noise as described in `noised`, never empty."""
+    """A noisy copy of a text, as described in `noised`; never empty."""
     apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
@@ -163,7 +163,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE loss (M,) of each copy: how badly it identifies its original among all. (M, D), (M, D)
+    """InfoNCE loss of each copy: how badly it identifies its original among all originals. (M, D), (M, D) -> (M,)
 
     SimCSE (Gao et al., 2021), equation 1.
     """
@@ -189,7 +189,7 @@ def uniformity(x: Vectors) -> float:
 
 
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of k-occurrence: how often a vector is among the k nearest neighbours of the others.
+    """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
 
     Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all vectors occur equally often.
     """
@@ -236,7 +236,7 @@ def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
 
 
 def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation of two spaces' cosines over the same pairs; None if all cosines of one space are equal."""
+    """Spearman correlation of the same pairs' cosines in two spaces; None if all cosines of one space are equal."""
     a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
     return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
 
@@ -247,7 +247,7 @@ def paired_z(gain: Doubles) -> float:
 
 
 def score_of(values: npt.NDArray[np.floating]) -> Score:
-    """AUROC if all labels are 0 or 1, else Spearman correlation."""
+    """Which score suits the labels: AUROC if all of them are 0 or 1, else Spearman correlation."""
     return "auroc" if np.isin(values, (0, 1)).all() else "spearman"
 
 
@@ -261,8 +261,8 @@ class RankTest:
 
     kind: Score
     value: float
-    p_agree: float  # probability of a score at least this high by chance
-    p_disagree: float  # probability of a score at least this low by chance
+    p_agree: float  # probability that chance gives a score at least as high as `value`
+    p_disagree: float  # probability that chance gives a score at least as low as `value`
 
     @classmethod
     def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
@@ -286,7 +286,7 @@ class RankTest:
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Spearman correlation with grades, or AUROC for labels 0 and 1. (L,), (L,)
+    """Spearman correlation of similarities (L,) with grades (L,), or their AUROC for labels 0 and 1.
 
     NaN if all similarities or all labels are equal.
     """
@@ -297,7 +297,7 @@ def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[n
 def bootstrapped(
     similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating], weights: Doubles, score: Score
 ) -> Doubles:
-    """Score (B,) of each of B bootstrap samples; `weights` (B, L) tells how often each of L pairs is in each sample.
+    """Score (B,) of each of B bootstrap samples; `weights` (B, L) states how often each of L pairs is in each sample.
 
     Ranks are computed within each sample, and ties get their mean rank. So the score is the same as if each pair were
     repeated as often as it is in the sample. NaN for a sample whose similarities or values are all equal.
@@ -384,12 +384,12 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
 
-    The singular values are those of the unit vectors, not centred; the report divides them by the largest.
+    The singular values are those of the unit vectors, not centred, divided by the largest.
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
     unit64 = unit.astype(np.float64)
-    # The square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
+    # Singular values are square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
     gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()

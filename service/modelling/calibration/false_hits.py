@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # ties of higher rates get no level of their own, because `Near` would then need a gigabyte
+MOST_TIED = 0.1  # ties at this false-match rate or above get no level of their own: `Near` would then need a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once
@@ -23,7 +23,7 @@ BLOCK = 256  # queries compared at once
 
 @dataclass(frozen=True)
 class Near:
-    """Pairs (P,) of a query and a found entry: similarity at or above the lowest threshold.
+    """Pairs (P,) of a query and an entry whose similarity reaches the lowest threshold.
 
     `level` is the index of the highest threshold that the pair reaches.
     """
@@ -36,7 +36,7 @@ class Near:
     sentences: npt.NDArray[np.intp]  # (queries,) each query's own row among the entries
 
     def hits(self, levels: int, weights: Doubles | None = None) -> npt.NDArray[np.float64]:
-        """Number of entries, or sum of their `weights`, that reach each level, for each query. (queries, L)"""
+        """For each query and level, number of entries that reach the level, or sum of their `weights`. (queries, L)"""
         place = self.query * levels + self.level
         weight = None if weights is None else weights[self.entry]
         counts = np.bincount(place, weight, minlength=self.queries * levels).reshape(self.queries, levels)
@@ -78,7 +78,10 @@ def build(
 
 
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
-    """Finds the pairs of one group at or above the lowest threshold, among 1 / `groups` of all queries and entries."""
+    """Finds the pairs of one group that reach the lowest threshold.
+
+    Each of the `groups` uses an equal share of MOST_QUERIES and MOST_ENTRIES.
+    """
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
     unit = unit[entries]
@@ -114,7 +117,7 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """Yields the shares (G, L) of each bootstrap sample of sentences; a sentence is both a query and an entry."""
+    """Yields the shares (G, L) for each bootstrap sample of sentences; each sentence serves as query and as entry."""
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0
@@ -130,7 +133,7 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """How many times as likely a false hit is for a query that already has another one as for a random query. (L,)
+    """Probability of a further false hit for a query that has one, divided by that of a random query. (L,)
 
     Estimates E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of E[p²] and
     E[p] are unbiased. A value of 1 means that all queries have the same p.

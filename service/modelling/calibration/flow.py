@@ -23,24 +23,25 @@ class FlowSettings:
     """Training settings of a flow; `PAPER` and `ROBUST` are the two presets."""
 
     learning_rate: float = 1e-3
-    batch: int = 64  # sentences per batch; the official code has 32 pairs
+    batch: int = 64  # sentences per batch; the official code uses 32 pairs
     epochs: float = 1.0
     max_steps: int | None = None
     weight_decay: float = 0.01
-    clip: float = 1.0  # largest norm of the gradient
+    clip: float = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
     bias_correction: bool = False
     permutation: Literal["reverse", "random"] = "reverse"
-    start_deviation: float | None = None  # the flow starts by scaling vectors to this deviation; None: as the identity
-    check_every: int = 0  # steps between held-out checks; 0: no early stop
+    # Before its training the flow scales vectors to this standard deviation; None: it is the identity.
+    start_deviation: float | None = None
+    check_every: int = 0  # steps between evaluations on the held-out vectors; 0: no early stop
     patience: int = 3  # number of checks without improvement after which the training stops
 
 
 PAPER = FlowSettings()
-# The flow acts as a partial whitening, whose strength grows with the number of steps. Mean Spearman × 100 on the seven
-# STS sets (third layer): after 80, 120 and 160 steps 66.8, 66.7 and 67.0 if fitted to the sets' own text; if fitted to
-# other text, 160 was best. Normalizing every channel at the start (data-dependent actnorm, as in Glow) costs 1 to 2
-# points, because it equals standard normalization (SN); a single scale makes fits to different text comparable. Random
-# permutations instead of the reversal, and AdamW's bias correction, cost 1 point each.
+# The flow acts as a partial whitening, whose strength grows with the number of steps. With flows fitted to the text of
+# the seven STS sets (third layer), mean Spearman × 100 is 66.8, 66.7 and 67.0 after 80, 120 and 160 steps; with flows
+# fitted to other text, it is highest after 160 steps. Normalizing every channel at the start (data-dependent actnorm,
+# as in Glow) costs 1 to 2 points, because it equals standard normalization (SN); a single scale makes fits to different
+# text comparable. Random permutations instead of the reversal, and AdamW's bias correction, cost 1 point each.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 PRESETS = {"paper": PAPER, "robust": ROBUST}
 
@@ -105,7 +106,7 @@ class Flow(nn.Module):
                 self.steps[f"{level}_{depth}"] = Step(c, order, generator)
 
     def ordered(self) -> dict[str, Step]:
-        """The steps by the prefix of their names in the calibrator, in the order in which they are applied."""
+        """Maps the prefix of each step's tensor names in the calibrator to the step, in the order of application."""
         named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
         return {name: module for name, module in named.items() if isinstance(module, Step)}
 
@@ -140,7 +141,7 @@ class FlowFit:
     tensors: dict[str, Tensor]
     steps: int
     bits_per_dimension: float  # on the held-out vectors; if there are none, on the training vectors
-    start_bits_per_dimension: float  # before the first step
+    start_bits_per_dimension: float  # the same before the first training step
 
 
 def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:

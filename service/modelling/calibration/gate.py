@@ -26,18 +26,18 @@ from service.modelling.calibration.recognition import Embed, recognition_of
 
 # Strength of soft whitening: the vectors stay unchanged at the limits named OFF and are whitened with full strength at
 # those named FULL; in between, the strength rises smoothly.
-RAW_OFF = 0.17  # rawness; unchanged at or below this
-RAW_FULL = 0.29  # rawness; full strength at or above this
+RAW_OFF = 0.17  # vectors whose rawness is at most this stay unchanged
+RAW_FULL = 0.29  # vectors whose rawness is at least this are whitened with full strength
 STRONGEST = 0.9  # the full strength; a higher one makes Quora's questions worse and hardly improves other text
-RECOGNIZED_FULL = 0.70  # share of recognized sentences; full strength at or below this
-RECOGNIZED_OFF = 0.80  # share of recognized sentences; unchanged at or above this
+RECOGNIZED_FULL = 0.70  # full strength if at most this share of sentences is recognized
+RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share of sentences is recognized
 # Effective number of directions relative to a bag of words; a small ratio means that the space has collapsed.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
-FEWEST_SENTENCES = 600  # unchanged up to this number, because surface and covariance are then mostly noise
+FEWEST_SENTENCES = 600  # up to this number vectors stay unchanged: so few give noisy surface and covariance estimates
 SENTENCES_FULL = 1200  # full strength from this number of sentences
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
-VETO_Z = -2.0  # unchanged if `copies_z` is lower: the rule's map makes copies with noise harder to find
+VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
 
 FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
 FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
@@ -86,8 +86,7 @@ def choose(
 
     Args:
         embed: the encoder, which embeds changed sentences if the vectors seem raw; None: the surface alone decides.
-        copies: row numbers (M,) of some sentences, and vectors (M, D) of copies of them with noise; the copies can veto
-            whitening.
+        copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies, which can veto whitening.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
         seed: seed of all random samples; the same input and seed give the same choice.
 
@@ -134,14 +133,14 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """The method after the veto of the copies with noise, and the reason in a sentence."""
+    """Applies the veto of the noisy copies to the rule's method; returns the method, and the reason in a sentence."""
     if z is None:
         return ruled, []
     if z >= VETO_Z:
-        return ruled, [f"It does not make noised copies of the sentences harder to find (paired z {z:+.1f})."]
+        return ruled, [f"Whitening does not make noisy copies of the sentences harder to find (paired z {z:+.1f})."]
     return "identity", [
-        f"But it makes noised copies of the sentences harder to find than raw vectors do (paired z {z:.1f}, {count} "
-        "copies): scores keep their raw cosine."
+        f"But whitening makes noisy copies of the sentences harder to find (paired z {z:.1f}, {count} copies): scores "
+        "stay raw cosines."
     ]
 
 
@@ -149,9 +148,14 @@ def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] |
     if len(texts) != len(vectors):
         raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector per text is needed")
     if copies is not None and len(copies[0]) != len(copies[1]):
-        raise ValueError(f"{len(copies[0])} rows and {len(copies[1])} vectors of noised copies")
+        raise ValueError(
+            f"{len(copies[0])} rows and {len(copies[1])} vectors of noisy copies; one vector per row is needed"
+        )
     if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
-        raise ValueError(f"{len(labels.left)} and {len(labels.right)} vectors for {len(labels.values)} labels")
+        raise ValueError(
+            f"{len(labels.left)} left and {len(labels.right)} right vectors for {len(labels.values)} labels; one of "
+            "each per label is needed"
+        )
 
 
 def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
@@ -174,29 +178,34 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     if sentences <= FEWEST_SENTENCES:
         return (
             f"{sentences} distinct sentences are too few to judge the vectors: over {FEWEST_SENTENCES} are needed; "
-            "scores keep their raw cosine."
+            "scores stay raw cosines."
         )
     seen = (
-        f"Length, marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
-        f"{surface.share_ratio:.2f} times what they explain of a bag of words; {surface.directions:.0f} directions are "
-        f"in use, {surface.directions_ratio:.2f} times those of a bag of words. Together that is a rawness of "
+        f"Length, punctuation marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
+        f"{surface.share_ratio:.2f} times as much as for a bag of words; the vectors use {surface.directions:.0f} "
+        f"directions, {surface.directions_ratio:.2f} times as many as a bag of words. This gives a rawness of "
         f"{surface.rawness:.2f}; random pairs have a mean cosine of {surface.crowding:.3f}"
     )
-    above = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
+    above = (
+        f"The rawness is above {RAW_OFF:g}"
+        if surface.rawness > RAW_OFF
+        else "The space has collapsed onto few directions"
+    )
     if found_again is None and wanted >= STRENGTH_FLOOR:
         return (
-            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. The encoder is not "
+            f"{seen}. {above}: the space is raw, and is whitened softly with strength {wanted:.2f}. The encoder is not "
             "available to test whether it recognizes sentences after a change of appearance."
         )
     if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
         return (
-            f"{seen}. It is {compared} {RAW_OFF:g}: the encoder is fit for this text, and scores keep their raw cosine."
+            f"{seen}. The rawness is {compared} {RAW_OFF:g}: the encoder is fit for this text, and scores stay raw "
+            "cosines."
         )
-    again = f"sentences that look different are found again in {found_again:.0%} of the cases"
+    again = f"{found_again:.0%} of the sentences are recognized after a change of appearance"
     if wanted < STRENGTH_FLOOR:
-        return f"{seen}; but {again}: the encoder is fit for this text, and scores keep their raw cosine."
-    return f"{seen}. {above}, and {again}: the space is raw, and is whitened softly, strength {wanted:.2f}."
+        return f"{seen}; but {again}: the encoder is fit for this text, and scores stay raw cosines."
+    return f"{seen}. {above}, and only {again}: the space is raw, and is whitened softly with strength {wanted:.2f}."
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
@@ -218,7 +227,7 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
 
 
 def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
-    """The method after the test on labelled pairs, and the reason in a sentence."""
+    """Tests the rule's method on labelled pairs; returns the chosen method, and the reason in a sentence."""
     others = [m for m in test.scores if m not in {"identity", ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]

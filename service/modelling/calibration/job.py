@@ -50,13 +50,13 @@ from service.modelling.calibrator import group_sizes
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
 EMBED_SHARE = 0.7  # share of a job's progress bar that stands for the embedding
-HELD_OUT = 0.1  # share of the sentences that the final fit does not see
+HELD_OUT = 0.1  # share of the sentences that is held out from the final fit
 MOST_HELD_OUT = 2000
-COPIES = 100  # number of copies with noise, which can veto the gate's rule
-FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 make them noisier at a rate of 0.1 %
+COPIES = 100  # number of noisy copies, which can veto the gate's rule
+FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 make them noisier for a rate of 0.1 %
 SURE = 0.01  # labels agree or disagree with the encoder's similarities if the one-sided p-value is below this
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
-FLOW_FOLDS = 4  # fewer folds, because fitting a flow takes a hundred times as long as fitting a linear method
+FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
 MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines listed for each group
 
 
@@ -64,8 +64,8 @@ MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and 
 class CalibrationInput:
     """Sentences and labelled pairs of a job.
 
-    If there are `vectors`, `texts` are the texts of its rows or empty, and labelled pairs consist of base64 vectors or
-    row numbers instead of texts.
+    If `vectors` is given, `texts` holds the texts of its rows or is empty, and labelled pairs consist of base64 vectors
+    or row numbers instead of texts.
     """
 
     texts: Iterable[str]
@@ -88,7 +88,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of changed copies and labelled pairs.
+    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of their copies and of labelled pairs.
 
     If the job was given vectors instead of texts, there are no tokens and no copies, and there may be no texts.
     """
@@ -96,7 +96,7 @@ class TextVectors:
     texts: list[str] | None
     vectors: Vectors
     tokens: Rows | None
-    copies: tuple[Rows, Vectors] | None  # rows of some of `vectors`, and vectors of copies of their texts with noise
+    copies: tuple[Rows, Vectors] | None  # rows of some of `vectors`, and the vectors of noisy copies of their texts
     shuffled: Vectors | None  # vectors of copies with shuffled words
     labels: Labels | None
 
@@ -134,7 +134,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # stays in force, because this process ends with its job
+        threadpool_limits(threads, "blas")  # a limit that is never lifted, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -143,8 +143,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # A new generator, because only jobs with texts draw copies: with the old one, the same data as texts and as vectors
-    # would give different results.
+    # A new generator, because `sample_texts` also draws copies with its own: if that one were used again, the same data
+    # sent as texts and as vectors would give different results.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -159,7 +159,7 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fit without one fold might get only equal vectors
+    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # the vectors outside of a fold might all be identical
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
     clock.lap("choosing")
@@ -217,7 +217,7 @@ def sample_texts(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """Draws the distinct texts to fit to, and embeds them.
+    """Draws a sample of the distinct texts for the fit, and embeds it.
 
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
@@ -237,14 +237,14 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts left out, because no token of them is known
+        facts["unreadable"] = len(blind)  # number of distinct texts left out, because they have no known token
     return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain, because lengths and vectors of altered texts are not known",
-    "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
-    "rawness": "how much the vectors depend on the surface of sentences, because no texts came with them",
+    "out_of_domain": "whether a text belongs to the domain, as token counts and vectors of altered texts are missing",
+    "recognition": "whether sentences are recognized after a change of appearance, because this needs the encoder",
+    "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }
 
 
@@ -255,14 +255,14 @@ def sample_vectors(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """Draws the distinct vectors to fit to, with their texts if there are any.
+    """Draws a sample of the distinct vectors for the fit, with their texts if there are any.
 
     Raises:
         InvalidInput: the vectors do not fit the encoder or are too few, or the labels are not usable.
     """
     file = inputs.vectors
     if file is None:
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send them, as .npy or in a column of Parquet")
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in a column of Parquet")
     report("embedding", 0.0)
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
@@ -271,7 +271,7 @@ def sample_vectors(
     text_of = {row: text for row, text in enumerate(every) if row in wanted}
     if text_of and len(text_of) < len(wanted):
         raise InvalidInput(
-            f"{file.name}: {len(file):,} vectors and fewer texts; give one text for each vector, or no texts"
+            f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
         )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
     labels, _ = readable_labels(inputs.labels, encoder)
@@ -287,7 +287,7 @@ def sample_vectors(
     return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
 
 
-WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores keep their raw cosine."
+WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores stay raw cosines."
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
@@ -336,7 +336,7 @@ def embed(
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact
 ) -> tuple[list[LabelledPair], dict[str, int]]:
-    """Distinct labelled pairs whose texts the encoder can read, and the number of the others for the report.
+    """Distinct labelled pairs whose texts the encoder can read, and for the report the number of pairs left out.
 
     Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them.
 
@@ -491,7 +491,7 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities that many random pairs have, and the share of pairs with each of them."""
+    """Similarities that many random pairs share, and the share of the pairs that has each of them."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
@@ -517,7 +517,7 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 def cross_fitted(
     fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
-    """Latents of each fold, from a map that was fitted without it, and the indices of its sentences.
+    """For each fold, its latents from a map fitted to the other folds, and the indices of its sentences.
 
     Identity is not fitted, so all sentences form one fold. Flows are trained for as many steps as the final fit.
     """

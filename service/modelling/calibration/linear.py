@@ -9,10 +9,10 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 gives 1e-14.
+# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 causes distances of 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
-SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the rest is the identity
+SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the identity has the remaining weight
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
     """Share of the vectors that equal the median vector within rounding, from a sample of about 1,000.
 
-    If it is above 0.5, it is the share of the most frequent vector.
+    A share above 0.5 is that of the most frequent vector.
     """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
@@ -134,7 +134,7 @@ def nulling(s: Spectrum, k: int) -> Affine:
 
 
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
-    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, so that folds can use the same."""
+    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, which fits to folds reuse."""
     standard = standard_normalization(x)
     spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage

@@ -87,7 +87,7 @@ def fit(
 
     Args:
         held_out: (H, D) vectors, used only to decide when a flow's training stops.
-        like: settings of an earlier fit, whose strength a linear method uses again.
+        like: settings of an earlier fit; a linear method reuses its shrinkage, crowding and strength.
         spectrum: spectrum of `train`, if it is already known; computing it takes most of a linear method's time.
 
     Raises:
@@ -114,7 +114,7 @@ def fit(
 def _affine(
     method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map, and the settings that another fit needs for the same strength."""
+    """A method's affine map, and the settings to pass as `like` to another fit of the same strength."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
     if method == "sn":

@@ -89,7 +89,7 @@ def fit(
         ValueError: an unknown kind, or fewer than 20 sentences.
     """
     if kind not in KINDS:
-        raise ValueError(f"no item normalization {kind!r}; there are {', '.join(KINDS)}")
+        raise ValueError(f"unknown item normalization {kind!r}; choose from {', '.join(KINDS)}")
     unit = normalized(latents)
     clusters = Clusters.from_vectors(unit, max(1, min(centroids, len(unit) // SENTENCES_A_CENTROID)), rng)
     cohort = normalized(clusters.sums)
@@ -98,7 +98,7 @@ def fit(
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
     # Sentences with equal vectors get equal scores when served, but may get different ones here, as they may be in
-    # different folds. So their pairs are scored as when served.
+    # different folds. So a pair of two such sentences is scored as when served.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

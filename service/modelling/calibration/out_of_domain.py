@@ -21,7 +21,7 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-FEWEST = 1000  # smallest number of sentences: with fewer, fewer than ten of them determine the 1 % level
+FEWEST = 1000  # smallest number of sentences; with fewer, the 1 % level would rest on fewer than ten of them
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
 MOST_PROBED = 3000  # largest number of sentences for fitting the probe; more do not help, as there are 500 copies only
@@ -37,7 +37,8 @@ BEYOND = 5  # smallest number of sentences beyond a curve's last knot; its expon
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
-# Shares of the false alarms by statistic, without and with the probe: large distance, small distance, bands, probe.
+# Shares of the false alarms that each statistic may cause: large distance, small distance, bands, probe. The key says
+# whether there is a probe.
 SHARES = {False: (0.4, 0.3, 0.3, 0.0), True: (0.3, 0.1, 0.15, 0.45)}
 FEWEST_WORDS = 4
 
@@ -72,7 +73,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; moments of disjoint parts add up to the whole's."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; those of disjoint parts add up to the whole."""
 
     count: int
     total: Doubles
@@ -111,10 +112,10 @@ def probe_features(z: Vectors) -> Vectors:  # (N, D) -> (N, 2D)
 
 
 def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
-    """Weights (2D,) of the features [z, z²], chosen so that their sum is large for texts with shuffled words.
+    """Weights (2D,) of the features [z, z²], chosen so that the weighted sum is large for texts with shuffled words.
 
     The fit is a ridge regression with balanced classes, which equals Fisher's discriminant. own (N, D) and
-    shuffled (M, D) are whitened. The weights are scaled so that the sums of `own` have standard deviation 1.
+    shuffled (M, D) are whitened. The weights are scaled so that the weighted sums of `own` have standard deviation 1.
     """
     features = probe_features(np.concatenate([own, shuffled]))
     deviation = np.maximum(features.std(0), 1e-6)
@@ -190,7 +191,7 @@ def cross_fitted_statistics(
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
     Every fit uses the shrinkage of the whole text, because shrinkage estimated from fewer sentences is stronger and
-    makes distances smaller. The moments without a fold are those of the whole text minus those of the fold.
+    makes distances smaller. With one fold left out, the moments are those of the whole text minus those of the fold.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
@@ -247,7 +248,7 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
 
 
 def combine(standard: Doubles, probed: bool) -> Combination:
-    """Curves for the p-value of each statistic, from cross-fitted values (N, T).
+    """Curves that give the p-value of each statistic, fitted to cross-fitted values (N, T).
 
     The length shift and the final curve are placeholders, which `fit` replaces.
     """
@@ -277,9 +278,10 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
     """Points, and −ln(p / share) at each (2, K), where p is the probability of a value at least as large.
 
-    Fitted to a sample (N,), with an exponential tail. Quantiles use Weibull's plotting position r / (n + 1), for which
-    the expected share of new values beyond a point equals p. With NumPy's default (linear interpolation) and a sample
-    of 1,000 values, 1.1 % of new values instead of 1 % lie beyond the point for 1 %.
+    `share` is the statistic's share of the false alarms. The curve is fitted to a sample (N,), with an exponential
+    tail. Quantiles use Weibull's plotting position r / (n + 1), for which the expected share of new values beyond a
+    point equals p. With NumPy's default (linear interpolation) and a sample of 1,000 values, 1.1 % of new values
+    instead of 1 % lie beyond the point for 1 %.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

@@ -35,7 +35,7 @@ PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
 SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
 SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
-PSEUDO_PAIRS = 100.0  # weight of the bending line in the isotonic regression, in pairs
+PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regression, in pairs
 TEMPER = 0.5  # factor of the log-weights in `mix`
 GRID = 129  # number of knots that store a curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
@@ -81,7 +81,7 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
 def check_pairs(
     similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
 ) -> LabelledScores:
-    """Checks labelled pairs (M,). Labels are matches if every label is 0 or 1, otherwise grades.
+    """Checks labelled pairs (M,). If all labels are 0 or 1, they mean no match and match; otherwise they are grades.
 
     Raises:
         InvalidInput: there are fewer than 20 pairs, all labels are equal, a similarity is not a number, a label is not
@@ -160,7 +160,7 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
-    """Splits the way from the first knot to x into signed lengths, one per interval of knots. (N,), (K+1,) -> (N, K)
+    """Splits the distance from the first knot to x into signed parts, one per interval of knots. (N,), (K+1,) -> (N, K)
 
     The first and the last interval extend to infinity.
     """
@@ -172,9 +172,9 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    Each knot is the mean of two: one that makes intervals of equal width, and one that puts equal numbers of pairs into
-    each. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals. With
-    one interval this is Platt's line.
+    Each knot is the mean of two positions: one for intervals of equal width, one for intervals with equal numbers of
+    pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals.
+    With one interval this is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -303,7 +303,7 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """For each of LEVELS, the lowest similarity at or above which the mean probability reaches it; NaN if none. (L,)
+    """For each of LEVELS, the lowest similarity at or above which the mean probability is that high; NaN if none. (L,)
 
     Only similarities with at least 10 pairs at or above them are considered.
 
@@ -324,7 +324,7 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """Thresholds of the precisions that are reached, with their intervals from a bootstrap over pairs, and recall.
+    """Thresholds for the precisions that the pairs reach, their intervals from a bootstrap over pairs, and recalls.
 
     The curves are fitted again to every bootstrap sample, and their weights in the mixture are kept. If a sample does
     not reach a precision, the highest similarity counts as the threshold. x: (M,).
@@ -460,12 +460,15 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
     z = float(norm.ppf(1 - TAIL))
     centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
     half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    # Without the limit at `share`, rounding errors could put it outside its own interval.
+    # Clipped at `share`, because rounding errors could put it outside its own interval.
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
 def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Simulates targets (N,) for which the probabilities are right; for grades, it adds shuffled residuals to them."""
+    """Simulates targets (N,) for which the probabilities are right.
+
+    Simulated grades are the probabilities plus shuffled residuals.
+    """
     if not graded:
         return (rng.random(len(targets)) < probabilities).astype(np.float64)
     residuals = targets - probabilities
@@ -479,7 +482,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
     interval around it contained the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
     1997, section 5.4): if the true error were the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or
-    97.5 % of samples would show at least the observed error. The median estimate always lies inside the interval.
+    97.5 % of samples, respectively, would show at least the observed error. The median estimate always lies inside the
+    interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.
@@ -502,7 +506,7 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
 def calibration_report(
     probabilities: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Reliability curve and calibration error of held-out probabilities (N,), in units of 0–1.
+    """Reliability curve and calibration error of held-out probabilities (N,), on the scale 0–1.
 
     Both the error and the simulated error of a perfect map are corrected for offsets by chance; see `errors_like`.
     """

@@ -18,7 +18,7 @@ from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
-HALVES = 40  # number of random halves from which the standard error is estimated
+HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
 LOST = {  # parts that a new version may lack -> name of the part in messages, and what a calibration needs for it
@@ -88,16 +88,18 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                domains.check_generation(request.domain, request.generation)  # must come after reading the aliases
+                # This finds a deletion before the aliases were read; a later deletion makes the promotion fail.
+                domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
-                return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
+                why = f"it could not be promoted ({error})"
+                return version, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
             else:
                 return version, True, why
         return version, False, "other promotions kept winning"
 
     def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
-        """Whether to promote, and why; `again`: an earlier attempt of the same job was interrupted."""
+        """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted."""
         request = self.request
         if request.promote == "never":
             return False, "promote: never"
@@ -109,7 +111,7 @@ class Result:
         if notice is not None or champion is None:
             return notice is None, notice or "the domain had no champion"
         if champion == request.base:
-            return True, f"the champion, version {champion}, with probabilities learnt from labels"
+            return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
         return self._compare(domains, champion)
 
     def _newer(self, champion: int | None, *, again: bool) -> str | None:
@@ -120,7 +122,7 @@ class Result:
         if request.base is not None:
             return f"version {champion} became champion after the labels were posted; post them again for it"
         if request.promote == "always" and again and champion is not None:
-            why = f"version {champion} is champion, and was not when this job first began"
+            why = f"version {champion} has become champion since this job first began"
             return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
         return None
 
@@ -146,7 +148,7 @@ class Result:
         if scale is None:
             return True, f"version {champion} has no reference distribution to compare with"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
-            return False, f"there is no new text to compare with version {champion} on"
+            return False, f"there is no new text on which to compare it with version {champion}"
         theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
@@ -168,7 +170,7 @@ class Result:
         )
         if old - new > SURE * unsure:
             return True, what
-        return False, what + ("; the difference is within its error" if new < old else "")
+        return False, what + ("; the difference is not significant" if new < old else "")
 
 
 def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
@@ -176,6 +178,6 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
-    """Threshold error at the nominal rates; if ties make a rate unreachable, at the next larger rate that is not."""
+    """Threshold error at the nominal rates; a rate that ties make unreachable is replaced by the next reachable one."""
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -13,7 +13,7 @@ TAIL = 0.025  # probability on each side of a 95 % interval
 def recall_at(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Recall at each threshold (T,) and the limits of its 95 % interval. Recall is the share of matches at or above it.
+    """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
 
     The interval follows from those of the weighted numbers of found and missed matches (`weighted_count`) by the method
     MOVER (Donner & Zou, 2012). Pairs with large weights widen the interval even if none of them is a match, since they
@@ -36,8 +36,8 @@ def precision_interval(
     """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
     Uses only the labels at or above the threshold, counted as in `recall_at`. An interval from a bootstrap of the
-    smooth curves would be too narrow: with few pairs above, it contained the true precision in only 25 to 90 of 100
-    draws.
+    smooth curves would be too narrow: with few pairs above the threshold, it contained the true precision in only 25 to
+    90 of 100 draws.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))

@@ -1,8 +1,8 @@
 """Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
 
 For a changed sentence, a raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the
-original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of the
-sentences below, their middle layers 16 to 50 %.
+original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of
+SENTENCES, their middle layers 16 to 50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
-AMONG = 40  # number of sentences among which each is searched
+AMONG = 40  # number of sentences among which a changed sentence must find its original
 # Only the beginnings of a domain's sentences are used, because every encoder recognizes long sentences.
 WORDS, CHARACTERS = 8, 60
 
@@ -81,8 +81,8 @@ def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator)
     """Share of sentences that are recognized, 0–1: the higher of the shares of SENTENCES and of the domain's sentences.
 
     The higher share counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some
-    encoders do not know English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of whole news
-    sentences.
+    encoders were not trained on English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of
+    whole news sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -102,9 +102,9 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often a version of a sentence is closer to another version of it than to any other sentence's, 0–1.
+    """How often (0–1) a version of a sentence is closer to another version of it than to any other sentence.
 
-    The other sentences are compared in the same version as the sentence. vectors: (N, V, D) of N sentences in V
+    The other sentences are compared in the same version as the sentence itself. vectors: (N, V, D) of N sentences in V
     versions (the original and each of DISGUISES).
     """
     count, looks = vectors.shape[:2]

@@ -2,7 +2,7 @@
 
 A map makes the sentences that it was fitted to less similar to each other. Thresholds from their pairs would be too
 low: a nominal false-match rate of 1 % would in fact be 1.2 % (tempered) to 2 % (whitening; see docs/quality.md). So the
-sentences are divided into folds, and the pairs within each fold are scored by a map that was fitted without it.
+sentences are divided into folds, and the pairs within each fold are scored by a map fitted to the other folds.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,20 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # number of pairs of 2,000 sentences; 100,000 would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # with these the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 knots are no better
+KNOTS = 65  # with 65 the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
 CONFIDENCE = 0.95
 TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an exponential tail is tried
-# A tie must have this share of the pairs that score at least as high; smaller ties change rates by less than the error
-# of the knots.
+# Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher;
+# smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
-RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.6 % larger than the one before
-TAIL_KNOTS = np.logspace(0, -8, 33)[1:]  # if ties lie in the tail, it gets knots where it has these shares of its pairs
+RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
+# If there are ties, the tail gets one knot per value: the value is the share of the tail's pairs above the knot.
+TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
 FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
 
 
@@ -102,7 +103,7 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 
 
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
-    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| where at least 30 pairs lie above.
+    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| at values with at least 30 pairs above.
 
     excess: (M,) distances of the pairs beyond the beginning of the tail, descending.
     """
@@ -132,7 +133,7 @@ class Tie:
 def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """Ties that are large enough to change rates noticeably, in ascending order.
 
-    These have at least 10 pairs, and at least 5 % of all pairs at or above their similarity.
+    Such a tie has at least 10 pairs, which are at least 5 % of all pairs at or above its similarity.
     """
     rising = np.sort(similarities)
     count = len(rising)
@@ -185,7 +186,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 
 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
-    """Reference with knots and tail fitted to similarities (P,) without ties; it states the numbers of `pairs`."""
+    """Reference with knots and tail fitted to similarities (P,) without ties; its counts are those of all `pairs`."""
     none = np.empty(0)
     count = len(similarities)
     if not count:

@@ -14,7 +14,7 @@ from service.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Family:
-    """Where a family keeps its layers, and how it treats positions and attention."""
+    """Where the models of a family store their layers, and how they treat positions and attention."""
 
     layers: str  # path of the ModuleList that contains the layers
     # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # implements no other attention
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # has no other attention
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),
@@ -64,19 +64,23 @@ def configuration(folder: Path) -> Any:
     if "auto_map" in stated:
         raise InvalidInput(f"{path} requires the checkpoint's own code (auto_map), which isosim does not run")
     if "quantization_config" in stated:
-        raise InvalidInput(f"{folder} is quantized; give the original checkpoint, and --precision for a smaller one")
+        raise InvalidInput(
+            f"{folder} is quantized; give the original checkpoint, and --precision to make the encoder smaller"
+        )
     if stated.get("is_encoder_decoder"):
         raise InvalidInput(f"{folder} is a {kind}, an encoder with a decoder; only encoders and GPT-2 can be exported")
     if kind not in FAMILIES:
         what = "has no model_type in its config.json" if kind is None else f"is a {kind}"
         raise InvalidInput(f"{folder} {what}; these can be exported: {', '.join(sorted(FAMILIES))}")
     if stated.get("is_decoder"):
-        raise InvalidInput(f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 are exported")
+        raise InvalidInput(
+            f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 can be exported"
+        )
     return AutoConfig.from_pretrained(folder)
 
 
 def longest(config: Any) -> int:
-    """Largest number of tokens that the position embeddings allow."""
+    """Maximum number of tokens per text that the position embeddings allow."""
     offset = 0
     if FAMILIES[config.model_type].behind_padding:
         # MPNet always uses 1 as its padding id, regardless of the configuration.
@@ -107,7 +111,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except RuntimeError as error:  # a tensor has another size than config.json says
+    except RuntimeError as error:  # a tensor has another size than config.json states
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:

@@ -24,7 +24,7 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: all vectors have length 1, so that not only cosine distances but also other distances can be converted.
+        unit: whether all vectors have norm 1; only then can distances other than cosine distances be converted.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
@@ -61,12 +61,12 @@ def register(
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
     """Returns `known`. Raises InvalidInput if it is an encoder of another kind, or registered with other arguments."""
     if known.kind != "vectors":
-        what = f"{known.id} is an encoder already, of another kind"
+        what = f"encoder {known.id} exists already and is of another kind"
         raise InvalidInput(f"{what} (isosim encoder list); choose another name")
     if (known.spec.dim, known.unit_vectors) != (dim, unit):
-        lengths = "unit vectors" if known.unit_vectors else "vectors of any length"
+        lengths = "unit vectors" if known.unit_vectors else "vectors of any norm"
         raise InvalidInput(
-            f"{known.id} is an encoder already, of {known.spec.dim} dimensions and {lengths}; choose another name, or "
-            f"remove it first: isosim encoder remove {known.id}"
+            f"encoder {known.id} exists already, with {known.spec.dim} dimensions and {lengths}; choose another name, "
+            f"or remove it first: isosim encoder remove {known.id}"
         )
     return known

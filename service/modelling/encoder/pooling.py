@@ -158,7 +158,7 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
 def size(module: Module, key: str) -> int:
     width = module.stated.get(key)
     if not isinstance(width, int):
-        raise InvalidInput(f"{module.folder} does not say {key} in its config.json")
+        raise InvalidInput(f"{module.folder} has no {key} in its config.json")
     return width
 
 

@@ -34,12 +34,12 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # number of these sentences, from the first, on which precisions are compared
+TRIED = 256  # precisions are compared on this many of these sentences, the first ones
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
 FASTER = 1.1  # smallest accepted speed, relative to fp32
-MOST_SHIFT = 1e-3  # largest change of a cosine when other texts share the batch
-MOST_LOST = 0.3  # largest loss on labelled sets, in points of mean Spearman
-MOST_MOVED = 0.01  # largest mean change of a cosine against fp32; checked only if there are no labelled sets
+MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
+MOST_LOST = 0.3  # largest allowed loss on labelled sets, in points of mean Spearman
+MOST_MOVED = 0.01  # largest allowed mean change of a cosine against fp32; checked only without labelled sets
 LONGEST = 64  # texts are cut to this many tokens, because longer texts take more time and do not change the ranges
 
 Ids = list[list[int]]
@@ -50,7 +50,7 @@ class Trial:
     """Comparison of a precision with fp32."""
 
     name: str
-    speed: float  # relative to fp32
+    speed: float  # speed relative to fp32
     shift: float  # largest change of a cosine when other texts share the batch
     moved: float  # mean change of a cosine against fp32
     lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
@@ -59,7 +59,7 @@ class Trial:
     def refused(self) -> str:
         """Why the precision may not be chosen; empty if it may."""
         if self.shift > MOST_SHIFT:
-            return f"scores change by up to {self.shift:.1e} with the texts that share a batch (limit {MOST_SHIFT:.0e})"
+            return f"cosines change by up to {self.shift:.1e} if other texts share the batch (limit {MOST_SHIFT:.0e})"
         if self.lost is not None and self.lost > MOST_LOST:
             return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
         if self.lost is None and self.moved > MOST_MOVED:
@@ -205,7 +205,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
 
 
 def fingerprint(model: onnx.ModelProto) -> str:
-    """Hash (12 hex digits) of a graph's constants; it depends on the sentences, because the ranges are constants."""
+    """Hash (12 hex digits) of a graph's constants, among them the ranges determined from the sentences."""
     tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
     digest = hashlib.sha256()
     for name, content in tensors:
@@ -265,7 +265,7 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            return trial  # it is refused already, or there are no labelled sets; scoring them takes minutes
+            return trial  # without a score on labelled sets: it takes minutes, and a refused trial does not need it
         return replace(trial, lost=self.reference - self.score(encoder))
 
 

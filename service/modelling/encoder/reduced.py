@@ -30,12 +30,12 @@ Say = Callable[[str], None]
 class Evidence:
     """Texts and labelled pairs on which a precision is compared with fp32."""
 
-    text: Path | None  # sentences, one per line; None: Python's own documentation
+    text: Path | None  # file with one sentence per line; None: Python's own documentation is used
     sts: Path | None  # folder with sets of labelled pairs; None: only the change of the cosines is checked
 
 
 def texts_of(file: Path | None) -> list[str]:
-    """A sample of sentences from the file, or else from the language reference that is part of every Python.
+    """A sample of sentences from the file; without a file, from the language reference that ships with Python.
 
     Raises:
         InvalidInput: there are too few sentences.
@@ -122,8 +122,8 @@ def describe(trial: Trial) -> str:
     lost = "" if trial.lost is None else f", {trial.lost:+.2f} points of mean Spearman lost"
     verdict = f"refused: {trial.refused}" if trial.refused else "passes"
     return (
-        f"{trial.name}: {trial.speed:.2f} × fp32's speed, scores change by up to {trial.shift:.0e} with the batch and "
-        f"by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
+        f"{trial.name}: {trial.speed:.2f} × fp32's speed, cosines change by up to {trial.shift:.0e} if other texts "
+        f"share the batch and by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
     )
 
 

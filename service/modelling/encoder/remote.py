@@ -51,7 +51,7 @@ def register(
         InvalidInput: the address is not valid, or the name belongs to another encoder.
     """
     encoders = EncoderStore(store)
-    # The path is stored with its symbolic links, because Kubernetes replaces their target when the Secret changes.
+    # Symbolic links in the path are not resolved, because Kubernetes replaces their target when the Secret changes.
     key = None if key_file is None else str(key_file.absolute())
     endpoint = Endpoint(checked_url(url), model, key)
     encoders.root.mkdir(parents=True, exist_ok=True)
@@ -98,15 +98,15 @@ def registered(
 
 def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
     """Raises InvalidInput if the name belongs to a different encoder: replacing it would void its calibrations."""
-    what = f"{known.id} is an encoder already"
+    what = f"encoder {known.id} exists already"
     if known.remote is None:
-        raise InvalidInput(f"{what}, of another kind (isosim encoder list); choose another name")
+        raise InvalidInput(f"{what} and is of another kind (isosim encoder list); choose another name")
     given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
     given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
     for option, (before, now) in given.items():
         if before != now:
             raise InvalidInput(
-                f"{what}, with --{option} {before!r}, not {now!r}; choose another name, or remove it first: "
+                f"{what}, with --{option} {before!r} instead of {now!r}; choose another name, or remove it first: "
                 f"isosim encoder remove {known.id}"
             )
 
@@ -134,8 +134,8 @@ def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
     off = np.linalg.norm(again - vectors, axis=1) / np.linalg.norm(vectors, axis=1)
     if not off.max() <= TOLERANCE / 2:
         raise BackendFailure(
-            "the server gives the same text different vectors, alone and in a batch (they differ by "
-            f"{off.max():.3f} of their length; at most {TOLERANCE / 2:g} is allowed), so scores would not be "
+            "the server gives the same text different vectors alone and in a batch (their distance is "
+            f"{off.max():.3f} times their norm; at most {TOLERANCE / 2:g} is allowed), so scores would not be "
             "reproducible. Check whether the name stands for several models, or whether the server quantizes per batch"
         )
     cosines = (normalized(vectors) @ normalized(vectors).T)[np.triu_indices(len(vectors), 1)]
@@ -163,5 +163,5 @@ def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoi
     """Stores the encoder's new address after checking that the server there returns the probes' stored vectors."""
     moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
     off = check(moved, SECONDS)
-    say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (difference {off:.0e})")
+    say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (relative difference {off:.0e})")
     return encoders.readdress(known, endpoint)

@@ -13,7 +13,7 @@ import numpy as np
 from service.adapters.text_lines import numbered_lines, read_lines, table_lines
 from service.core.errors import EmptyInput, InvalidInput
 
-CLASSES = ("entailment", "neutral", "contradiction")  # of natural language inference; numbered in this order
+CLASSES = ("entailment", "neutral", "contradiction")  # labels of natural language inference; numbered in this order
 OTHER_NAMES = {  # names that a file may use for a column instead of ours
     "score": ("grade", "similarity"),
     "sentence1": ("s1", "sentence_1", "text1"),
@@ -30,7 +30,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class Examples:
-    """Columns of equal length: sentences in the order that the loss expects, and labels if it needs any."""
+    """Columns of equal length: sentences in the order that the loss expects, and labels if the loss needs them."""
 
     sentences: dict[str, list[str]]
     labels: list[float] | list[int] | None = None
@@ -117,7 +117,7 @@ def read_classes(path: Path) -> Examples:
         if words is None:
             words = label in CLASSES
         if words is not (label in CLASSES):
-            raise InvalidInput(f"{path}, line {number}: the label {label!r}: words and numbers are mixed")
+            raise InvalidInput(f"{path}, line {number}: the label {label!r}: all labels must be words, or all numbers")
         rows.append(row)
         labels.append(CLASSES.index(label) if words else int(label))
     seen = set(labels)
@@ -199,7 +199,9 @@ def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[
                 continue
         if len(cells) != width:
             expected = ", ".join(columns) if width == len(columns) else f"{width} columns as in the first line"
-            raise InvalidInput(f"{path}, line {number}: expected {expected}, separated by {what}, found {len(cells)}")
+            raise InvalidInput(
+                f"{path}, line {number}: expected {expected}, separated by {what}; found {len(cells)} columns"
+            )
         yield number, pick(cells)
 
 

@@ -44,14 +44,14 @@ class WorkingFolder:
         """Locks the folder for one process and one training.
 
         Raises:
-            Conflict: another process is training in the folder, or it belongs to a different training.
+            Conflict: another process is training in the folder, or the folder belongs to a different training.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Conflict(f"another process trains in {self.folder}") from None
+                raise Conflict(f"another process is training in {self.folder}") from None
             place = self.folder / "identity.json"
             if not place.is_file():
                 write_json(place, identity)
@@ -241,7 +241,7 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
     )
 
 
-WHOLE = "whole.json"  # lists the sizes of a checkpoint's files; it is written last and so marks it as complete
+WHOLE = "whole.json"  # lists the sizes of a checkpoint's files; written last, it marks the checkpoint as complete
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 

@@ -1,4 +1,4 @@
-"""Training objectives of an encoder: how each reads its examples, its loss, and the paper it comes from."""
+"""Training objectives of an encoder: how each reads its examples, which loss it uses, and which paper it comes from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from service.modelling.training.data import Examples, read_classes, read_graded, read_sentences, read_triplets
 
 TEMPERATURE = 0.05  # Gao et al., 2021, section 3 and appendix D
-MARGIN = 1.0  # Euclidean distance; Reimers & Gurevych, 2019, section 3
+MARGIN = 1.0  # a Euclidean distance; Reimers & Gurevych, 2019, section 3
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ class Recipe:
     """Settings of a training."""
 
     objective: str
-    # The start encoder is the one from which the training begins.
+    # The training begins with the weights of the start encoder.
     pooling: str | None = None  # None: the start encoder's pooling
     layers: int | None = None  # number of layers to keep; None: all of the start encoder
     dropout: float | None = None  # dropout probability; None: the start encoder's
-    # Each sentence is used as two copies (views); the share of words deleted from each copy. For simcse only.
+    # Share of the words to delete from each of a sentence's two copies (views); for simcse only.
     word_deletion: float = 0.0
     # Training sentences are cut to this many tokens (source: SimCSE's code); the served encoder keeps its own limit.
     max_length: int = 32
@@ -34,7 +34,7 @@ class Recipe:
     epochs: float = 1.0
     steps: int | None = None  # number of optimizer steps; overrides epochs
     every: int = 125  # steps between evaluations; each evaluation writes a checkpoint (source: SimCSE's code)
-    patience: int | None = None  # stop after so many evaluations without improvement; None: never stop early
+    patience: int | None = None  # number of evaluations without improvement after which training stops; None: never
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
     seed: int = 0
@@ -49,7 +49,7 @@ class Recipe:
             if not value > 0:
                 raise InvalidInput(f"--{name.replace('_', '-')} {value:g}: a number above 0 is needed")
         if self.pooling is not None and self.pooling not in POOLINGS:
-            raise InvalidInput(f"--pooling {self.pooling!r}: one of {', '.join(POOLINGS)} can be trained")
+            raise InvalidInput(f"--pooling {self.pooling!r} cannot be trained; give one of {', '.join(POOLINGS)}")
         for name, share in (
             ("dropout", self.dropout),
             ("warmup", self.warmup),
@@ -58,7 +58,7 @@ class Recipe:
             if share is not None and not 0 <= share < 1:
                 raise InvalidInput(f"--{name} {share:g}: a share from 0 to below 1 is needed")
         if self.word_deletion and self.objective != "simcse":
-            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} does not use it")
+            raise InvalidInput(f"--word-deletion is an option for simcse; {self.objective} does not use it")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Also writes pooling and length under the names that other readers and sentence-transformers before 6 expect."""
+    """Adds pooling and maximum length under the names that sentence-transformers before 6 and other libraries read."""
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}
@@ -107,7 +107,7 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         ("start", f"{spec.source}, weights SHA-256 {spec.weights}"),
         ("layers, pooling", f"{spec.layers}, {spec.pooling}"),
         ("trained on", f"{identity.data.name}, {identity.data.examples:,} examples, SHA-256 {identity.data.sha256}"),
-        ("steps × batch", f"{scores.kept:,} kept of {outcome.steps:,} planned × {recipe.batch_size}"),
+        ("steps × batch", f"{outcome.steps:,} planned × {recipe.batch_size}; weights of step {scores.kept:,} kept"),
         ("learning rate, warm-up", f"{recipe.learning_rate:g}, {recipe.warmup:g} of the steps, then linear to 0"),
         ("weight decay", f"{recipe.weight_decay:g}"),
         ("dropout", "that of the start encoder" if recipe.dropout is None else f"{recipe.dropout:g}"),

@@ -52,20 +52,20 @@ def train(
     """Trains the encoder that these arguments describe, or resumes its training.
 
     Args:
-        dev: lines of score-TAB-sentence-TAB-sentence; their Spearman correlation chooses the weights and may stop the
-            training early.
+        dev: file with lines of score-TAB-sentence-TAB-sentence; the Spearman correlation on these pairs decides which
+            weights are kept, and may stop the training early.
         licence: licence to state in the result's README; None: the start encoder's, if it states one.
 
     Raises:
         InvalidInput: an option or a file is not valid.
-        Conflict: the output folder holds something else, or another process is training there.
+        Conflict: the output folder contains something else, or another process is training there.
     """
     recipe.check()
     quiet()
     objective = OBJECTIVES[recipe.objective]
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
-        raise InvalidInput(f"{data} has one example; {recipe.objective} needs at least 2")
+        raise InvalidInput(f"{data} has only one example; {recipe.objective} needs at least two")
     spec = describe_start(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)
@@ -88,7 +88,7 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # Only simcse needs dropout, and `read_sentences` has removed duplicates from its sentences.
+        # The data of simcse, the only objective that needs dropout, has no duplicates: `read_sentences` removed them.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -140,7 +140,7 @@ def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransf
     return float(evaluator(model)[SCORE])
 
 
-DROPOUTS = (  # names in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
+DROPOUTS = (  # dropout settings in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop",
 )  # fmt: skip

@@ -71,7 +71,7 @@ def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
 
 
 def test_fewer_texts_than_vectors_are_refused(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="1,500 vectors and fewer texts"):
+    with pytest.raises(InvalidInput, match="1,500 vectors but fewer texts"):
         calibrated(ours, CalibrationInput(TEXTS[:-1], (), vectors), tmp_path)
 
 

@@ -238,7 +238,7 @@ def test_noised_copies_that_the_map_loses_veto_it() -> None:
     assert (kept.evidence["copies_z"] or 0) > gate.VETO_Z
     assert vetoed.method == "identity"
     assert (vetoed.evidence["copies_z"] or 0) < gate.VETO_Z
-    assert "noised copies" in vetoed.reason
+    assert "noisy copies" in vetoed.reason
 
 
 @pytest.mark.parametrize("kind", ["grades", "zeros and ones"])
@@ -284,7 +284,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
     texts, x = sentences(60), embedded(60, 0.0)
     with pytest.raises(ValueError, match="60 texts and 59 vectors"):
         choose(texts, x[:59], by_looks)
-    with pytest.raises(ValueError, match="2 rows and 3 vectors"):
+    with pytest.raises(ValueError, match="2 rows and 3 vectors of noisy copies"):
         choose(texts, x, by_looks, copies=(np.arange(2), x[:3]))
     with pytest.raises(ValueError, match="5 labels"):
         choose(texts, x, by_looks, labels=Labels(x[:5], x[:4], np.ones(5)))

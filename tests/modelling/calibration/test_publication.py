@@ -141,7 +141,7 @@ def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champio
     done = worker.publish_result(jobs, domains, again, replace(old, request=again.request))
     assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
     assert done.report is not None
-    assert "version 2 is champion, and was not when this job first began" in done.report["promotion"]
+    assert "version 2 has become champion since this job first began" in done.report["promotion"]
     assert domains.report("news", 3)["promotion"] == done.report["promotion"]
 
 

@@ -30,7 +30,7 @@ def test_the_same_again_is_the_same_and_another_is_refused(tmp_path: Path) -> No
     made = register(tmp_path, "ours", 24, unit=True)
     assert register(tmp_path, "ours", 24, unit=True).digest == made.digest
     for dim, unit in ((25, True), (24, False)):
-        with pytest.raises(InvalidInput, match="of 24 dimensions and unit vectors; choose another name"):
+        with pytest.raises(InvalidInput, match="with 24 dimensions and unit vectors; choose another name"):
             register(tmp_path, "ours", dim, unit=unit)
     assert register(tmp_path, "theirs", 24, unit=True).digest != made.digest  # their vectors are others
 
@@ -42,7 +42,7 @@ def test_a_dimension_that_cannot_be_calibrated_is_refused(tmp_path: Path, dim: i
 
 
 def test_an_exported_encoder_keeps_its_name(store: Path) -> None:
-    with pytest.raises(InvalidInput, match="tiny is an encoder already, of another kind"):
+    with pytest.raises(InvalidInput, match="encoder tiny exists already and is of another kind"):
         register(store, "tiny", 24, unit=False)
 
 

@@ -61,7 +61,7 @@ REFUSED = {
     "no kind": (lambda p: write(p / "config.json", {}), "has no model_type in its config.json; these can be exported"),
     "quantized": (
         lambda p: config(p, quantization_config={"quant_method": "gptq"}),
-        "is quantized; give the original checkpoint, and --precision for a smaller one",
+        "is quantized; give the original checkpoint, and --precision to make the encoder smaller",
     ),
     "a decoder": (lambda p: config(p, is_decoder=True), "is a bert used as a decoder (is_decoder)"),
     "no configuration": (lambda p: (p / "config.json").unlink(), "has no config.json; give the folder of"),
@@ -72,7 +72,7 @@ REFUSED = {
     ),
     "no fast tokenizer": (
         lambda p: (p / "tokenizer.json").unlink(),
-        "has no tokenizer.json (a fast tokenizer is needed); where transformers can make one: AutoTokenizer",
+        "has no tokenizer.json (a fast tokenizer is needed); transformers may be able to make one: AutoTokenizer",
     ),
     "a tokenizer that is none": (lambda p: write(p / "tokenizer.json", "{}"), "tokenizer.json cannot be read"),
     "pickled weights": (
@@ -85,7 +85,7 @@ REFUSED = {
     ),
     "a module that cannot be in the graph": (
         lambda p: chain(p, *CHAIN, ("LSTM", "2_LSTM")),
-        "has a module 'sentence_transformers.models.LSTM', which cannot be exported; those that can: Transformer",
+        "has a module 'sentence_transformers.models.LSTM', which cannot be exported; exportable are Transformer",
     ),
     "a module of somebody's own": (
         lambda p: chain(p, *CHAIN, package="custom_st."),
@@ -98,14 +98,14 @@ REFUSED = {
     ),
     "a pooling nobody knows": (
         lambda p: write(p / "1_Pooling" / "config.json", {"pooling_mode": "attention"}),
-        "pools by 'attention', which is unknown here; give --pooling",
+        "pools by 'attention', which isosim does not support; give --pooling",
     ),
     "a pickled layer": (dense, "2_Dense has no model.safetensors; pickled weights are refused"),
     "a layer of another size": (
         lambda p: dense(p, in_features=16),
         "2_Dense takes 16 dimensions, but the pooling gives 32; give another --pooling",
     ),
-    "a layer without sizes": (lambda p: dense(p, in_features=None), "2_Dense does not say in_features"),
+    "a layer without sizes": (lambda p: dense(p, in_features=None), "2_Dense has no in_features"),
     "a layer on other vectors": (
         lambda p: dense(p, module_input_name="token_embeddings"),
         "works on {'token_embeddings'} instead of the sentence's vector",

@@ -249,7 +249,7 @@ def test_dropout_is_on_in_every_layer_that_is_asked_for_it(tiny_checkpoint: Path
         ({"max_length": 65}, "64 tokens at most"),
         ({"batch_size": 0}, "--batch-size 0: a number above 0"),
         ({"dropout": 1.0}, "--dropout 1"),
-        ({"word_deletion": 0.3}, "--word-deletion makes the two views of simcse"),
+        ({"word_deletion": 0.3}, "--word-deletion is an option for simcse"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
