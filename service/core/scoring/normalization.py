@@ -73,7 +73,7 @@ class ItemNormalization:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"no item normalization {self.kind!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown item normalization {self.kind!r}; choose from {', '.join(KINDS)}")
         if self.cohort.ndim != 2 or not self.cohort.size:
             raise ValueError(f"a cohort must be an array (C, D); its shape is {self.cohort.shape}")
         lengths = np.linalg.norm(self.cohort.astype(np.float64), axis=1)
