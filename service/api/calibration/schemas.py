@@ -26,8 +26,9 @@ class CalibrateOptions(Own):
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: the new version is promoted if its scale fits the new text better than the champion's, "
-        "by more than the error of the difference, and responses keep all their fields; or if it is the domain's first",
+        description="if_better: the new version is promoted if it is the domain's first, or if its scale fits the new "
+        "text better than the champion's scale, by more than the error of this difference, and responses keep all "
+        "their fields",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
@@ -37,9 +38,9 @@ class CalibrateOptions(Own):
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
-        description="answering: the encoder that answers for the domain; next: the encoder to which the domain moves "
-        "(ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this server does not "
-        "run it)",
+        description="encoder to calibrate for: `answering`, which the domain's requests use now; `next`, to which the "
+        "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
+        "server does not run it)",
     )
     force: bool = Field(
         default=False, description="take each line as a sentence even if lines look like rows of a table"
@@ -51,13 +52,13 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-NO_VECTORS = "a text is wanted; vectors are taken for encoders whose users bring them (isosim encoder add --dimensions)"
+NO_VECTORS = "a text is wanted; vectors are only for encoders whose users bring them (isosim encoder add --dimensions)"
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
     """Validator of a side of a labelled pair: a text, or a vector."""
     if not isinstance(value, str | list):
-        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector where vectors are brought"})
+        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector for encoders of vectors"})
     return value
 
 
@@ -85,7 +86,7 @@ def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -
     """Labelled pairs of texts, or of vectors as base64 if the encoder's users bring vectors.
 
     Raises:
-        InvalidInput: a side is a vector although texts are needed, or not a valid vector of the encoder.
+        InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
     """
     brought = artifact if artifact is not None and artifact.kind == "vectors" else None
     return [
@@ -219,5 +220,5 @@ class Inspection(BaseModel):
     distinct: int
     empty: int = Field(description="rows without a sentence")
     too_long: int = Field(description="sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
-    too_long_rows: list[int] = Field(description="first rows with such a sentence, counted from 1 as in the file")
+    too_long_rows: list[int] = Field(description="first rows whose sentence is too long, counted from 1 as in the file")
     longest: int = Field(description="characters of the longest sentence")
