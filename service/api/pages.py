@@ -70,12 +70,12 @@ class ConsoleEncoder(BaseModel):
 class ConsoleLimits(BaseModel):
     """Limits of requests."""
 
-    characters: int = Field(description="most characters in one text")
-    sentences: int = Field(description="most sentences in one calibration")
-    bytes: int = Field(description="most bytes in the body of a calibration")
-    pairs: int = Field(description="most pairs in one scoring request")
-    texts: int = Field(description="most texts in one request for vectors")
-    scoring_bytes: int = Field(description="most bytes in the body of a request for scores or vectors")
+    characters: int = Field(description="maximum number of characters in one text")
+    sentences: int = Field(description="maximum number of sentences in one calibration")
+    bytes: int = Field(description="maximum number of bytes in the body of a calibration")
+    pairs: int = Field(description="maximum number of pairs in one scoring request")
+    texts: int = Field(description="maximum number of texts in one request for vectors")
+    scoring_bytes: int = Field(description="maximum number of bytes in the body of a request for scores or vectors")
 
 
 class ConsoleFacts(BaseModel):

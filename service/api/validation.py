@@ -17,7 +17,7 @@ from service.core.wording import SHOWN, nearest, place
 
 BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alternative bodies; not field names
 FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field
-NAMED = 3  # most further wrong fields that a message names
+NAMED = 3  # maximum number of further wrong fields that a message names
 
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 

@@ -135,15 +135,17 @@ class LabelsRequest(Own):
     labels: LabelledPairs
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
-        default="always", description="the new version is promoted only if the champion has not changed since the post"
+        default="always",
+        description="when the new version becomes champion, as in POST /calibrate; it never does if the champion has "
+        "changed since this request",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(
         default=None,
         alias="from",
         ge=0,
-        description="the version that you saw answering; if another version answers now, the answer is 409, unless a "
-        "request with the same Idempotency-Key was accepted before",
+        description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
+        "answer is 409, unless a request with the same Idempotency-Key was accepted before",
     )
 
 

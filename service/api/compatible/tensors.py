@@ -24,7 +24,7 @@ from service.core.errors import InvalidInput
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]
 BYTE_COUNT = re.compile("[0-9]{1,9}")
-SHOWN = 80  # most characters of a caller's value in a message
+SHOWN = 80  # maximum number of characters that a message quotes of a caller's value
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -93,16 +93,16 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             texts[tensor.name] = list(islice(elements(rest[:size], name), most + 1))
             rest = rest[size:]
         else:
-            raise InvalidInput(f"input {name!r} announces {size} bytes, {len(rest)} are left in the body")
+            raise InvalidInput(f"input {name!r} announces {size} bytes, but only {len(rest)} are left in the body")
         if count != len(texts[tensor.name]):
-            raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, its shape {count}")
+            raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, but its shape says {count}")
     if rest:
         raise InvalidInput(f"{len(rest)} bytes of the body belong to no input")
     return request, texts
 
 
 def extent(tensor: InputTensor, most: int) -> int:
-    """Number of texts by the tensor's shape. Raises EmptyInput or InvalidInput."""
+    """Number of texts according to the tensor's shape. Raises EmptyInput or InvalidInput."""
     name = tensor.name[:SHOWN]
     if tensor.datatype != "BYTES":
         raise InvalidInput(f"input {name!r} is {tensor.datatype[:SHOWN]}; texts are BYTES")
@@ -155,7 +155,9 @@ def write(
     binary: list[bytes] = []
     for output in wanted:
         if output.name not in outputs:
-            raise InvalidInput(f"output {output.name[:SHOWN]!r}: these inputs give {', '.join(outputs)}")
+            raise InvalidInput(
+                f"there is no output {output.name[:SHOWN]!r}; these inputs have the outputs {', '.join(outputs)}"
+            )
         datatype, values = outputs[output.name]
         values = np.ascontiguousarray(values, DTYPES[datatype])
         tensor: dict[str, Any] = {"name": output.name, "datatype": datatype, "shape": list(values.shape)}

@@ -28,7 +28,7 @@ INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handin
 def check_count(count: int, field: str, limit: int) -> None:
     """Raises EmptyInput if a field has no entries, InvalidInput if it has more than `limit`; both name the field."""
     if not count:
-        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # the words of text-embeddings-inference
+        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # same words as text-embeddings-inference
     if count > limit:
         raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
 
@@ -82,7 +82,7 @@ def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
             ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)",
         )
     if dimensions is not None and dimensions > dim:
-        raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
+        raise fault(InvalidInput, "dimensions", f": {dimensions} requested, but the encoder has {dim}")
 
 
 def side_of(truncation_direction: str) -> Side:
@@ -100,7 +100,7 @@ async def embed(
     prompt: str | None = None,
     scored: bool = True,
 ) -> Embeddings:
-    """Vectors of the texts, computed by the frozen encoder that answers.
+    """Vectors of the texts, computed by the frozen encoder of `resolution`.
 
     Args:
         truncate: False refuses a text that is too long, as in text-embeddings-inference.
@@ -109,7 +109,7 @@ async def embed(
 
     Raises:
         InvalidInput: a text is too long and may not be truncated, or the encoder takes vectors instead of texts.
-        TokenizerFailure, Overloaded, BackendFailure, CallerLeft: as `Embedder.embed`.
+        TokenizerFailure, Overloaded, BackendFailure, CallerLeft: see `Embedder.embed`.
     """
     refuse_texts(resolution.encoder.artifact)
     trace.release = await service.limits.admit(trace.grant, len(contents))
@@ -163,7 +163,7 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked here, because another version may have been promoted
+    if service.encoders.is_champion(calibration):  # checked only now: another may have been promoted
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
             service.shadow.offer(resolution, embeddings, a, b, result)
