@@ -20,12 +20,13 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-MAX_HEADER_BYTES = 64 * 1024  # of request line and headers, or of chunk headers and trailers between parts of a body
-MAX_UNREAD_BYTES = 20_000_000  # of a body that continues to arrive after its request was answered
-UNREAD_SECONDS = 5.0  # time for such a body to end; closing at once could keep the client from reading the answer
-MAX_AHEAD = 16  # most pipelined requests that are parsed; later ones wait unparsed
+# Maximum size of request line and headers together, or of chunk headers and trailers between parts of a body.
+MAX_HEADER_BYTES = 64 * 1024
+MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
+UNREAD_SECONDS = 5.0  # seconds for such a body to end; closing at once could keep the client from reading the answer
+MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
 STEP = 1024  # bytes parsed at a time; the parser cannot stop within them, and they may hold 57 requests
-MAX_LENGTH_DIGITS = 19  # most digits of a content-length header; int() raises an error for thousands of digits
+MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() raises an error for thousands
 NEVER = float("inf")
 
 
@@ -42,8 +43,8 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Flow control that can be held. While held, it ignores `resume_reading`, which uvicorn calls whenever a request
-    waits for its body."""
+    """Flow control that can keep reading paused: while held, it ignores `resume_reading`, which uvicorn calls whenever
+    a request waits for its body."""
 
     held = False
 

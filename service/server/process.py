@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self.failed = False  # True if the encoder's thread has died, so that only a restart helps
-        self._drained_at: float | None = None  # end of `drain_delay`, in seconds of the monotonic clock
+        self._drained_at: float | None = None  # time.monotonic() at the end of `drain_delay`
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def connection_limits(self, settings: Settings) -> ConnectionLimits:
