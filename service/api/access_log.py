@@ -181,7 +181,7 @@ LOGGER = "isosim.access"
 
 
 def scoring(scored: ScoringRecord) -> dict[str, Any]:
-    """What the log says of a scoring request: its domain and version, cache hits, and the duration of each stage."""
+    """Log fields of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup
     return {

@@ -169,7 +169,7 @@ def install(app: FastAPI) -> None:
         if kind is e.NotFound:
             message = f"no route {what}; {nearest_route(request)}"
         else:
-            message = f"{what} is not allowed; this path takes {allowed}"
+            message = f"{what} is not allowed; this path allows {allowed}"
         response = domain_error(request, kind(message))
         if kind is e.MethodNotAllowed:
             response.headers["Allow"] = allowed

@@ -85,8 +85,8 @@ class ConsoleFacts(BaseModel):
     encoder: ConsoleEncoder
     keys: bool = Field(description="whether the other routes need a key")
     limits: ConsoleLimits
-    fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
-    fewest_labels: int = Field(description="distinct labelled pairs that a domain needs")
+    fewest: dict[str, int] = Field(description="minimum number of distinct sentences by method")
+    fewest_labels: int = Field(description="minimum number of distinct labelled pairs")
     steady_flow: int = Field(description="with fewer distinct sentences than this, the fit of a flow is unstable")
     promotions: list[str]
     normalizations: list[str]

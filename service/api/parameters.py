@@ -22,7 +22,7 @@ from service.core.wording import SHOWN, nearest, place
 OURS = ("domain", "space", "gallery", "threshold")  # our own fields that callers may also send to compatible routes
 ELSEWHERE = {  # for a field of ours that a route does not take: the route that takes it
     "gallery": "POST /rerank takes one",
-    "threshold": "POST /similarity takes the name of a saved one and answers which pairs match",
+    "threshold": "POST /similarity takes the name of a saved threshold and returns which pairs match",
 }
 # Minimum difflib ratio at which a name counts as a misspelling of one of ours: `domian` has 0.83, `spcae` 0.8; the
 # fields of text-embeddings-inference, OpenAI, Cohere, Jina and vLLM are below 0.75.
@@ -99,7 +99,7 @@ def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
     if near == name:  # the field belongs to another body of the same route
-        return InvalidInput(f"{name}: does not go with the other fields that were sent; give one or the other")
+        return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
     else:

@@ -52,7 +52,7 @@ PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # words for counting the parts of such an entry: singular, plural
+}  # for messages that count the parts of a list's entry: singular, plural
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 

@@ -197,7 +197,7 @@ def only_process(settings: Settings) -> Any:
 
 
 def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
-    """The access log and traces as configured. When `stack` closes, it sends the remaining spans."""
+    """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
     access, output = None, logs.output()
     if output is not None:
         metrics.log_dropped.read = lambda: output.sink.dropped

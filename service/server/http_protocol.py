@@ -127,7 +127,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn tells only the newest request, but an older one may be running
+        self._leave()  # uvicorn reports this to the newest request only, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -135,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Parses received bytes until `MAX_AHEAD` requests wait for answers; the last STEP bytes may hold more."""
+        """Parses received bytes, STEP at a time, until `MAX_AHEAD` requests or a few more wait for answers."""
         while self._unparsed and not self.transport.is_closing():
             if len(self.pipeline) >= MAX_AHEAD:
                 self._flow.hold()
@@ -250,7 +250,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Does the work of uvicorn's method except its timer for idle connections, which `_look` closes."""
+        """Does the same as uvicorn's method, but sets no timer for idle connections, because `_look` closes them."""
         self._answered = True
         self.server_state.total_requests += 1
         if not self.transport.is_closing():

@@ -48,8 +48,8 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs for the metrics, requeues jobs that Redis has lost, fails jobs that were interrupted longer ago than
-    `keep_interrupted`, and deletes old records."""
+    """Counts jobs for the metrics, requeues jobs that Redis has lost, marks jobs as failed that were interrupted longer
+    ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
     while True:

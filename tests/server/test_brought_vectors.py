@@ -223,7 +223,8 @@ def test_what_is_no_vector_is_named(server: Server, pairs: Any, words: tuple[str
 
 def test_pairs_and_vectors_do_not_go_together(server: Server) -> None:
     refused(
-        post(server, "/similarity", vectors=[[ONE, ONE]], pairs=[["a", "b"]]), "vectors: does not go with the other"
+        post(server, "/similarity", vectors=[[ONE, ONE]], pairs=[["a", "b"]]),
+        "vectors: cannot be combined with the other",
     )
     refused(post(server, "/similarity", vectors=[[ONE, ONE]], domian="default"), "domian", "did you mean domain?")
     answer = server.client.get("/domains/default/threshold", params={"fmr": 0.1, "unit": "cosine"})

@@ -309,7 +309,7 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
     if version is not None:
         raise Conflict(
-            f"job {job_id} has already made version {version}; if the job was interrupted, retry it, and it will end"
+            f"job {job_id} has already made version {version}; if the job was interrupted, a retry completes it"
         )
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
@@ -344,7 +344,7 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """A spool, opened and closed in a thread, so that a volume that hangs delays only uploads."""
+    """Opens and closes a spool in a thread, so that a volume that hangs delays uploads only."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool

@@ -38,7 +38,7 @@ JSON_GROWTH = 2  # maximum number of JSON bytes per byte of the file; Asian text
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
-UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # charsets that many clients send by default, so they are not a hint
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # many clients send these by default: no hint
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
 
@@ -80,7 +80,7 @@ async def reading_of(
     request: Request,
     column: Annotated[
         str | None,
-        Query(max_length=1000, description="column with the sentences: its name, or its number from 1"),
+        Query(max_length=1000, description="column with the sentences: its name, or its number, counted from 1"),
     ] = None,
     charset: Annotated[
         str | None, Query(max_length=40, description="encoding of the file; detected by default")
@@ -91,13 +91,16 @@ async def reading_of(
     ] = None,
     sheet: Annotated[
         str | None,
-        Query(max_length=1000, description="sheet of a workbook; default: the first with 20 rows, else the longest"),
+        Query(
+            max_length=1000,
+            description="sheet of a workbook; default: the first one with at least 20 rows, else the longest",
+        ),
     ] = None,
     header: Annotated[
         bool | None, Query(description="whether the first row names the columns; detected by default")
     ] = None,
 ) -> Reading:
-    """How the query and the content type say to read a posted file. Raises InvalidInput for unknown values."""
+    """Options for reading a posted file, from query and content type. Raises InvalidInput for unknown values."""
     kind, declared = content_type(request)
     ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
@@ -117,7 +120,7 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 @asynccontextmanager
 async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """An unnamed file in the jobs' scratch folder; the system deletes it when the process ends, even if killed."""
+    """An unnamed file in the jobs' scratch folder. The system deletes it when the process ends, or is killed."""
 
     def opened() -> AbstractContextManager[BinaryIO]:
         service.jobs.scratch.mkdir(parents=True, exist_ok=True)

@@ -26,14 +26,15 @@ class CalibrateOptions(Own):
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: the new version is promoted if it is the domain's first, or if its scale fits the new "
-        "text better than the champion's scale, by more than the error of this difference, and responses keep all "
-        "their fields",
+        description="if_better: promotes the domain's first version; a later one only if its false-match rates are "
+        "more accurate on the new text than the champion's, by more than the error of this difference, and if "
+        "responses keep all their fields",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
         default="none",
-        description="item normalization: percentiles are computed after subtracting each text's usual score",
+        description="item normalization: percentiles are computed after subtracting each text's usual score with other "
+        "texts",
     )
     encoder: str = Field(
         default="answering",
@@ -218,9 +219,9 @@ class Inspection(BaseModel):
     columns: list[str] = Field(description="names of the first hundred columns")
     rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")
     column: str = Field(description="column that the counts refer to: the requested one, else the likeliest")
-    sentences: int = Field(description="sentences that a calibration would take")
+    sentences: int = Field(description="number of sentences that a calibration would use")
     distinct: int
-    empty: int = Field(description="rows without a sentence")
-    too_long: int = Field(description="sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
+    empty: int = Field(description="number of rows without a sentence")
+    too_long: int = Field(description="number of sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
     too_long_rows: list[int] = Field(description="first rows whose sentence is too long, counted from 1 as in the file")
-    longest: int = Field(description="characters of the longest sentence")
+    longest: int = Field(description="number of characters of the longest sentence")

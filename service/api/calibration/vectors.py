@@ -36,7 +36,7 @@ class VectorIntake:
         self.sentences = 0  # number of vectors
         self.labels = 0
         self.lines = 0
-        self._expected = self._received = 0  # bytes of a .npy, according to its header and so far
+        self._expected = self._received = 0  # bytes of a .npy: stated by its header; received so far
         self._summary = LabelSummary()
         self._highest: tuple[int, int] = (-1, 0)  # highest row number in a labelled pair, and the pair's line
         self._texts = False

@@ -119,7 +119,9 @@ async def compute(
         embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
-        raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send text, or text_1 and text_2")
+        raise InvalidInput(
+            f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send the input text, or text_1 and text_2"
+        )
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")

@@ -71,20 +71,20 @@ async def resolve(
 
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
-    """Model names of the first `most` domains that the key may use and this server can score; `default` first."""
+    """Model names of the first `most` domains that the key may use and this server can serve; `default` first."""
     answering = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
     return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in answering for raw in ("", ":raw"))]
 
 
 def permitted(service: Service, grant: Grant) -> list[str]:
-    """Domains that the key may use, including those that this server cannot score; `default` comes first."""
+    """Domains that the key may use, including those that this server cannot serve; `default` comes first."""
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
     return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
 
 
 def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
-    """(domain, champion) of each domain that the key may use and this server can score."""
+    """(domain, champion) of each domain that the key may use and this server can serve."""
     if grant.may_use(DEFAULT):
         yield DEFAULT, champion_of(service, DEFAULT) or 0
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))

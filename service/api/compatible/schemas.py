@@ -33,7 +33,7 @@ def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
 
 
 def which_input(value: Any) -> str:
-    """The union's tag for the form of OpenAI's `input`, which its first entry shows."""
+    """Tag of the union's member that OpenAI's `input` has the form of, judged by its first entry."""
     first = value[0] if isinstance(value, list) and value else value
     if isinstance(first, list):
         return "id_lists"
@@ -103,7 +103,7 @@ class ModelList(BaseModel):
 
 
 class Document(Compatible):
-    """A document as an object, as Cohere and Jina accept it."""
+    """A document sent as an object, which Cohere's and Jina's APIs allow."""
 
     text: str
 

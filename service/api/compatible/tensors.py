@@ -69,7 +69,10 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
     split = len(body)
     if header_length is not None:
         if not BYTE_COUNT.fullmatch(header_length) or int(header_length) > len(body):
-            raise InvalidInput(f"inference-header-content-length {header_length[:SHOWN]!r}: the body has {split} bytes")
+            raise InvalidInput(
+                f"inference-header-content-length is {header_length[:SHOWN]!r}; it must be a number of bytes, at most "
+                f"the {split} of the body"
+            )
         split = int(header_length)
     try:
         request = InferRequest.model_validate_json(body[:split])
@@ -93,7 +96,7 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             texts[tensor.name] = list(islice(elements(rest[:size], name), most + 1))
             rest = rest[size:]
         else:
-            raise InvalidInput(f"input {name!r} announces {size} bytes, but only {len(rest)} are left in the body")
+            raise InvalidInput(f"input {name!r} announces {size} bytes, but {len(rest)} are left in the body")
         if count != len(texts[tensor.name]):
             raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, but its shape says {count}")
     if rest:
@@ -105,7 +108,7 @@ def extent(tensor: InputTensor, most: int) -> int:
     """Number of texts according to the tensor's shape. Raises EmptyInput or InvalidInput."""
     name = tensor.name[:SHOWN]
     if tensor.datatype != "BYTES":
-        raise InvalidInput(f"input {name!r} is {tensor.datatype[:SHOWN]}; texts are BYTES")
+        raise InvalidInput(f"input {name!r} has the datatype {tensor.datatype[:SHOWN]}; texts need BYTES")
     if len(tensor.shape) not in (1, 2) or tensor.shape[1:] not in ([], [1]):
         raise InvalidInput(f"input {name!r}: give a shape of [n] or [n, 1]")
     check_count(tensor.shape[0], f"shape of {name}", most)

@@ -63,7 +63,7 @@ async def import_archive(
             alias="as", pattern=f"^{DOMAIN_NAME}$", description="new name of the domain, if the archive holds only one"
         ),
     ] = None,
-    dry_run: Annotated[bool, Query(description="checks the whole archive and changes nothing")] = False,
+    dry_run: Annotated[bool, Query(description="check the whole archive without changing anything")] = False,
 ) -> ImportState:
     """Adds the versions of an archive to their domains. It overwrites and promotes nothing; the request may be
     repeated."""

@@ -83,7 +83,9 @@ class ImportedVersionState(BaseModel):
         description="number in this store; the same as in the archive if this number and all higher ones are free"
     )
     encoder: str = Field(description="id of the encoder")
-    was: str | None = Field(description="champion or previous in the exporting store; importing does not promote it")
+    was: str | None = Field(
+        description="champion or previous: alias in the exporting store; importing promotes nothing"
+    )
     there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
 
 

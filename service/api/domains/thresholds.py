@@ -86,7 +86,7 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
     decide = partial(decision_threshold, calibration)
     decisions = await asyncio.to_thread(
         lambda: [*map(decide, aliases.targets.values())]
-    )  # in a thread, because the first computation takes some ms each
+    )  # in a thread: each takes some ms the first time
     return Thresholds(
         domain=domain,
         version=calibration.version,
@@ -112,7 +112,7 @@ async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
     """Saves a target under a name. Scoring requests that name it get `match` for each pair, whichever version and
-    encoder of the domain answers. The request may be repeated."""
+    encoder the domain uses. The request may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)

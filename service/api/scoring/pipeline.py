@@ -68,8 +68,8 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
     known = encoder.prompts
     if name is None or name in known:
         return None if name is None else known[name]
-    there = f"the encoder's are {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
-    raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but {there}")
+    there = f"the encoder has {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
+    raise fault(InvalidInput, "prompt_name", f": there is no prompt {name[:80]!r}; {there}")
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
@@ -135,7 +135,7 @@ async def vectors(
     normalize: bool = True,
     dimensions: int | None = None,
 ) -> Vectors:
-    """One vector for each requested text: (texts, dimensions or dim)."""
+    """One vector for each requested text: (texts, dim), or (texts, dimensions) if `dimensions` is given."""
     started = time.perf_counter()
     rows, calibration = embeddings.vectors, resolution.calibration
     if space == "calibrated" and calibration.transform is not None:
@@ -151,7 +151,8 @@ async def vectors(
 async def scores(
     service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
-    """Scores the texts at `left` (an index: one text for all) against those at `right`, in the order of the request."""
+    """Scores the texts at `left` (an index if one text is compared with all) against those at `right`, in the order of
+    the request."""
     started = time.perf_counter()
     calibration = resolution.calibration
     b = embeddings.rows[right]

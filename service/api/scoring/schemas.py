@@ -172,8 +172,8 @@ Flag = Literal["truncated", "unreadable", "out_of_domain"]
 
 
 class PairFlags(BaseModel):
-    """Flags of each text. truncated: it was cut; unreadable: the encoder knows no token of it; out_of_domain: it is
-    unlike the domain's own text."""
+    """Flags of each text. truncated: it was cut; unreadable: the encoder knows none of its tokens; out_of_domain: it
+    is unlike the domain's own text."""
 
     a: list[Flag]
     b: list[Flag]
@@ -188,8 +188,8 @@ class SimilarityDetail(BaseModel):
     """Numbers behind flags and percentiles, one entry for each pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
-        description="share of the domain's own sentences that are at least as unusual as the text, which is flagged if "
-        "it is below 0.01; null if the version has no domain test or vectors were sent"
+        description="share of the domain's own sentences that are at least as unusual as the text; below 0.01, the "
+        "text is flagged; null if the version has no domain test or vectors were sent"
     )
     tokens: list[PairNumbers] | None = Field(description="number of tokens; null if vectors were sent")
     pairs: int | None = Field(
