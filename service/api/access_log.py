@@ -108,7 +108,7 @@ class Observer:
         self.access, self.tracing = access, tracing
         self.under_way = 0
         self.answered = 0
-        self.aborted = 0  # cancelled before the answer was complete
+        self.aborted = 0  # number of requests cancelled before the answer was complete
         self.drained_by: float | None = None  # deadline for open requests when the server stops, in s of perf_counter
 
     def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":

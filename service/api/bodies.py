@@ -58,7 +58,7 @@ class Compatible(BaseModel):
         names = list(self.model_extra or {})
         for name in type(self).model_fields:
             value = getattr(self, name)
-            # Only the first entry of a list: its entries usually have the same fields.
+            # Of a list, only the first entry is looked at, because entries usually have the same fields.
             parts = value[:1] if isinstance(value, list) else [value]
             names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
         return names

@@ -145,7 +145,7 @@ class Service:
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
-    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize runs at a time; threads stay free
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # calibrations are counted and accepted one by one
 
     @property

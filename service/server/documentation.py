@@ -61,7 +61,7 @@ SUMMARIES = {
     "POST /domains/{domain}/migration/finish": "Finish a migration",
     "GET /domains/{domain}/migration/threshold": "Translate a threshold to the next encoder",
     "GET /": "Check health, like text-embeddings-inference",
-    "POST /": "Embed texts, for clients that know one URL",
+    "POST /": "Embed texts, for clients that call only the base URL",
     "POST /invocations": "Embed texts, for SageMaker",
     "POST /embed": "Embed texts, like text-embeddings-inference",
     "POST /rerank": "Rank texts by a query",

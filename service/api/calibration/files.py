@@ -38,7 +38,8 @@ JSON_GROWTH = 2  # maximum number of JSON bytes per byte of the file; Asian text
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
-UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # many clients send these by default: no hint
+# Charsets that many clients send for any file, so that they say nothing about this one.
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
 

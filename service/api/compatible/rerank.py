@@ -74,7 +74,7 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 
 
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
-    """The model or the domain that the body names."""
+    """The model that the body names, or the calibrated model of the domain that it names."""
     if body.domain is None:
         return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:

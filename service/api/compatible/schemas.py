@@ -33,7 +33,7 @@ def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
 
 
 def which_input(value: Any) -> str:
-    """Tag of the union's member that OpenAI's `input` has the form of, judged by its first entry."""
+    """Tag of the union member whose form OpenAI's `input` has, judged by its first entry."""
     first = value[0] if isinstance(value, list) and value else value
     if isinstance(first, list):
         return "id_lists"
