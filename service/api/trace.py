@@ -22,7 +22,7 @@ class ScoringRecord(NamedTuple):
     calibration: Calibration
     embeddings: Embeddings
     spent: float  # seconds that applying the calibration took
-    ended: float  # time.perf_counter() when that ended
+    ended: float  # time.perf_counter() once the calibration was applied
 
 
 @dataclass(slots=True)

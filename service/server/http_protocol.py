@@ -23,7 +23,8 @@ Reason = Literal["headers", "body", "reading", "room", "full"]
 # Maximum size of request line and headers together, or of chunk headers and trailers between parts of a body.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
-UNREAD_SECONDS = 5.0  # seconds for such a body to end; closing at once could keep the client from reading the answer
+# Seconds for a body to end whose request was answered; closing at once could keep the client from reading the answer.
+UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
 STEP = 1024  # bytes parsed at a time; the parser cannot stop within them, and they may hold 57 requests
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() raises an error for thousands

@@ -128,7 +128,7 @@ async def calibrate(
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
-                raise InvalidInput("column, charset, format, sheet and header belong to files of text, not to .npy")
+                raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
             if direct is None:  # the sentences of a file may take more bytes as JSON than the file itself
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)

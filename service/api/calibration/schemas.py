@@ -211,7 +211,7 @@ class Inspection(BaseModel):
 
     format: Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
     encoding: str | None = Field(description="text encoding; null for Parquet and workbooks")
-    encoding_certain: bool = Field(description="false if the encoding is a guess, which charset= overrides")
+    encoding_certain: bool = Field(description="false if the encoding is a guess; charset= overrides it")
     separator: str | None = Field(description="cell separator of CSV and TSV")
     header: bool = Field(description="whether the first row names the columns; header= overrides it")
     sheet: str | None = Field(description="sheet that is read; sheet= selects another")

@@ -164,7 +164,7 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked only now: another may have been promoted
+    if service.encoders.is_champion(calibration):  # checked only now: another may be champion by now
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
             service.shadow.offer(resolution, embeddings, a, b, result)
