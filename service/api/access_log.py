@@ -33,22 +33,22 @@ class AccessEntry(NamedTuple):
     status: int
     seconds: float
     client: str | None  # address
-    caller: str | None  # the name of the key, never the key
+    caller: str | None  # name of the API key, never the key itself
 
     @property
     def failed(self) -> bool:
-        """Whether the server or the encoder (424) failed, not the caller."""
+        """Whether the server (5xx) or the encoder (424) failed; False for errors of the caller."""
         return self.status >= 500 or self.status == 424
 
 
-# Time in which the same stack is logged only once (unmeasured): a stack has 3 kB, and while a store cannot be reached,
-# every request fails at the same place.
+# The same stack is logged at most once in this time (value unmeasured): a stack takes 3 kB, and while a store cannot be
+# reached, every request fails at the same place.
 STACK_SECONDS = 60.0
 MOST_STACKS = 100
 
 
 class AccessLog:
-    """Writes a line for each request, for slow and failed ones, or for failed ones alone.
+    """Logs every request (`which`: "all"), only slow and failed ones ("slow"), or only failed ones ("off").
 
     A request that failed with 5xx or 424 is logged at level `error` with its cause. The stack of the same cause is
     written at most once a minute.
@@ -59,7 +59,7 @@ class AccessLog:
     ) -> None:
         self.write = write
         self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # s
-        self._stacks: dict[tuple[object, object], float] = {}  # (error, place): time of the last stack, s, monotonic
+        self._stacks: dict[tuple[object, object], float] = {}  # (error, place): time.monotonic() of its last stack
 
     def __call__(self, trace: Trace, ended: AccessEntry) -> None:
         wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
@@ -85,8 +85,8 @@ class AccessLog:
         self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
 
     def _cause(self, error: Exception) -> dict[str, Any]:
-        """Type and place of the error and its causes, without messages that could quote a caller; with its stack if
-        that was not logged within STACK_SECONDS."""
+        """Type and place of the error and its causes, without messages that could quote a caller; also the stack,
+        unless the same one was logged within the last STACK_SECONDS."""
         facts = told(error)
         stack = facts.pop("stack")
         if isinstance(error, IsosimError) or not isinstance(stack, list):
@@ -108,8 +108,8 @@ class Observer:
         self.access, self.tracing = access, tracing
         self.under_way = 0
         self.answered = 0
-        self.aborted = 0  # cancelled before the answer was complete
-        self.drained_by: float | None = None  # s, perf_counter: deadline of a stopping server
+        self.aborted = 0  # number of requests cancelled before the answer was complete
+        self.drained_by: float | None = None  # deadline for open requests when the server stops, in s of perf_counter
 
     def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":
         self.under_way += 1
@@ -176,12 +176,12 @@ PROBES = {
     "/health",
     "/v2/health/live",
     "/v2/health/ready",
-}  # answered before the server is ready
+}  # routes that answer even before the server is ready
 LOGGER = "isosim.access"
 
 
 def scoring(scored: ScoringRecord) -> dict[str, Any]:
-    """Log facts of a scoring request: version that answered, origin of the vectors, duration of each stage."""
+    """Log fields of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup
     return {

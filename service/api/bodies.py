@@ -58,7 +58,8 @@ class Compatible(BaseModel):
         names = list(self.model_extra or {})
         for name in type(self).model_fields:
             value = getattr(self, name)
-            parts = value[:1] if isinstance(value, list) else [value]  # entries of a list usually have the same fields
+            # Of a list, only the first entry is looked at, because entries usually have the same fields.
+            parts = value[:1] if isinstance(value, list) else [value]
             names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
         return names
 
@@ -84,8 +85,8 @@ REF = "#/components/schemas/{model}"
 
 
 def body_of(model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """`openapi_extra` of a route that parses its body itself: a JSON model (listed in `server.documentation`'s
-    READ_BY_ROUTES) and schemas of other media types."""
+    """`openapi_extra` of a route that parses its body itself: `model` is the schema of a JSON body, `others` maps other
+    media types to their schemas. READ_BY_ROUTES of `server.documentation` must list `model`."""
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
     content |= {kind: {"schema": schema} for kind, schema in (others or {}).items()}
     return {"requestBody": {"required": True, "content": content}}

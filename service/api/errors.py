@@ -38,7 +38,7 @@ HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed
 MOST_PARTS = 8  # only the first parts of an unknown path, at most this many, are compared with the routes
 HEALS = {429, 503}  # statuses after which a client may retry
 
-# OpenAI's error types by status, for routes under /v1, where 422 is answered as 400.
+# OpenAI's error types by status, for routes under /v1, which answer 400 instead of 422.
 V1_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -169,7 +169,7 @@ def install(app: FastAPI) -> None:
         if kind is e.NotFound:
             message = f"no route {what}; {nearest_route(request)}"
         else:
-            message = f"{what} is not allowed; this path takes {allowed}"
+            message = f"{what} is not allowed; this path allows {allowed}"
         response = domain_error(request, kind(message))
         if kind is e.MethodNotAllowed:
             response.headers["Allow"] = allowed

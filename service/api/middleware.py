@@ -1,4 +1,4 @@
-"""Work around each route: request id, limits, origin, key before it; headers, access log and metrics after it."""
+"""Middleware around all routes: checks size, origin and key before a route; adds headers, log and metrics after it."""
 
 import asyncio
 import ipaddress
@@ -119,7 +119,8 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Releases the key's limits before the answer ends: the caller may send the next request right after it."""
+        """Gives back the request's share of its key's limits before the answer ends, since the caller may send the
+        next request at once."""
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
@@ -139,7 +140,7 @@ class Answer:
 class Envelope:
     """Outermost layer of the application; calls the scoring routes itself and passes other requests to FastAPI.
 
-    `outermost`: no other middleware (CORS) must see the answer, so that it can be sent in one piece.
+    `outermost`: whether no other middleware (CORS) has to see the answers, so that they can be sent in one piece.
     """
 
     def __init__(
@@ -154,9 +155,8 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
-            scope["path"] = scope["path"].removesuffix(
-                "/"
-            )  # Starlette's redirect has no body: curl would print nothing
+            # Otherwise Starlette would answer with a redirect without a body, and curl would print nothing.
+            scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
         given = text_of(head, b"x-request-id")
@@ -215,7 +215,7 @@ class Envelope:
         await answered
 
 
-SMALL_BODY = 16_384  # bytes; for routes that take a few fields
+SMALL_BODY = 16_384  # maximum body size, in bytes, of routes that take only a few fields
 
 # Response headers of JSON answers: no caching, framing, scripts or sniffing.
 GUARD = [
@@ -257,7 +257,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._begun: dict[asyncio.Task[Any], float] = {}  # start in seconds of the monotonic clock; the oldest first
+        self._begun: dict[asyncio.Task[Any], float] = {}  # time.monotonic() at the start; oldest first
         self._late: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None  # event loop of the timer; None if no timer is set
 

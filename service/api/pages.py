@@ -70,12 +70,12 @@ class ConsoleEncoder(BaseModel):
 class ConsoleLimits(BaseModel):
     """Limits of requests."""
 
-    characters: int = Field(description="most characters in one text")
-    sentences: int = Field(description="most sentences in one calibration")
-    bytes: int = Field(description="most bytes in the body of a calibration")
-    pairs: int = Field(description="most pairs in one scoring request")
-    texts: int = Field(description="most texts in one request for vectors")
-    scoring_bytes: int = Field(description="most bytes in the body of a request for scores or vectors")
+    characters: int = Field(description="maximum number of characters in one text")
+    sentences: int = Field(description="maximum number of sentences in one calibration")
+    bytes: int = Field(description="maximum number of bytes in the body of a calibration")
+    pairs: int = Field(description="maximum number of pairs in one scoring request")
+    texts: int = Field(description="maximum number of texts in one request for vectors")
+    scoring_bytes: int = Field(description="maximum number of bytes in the body of a request for scores or vectors")
 
 
 class ConsoleFacts(BaseModel):
@@ -85,8 +85,8 @@ class ConsoleFacts(BaseModel):
     encoder: ConsoleEncoder
     keys: bool = Field(description="whether the other routes need a key")
     limits: ConsoleLimits
-    fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
-    fewest_labels: int = Field(description="distinct labelled pairs that a domain needs")
+    fewest: dict[str, int] = Field(description="minimum number of distinct sentences by method")
+    fewest_labels: int = Field(description="minimum number of distinct labelled pairs")
     steady_flow: int = Field(description="with fewer distinct sentences than this, the fit of a flow is unstable")
     promotions: list[str]
     normalizations: list[str]

@@ -1,7 +1,7 @@
 """Checks the names of query parameters and body fields, and suggests the nearest known name for a misspelt one.
 
 Our own routes refuse all unknown names. Compatible routes ignore them, because other services may define them, but
-refuse a name that resembles one of ours: with `domian` ignored, the default domain would answer.
+refuse a name that resembles one of ours: if `domian` were ignored, the scores would be those of the default domain.
 """
 
 from collections import Counter
@@ -19,16 +19,16 @@ from service.api.bodies import Compatible, Own
 from service.core.errors import InvalidInput, IsosimError
 from service.core.wording import SHOWN, nearest, place
 
-OURS = ("domain", "space", "gallery", "threshold")  # our fields that callers may send to routes of other services
-ELSEWHERE = {  # where a field of ours belongs if this route does not take it
+OURS = ("domain", "space", "gallery", "threshold")  # our own fields that callers may also send to compatible routes
+ELSEWHERE = {  # for a field of ours that a route does not take: the route that takes it
     "gallery": "POST /rerank takes one",
-    "threshold": "POST /similarity takes the name of a saved one and answers which pairs match",
+    "threshold": "POST /similarity takes the name of a saved threshold and returns which pairs match",
 }
-# Least difflib ratio at which a name counts as a misspelling of one of ours: `domian` has 0.83, `spcae` 0.8; the fields
-# of text-embeddings-inference, OpenAI, Cohere, Jina and vLLM are below 0.75.
+# Minimum difflib ratio at which a name counts as a misspelling of one of ours: `domian` has 0.83, `spcae` 0.8; the
+# fields of text-embeddings-inference, OpenAI, Cohere, Jina and vLLM are below 0.75.
 CLOSE = 0.8
 MOST_PARAMETERS = 64
-MOST_BYTES = 8192  # most bytes of a query string; 60 kB took 5.7 ms to parse
+MOST_BYTES = 8192  # maximum number of bytes of a query string; 60 kB took 5.7 ms to parse
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
 COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
@@ -92,14 +92,14 @@ def own_fields(route: BaseRoute | None) -> list[str]:
         if issubclass(model, Own)
         for name, field in model.model_fields.items()
     ]
-    return list(dict.fromkeys(names))  # bodies of one route share fields
+    return list(dict.fromkeys(names))  # without duplicates: the bodies of a route share fields
 
 
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
     if near == name:  # the field belongs to another body of the same route
-        return InvalidInput(f"{name}: does not go with the other fields that were sent; give one or the other")
+        return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
     else:
@@ -185,7 +185,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
-        remedy = f"this route takes no {intended}; where a model is named, it names the domain: isosim/<domain>"
+        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> there"
     return refusal(name, f"unknown {what}; {remedy}")
 
 

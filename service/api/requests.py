@@ -1,4 +1,4 @@
-"""Shared by the routes: scopes, the domain and job that a key may reach, parsing of bodies, documented errors."""
+"""Functions that all routes share: checks of scopes, domains and jobs, parsing of bodies, documented errors."""
 
 import asyncio
 import re
@@ -57,10 +57,10 @@ def check_encoding(head: Head) -> None:
     """Raises UnsupportedMedia if the body is compressed."""
     encoding = text_of(head, b"content-encoding")
     if encoding.strip().lower() not in ("", "identity"):
-        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
+        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r} is not supported; send the body uncompressed")
 
 
-SLIPS = {  # common mistakes by content type, and their usual cause
+SLIPS = {  # content types that are sent by mistake: start of the error message
     "": "the request has no content-type",
     "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
     "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
@@ -85,7 +85,7 @@ def check_json(head: Head, route: BaseRoute | None) -> None:
     kind = media_type(text_of(head, b"content-type"))
     if kind != "application/json" and not kind.endswith("+json"):
         path = getattr(route, "path", "")
-        table = "; a table of labels goes through isosim label FILE --domain NAME" * path.endswith("/labels")
+        table = "; for a table of labels, run isosim label FILE --domain NAME" * path.endswith("/labels")
         raise UnsupportedMedia(
             f"{sent_as(kind)}; this route reads JSON: curl -H 'content-type: application/json' -d '"
             f"{json_example(route) or '{…}'}'{table}"
@@ -113,7 +113,7 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     if ignored:
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
-        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers choose these names
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers may send any characters
 
 
 class JsonResponse(Response):
@@ -181,15 +181,15 @@ class ScoringRoute(APIRoute):
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
-    """Finds the calibration and encoder that answer for a domain. All routes resolve domains through this function.
+    """Finds the calibration and encoder to use for a domain. All routes resolve domains through this function.
 
-    `splits`: during a migration, part of these requests goes to the next encoder. True for scores; False for vectors,
-    because an index must not mix vectors of two encoders.
+    `splits`: whether a migration may send this request to the next encoder. True for scores; False for vectors, because
+    an index must not mix vectors of two encoders.
 
     Raises:
         InvalidInput: `ref` is not a valid domain reference.
         Forbidden: the key may not use the domain, whether or not it exists.
-        NotFound, EncoderMismatch, CorruptArtifact: as `Registry.resolve`.
+        NotFound, EncoderMismatch, CorruptArtifact: see `Registry.resolve`.
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
-MOST_KNOWN = 20_000  # most versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # most waiting listings per key; a listing keeps waiting even after its caller has left
+MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
+MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its caller has left
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
 
@@ -47,11 +47,11 @@ class Phase(Enum):
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
-MOST_NAMES = 1000  # most domain names kept for suggestions; comparing more would make an error costly
-FRESH = 30.0  # s between listings of the store for suggestions
-PATIENCE = 0.25  # s that an error waits for such a listing; after that it suggests no name
-MOST_ALIKE = 64  # most names compared by difflib, which takes 20 µs for each
-CLOSE = 0.7  # least difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
+MOST_NAMES = 1000  # maximum number of domain names kept for suggestions; comparing more would make errors costly
+FRESH = 30.0  # seconds between listings of the store for suggestions
+PATIENCE = 0.25  # seconds that an error waits for a new listing; after that, it uses the names of the previous one
+MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
+CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 
 
 class Listings:
@@ -62,19 +62,19 @@ class Listings:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "listings")
-        self.created: dict[tuple[str, int], int] = {}  # creation time by (domain, version), s since 1970
+        self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
         self._turns: dict[str, asyncio.Lock] = {}  # by key id
-        self._asked: Counter[str] = Counter()  # by key id: reads that wait or run
+        self._asked: Counter[str] = Counter()  # by key id: number of reads that wait or run
 
         self._names: list[str] = []  # first names of the store, for suggestions
-        self._listed = -FRESH  # s, monotonic: time of the last listing for suggestions
+        self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
         self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """`read` for the first call of a request. Raises Overloaded if too many reads of the key wait."""
+        """Like `read`, for the first listing of a request: raises Overloaded if too many reads of the key wait."""
         if self._asked[grant.id] >= MOST_ASKED:
             raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
         return await self.read(grant, function, *arguments)
@@ -109,7 +109,7 @@ class Listings:
         return nearest(domain, closest, CLOSE)
 
     def _remember(self, listing: asyncio.Future[list[str]]) -> None:
-        """Keeps the listed names. The next listing waits FRESH seconds, also after a failure."""
+        """Keeps the listed names. The next listing begins FRESH seconds later at the earliest, also after a failure."""
         self._listing, self._listed = None, time.monotonic()
         if not listing.cancelled() and listing.exception() is None:
             self._names = listing.result()
@@ -145,8 +145,8 @@ class Service:
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
-    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize at a time, so threads stay free
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # one calibration at a time is counted and accepted
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # calibrations are counted and accepted one by one
 
     @property
     def ready(self) -> bool:

@@ -22,7 +22,7 @@ class ScoringRecord(NamedTuple):
     calibration: Calibration
     embeddings: Embeddings
     spent: float  # seconds that applying the calibration took
-    ended: float  # when that ended, in seconds of perf_counter
+    ended: float  # time.perf_counter() once the calibration was applied
 
 
 @dataclass(slots=True)
@@ -30,9 +30,10 @@ class Trace:
     """Facts about one request, recorded by the middleware and its route."""
 
     request_id: str
-    started: float  # time in seconds of perf_counter
+    started: float  # time.perf_counter() at the start
     receive: Receive
-    # Registers a callback for a closed connection. Only our HTTP protocol offers it; otherwise `watch` starts a task.
+    # Registers a callback that is called when the connection closes. Only our HTTP protocol offers it; under another
+    # one it is None, and `watch` starts a task instead.
     on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
@@ -48,7 +49,7 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes; returns a function that stops this. The body must be read before."""
+        """Calls `left` when the connection closes; returns a function that stops this. The body must have been read."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)

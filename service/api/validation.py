@@ -17,7 +17,7 @@ from service.core.wording import SHOWN, nearest, place
 
 BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alternative bodies; not field names
 FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field
-NAMED = 3  # most further wrong fields that a message names
+NAMED = 3  # maximum number of further wrong fields that a message names
 
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 
@@ -52,7 +52,7 @@ PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # words for counting the parts of such an entry: singular, plural
+}  # for messages that count the parts of a list's entry: singular, plural
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 

@@ -61,7 +61,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
 
 
 def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
-    """Logs the second encoder, which is served besides the first while domains migrate to it."""
+    """Logs the second encoder, which the server runs besides the first while domains migrate to it."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
     say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
 

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
-# Thresholds of Python's garbage collector. With its default of 700, it took 6 % of the time of a cached request.
+# Thresholds of Python's garbage collector. With the default, 700, it took 6 % of the time of a cached request.
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # s that sending the last spans may take at least, even if `drain_seconds` are over
-LEASE_MARGIN = 10.0  # s after `request_timeout` until a request stops counting against its key's concurrency
+LAST_SPANS = 0.5  # seconds that sending the last spans may always take, even if `drain_seconds` are over
+LEASE_MARGIN = 10.0  # seconds; a request counts against its key's concurrency for `request_timeout` + this at most
 
 
 def check_exposure(settings: Settings) -> None:
@@ -60,7 +60,7 @@ def check_exposure(settings: Settings) -> None:
     if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
         raise Unavailable(
             f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
-            "without either only 127.0.0.1 is served"
+            "without either, the server may listen on 127.0.0.1 only"
         )
 
 
@@ -150,7 +150,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
 
 
 def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
-    """Bytes that the loaded calibrations may take, of both encoders together."""
+    """Bytes of memory that the loaded calibrations of both encoders together may take."""
     weights = sum(planned.held for planned in (first, following) if planned is not None)
     return settings.resident_bytes or plan_resident(
         memory_limit(),
@@ -197,7 +197,7 @@ def only_process(settings: Settings) -> Any:
 
 
 def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
-    """The access log and traces as configured. When `stack` closes, it sends the remaining spans."""
+    """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
     access, output = None, logs.output()
     if output is not None:
         metrics.log_dropped.read = lambda: output.sink.dropped

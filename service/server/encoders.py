@@ -31,7 +31,7 @@ log = logging.getLogger("isosim")
 
 WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
 HUNG = 3  # a remote encoder's run counts as hung after this many times `request_timeout`
-LOOK_SECONDS = 2.0  # s between probes of a remote encoder that has failed
+LOOK_SECONDS = 2.0  # seconds between probes of a remote encoder that has failed
 # Lengths (tokens) of the texts that warm an encoder up: the first run at a new length allocates memory.
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)
@@ -79,7 +79,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a server's `RemoteEncoder`: its timeout, and whether each request is probed."""
+    """Options of a server's `RemoteEncoder`: its timeout, and whether each request carries a probe text."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
@@ -87,7 +87,8 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next one if the settings name it.
 
     Raises:
-        Unavailable: for the reasons of `plan`; or both are the same encoder, or one takes texts and the other vectors.
+        Unavailable: both are the same encoder, or one takes texts and the other vectors; also for the reasons listed at
+            `plan`.
     """
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
@@ -95,12 +96,12 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
         return first, None
     following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
     if following.artifact.digest == first.artifact.digest:
-        raise Unavailable("ISOSIM_NEXT_ENCODER names the encoder that serves already (ISOSIM_ENCODER); unset it")
+        raise Unavailable("ISOSIM_NEXT_ENCODER names the same encoder as ISOSIM_ENCODER; unset it or name another one")
     kinds = [one.artifact.kind == "vectors" for one in (first, following)]
     if kinds[0] != kinds[1]:
         raise Unavailable(
             f"ISOSIM_NEXT_ENCODER: no domain can move between {first.artifact.id} and {following.artifact.id}: "
-            "one takes texts and the other vectors; serve them apart"
+            "one takes texts and the other vectors; run a server for each"
         )
     announcements.following(following.artifact, following.execution)
     return first, following
@@ -116,7 +117,7 @@ class EncoderParts:
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    resident_bytes: int  # for each encoder's calibrations
+    resident_bytes: int  # maximum memory for the calibrations of each encoder
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
@@ -192,8 +193,8 @@ class EncoderParts:
     def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
         """A second embedder for a loaded encoder: one run at a time, on threads of the lowest priority.
 
-        Before a domain moves to the encoder, it fills this process's cache with the vectors of the most requested
-        texts. It uses neither Redis nor the metrics.
+        Before a domain moves to the encoder, this embedder fills the process's cache with the vectors of the most
+        requested texts. It uses neither Redis nor the metrics.
         """
         spec = loaded.artifact.spec
         return stack.enter_context(
@@ -231,7 +232,8 @@ async def look_at(remote: RemoteEncoder) -> None:
 
 
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Runs batches of two texts of each length (tokens), once on shared and once on all cores, to allocate memory."""
+    """Runs a batch of two texts of each length (tokens), once on a run's usual cores and once on all cores, so that the
+    memory is allocated before the first request."""
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

@@ -20,12 +20,14 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-MAX_HEADER_BYTES = 64 * 1024  # of request line and headers, or of chunk headers and trailers between parts of a body
-MAX_UNREAD_BYTES = 20_000_000  # of a body that continues to arrive after its request was answered
-UNREAD_SECONDS = 5.0  # time for such a body to end; closing at once could keep the client from reading the answer
-MAX_AHEAD = 16  # most pipelined requests that are parsed; later ones wait unparsed
+# Maximum size of request line and headers together, or of chunk headers and trailers between parts of a body.
+MAX_HEADER_BYTES = 64 * 1024
+MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
+# Seconds for a body to end whose request was answered; closing at once could keep the client from reading the answer.
+UNREAD_SECONDS = 5.0
+MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
 STEP = 1024  # bytes parsed at a time; the parser cannot stop within them, and they may hold 57 requests
-MAX_LENGTH_DIGITS = 19  # most digits of a content-length header; int() raises an error for thousands of digits
+MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() raises an error for thousands
 NEVER = float("inf")
 
 
@@ -42,8 +44,8 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Flow control that can be held. While held, it ignores `resume_reading`, which uvicorn calls whenever a request
-    waits for its body."""
+    """Flow control that can keep reading paused: while held, it ignores `resume_reading`, which uvicorn calls whenever
+    a request waits for its body."""
 
     held = False
 
@@ -126,7 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn tells only the newest request, but an older one may be running
+        self._leave()  # uvicorn reports this to the newest request only, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +136,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Parses received bytes until `MAX_AHEAD` requests wait for answers; the last STEP bytes may hold more."""
+        """Parses received bytes, STEP at a time, until `MAX_AHEAD` requests or a few more wait for answers."""
         while self._unparsed and not self.transport.is_closing():
             if len(self.pipeline) >= MAX_AHEAD:
                 self._flow.hold()
@@ -249,7 +251,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """Does the work of uvicorn's method except its timer for idle connections, which `_look` closes."""
+        """Does the same as uvicorn's method, but sets no timer for idle connections, because `_look` closes them."""
         self._answered = True
         self.server_state.total_requests += 1
         if not self.transport.is_closing():

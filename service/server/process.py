@@ -20,7 +20,8 @@ from service.settings import Settings
 
 log = logging.getLogger("isosim")
 
-# Python's switch interval. With a short one, encoder threads soon get the interpreter, and the device does not idle.
+# Python's thread switch interval: with a short one, encoder threads soon get the interpreter lock, and the device does
+# not idle.
 SWITCH_SECONDS = 0.0005
 
 
@@ -50,7 +51,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self.failed = False  # True if the encoder's thread has died, so that only a restart helps
-        self._drained_at: float | None = None  # end of `drain_delay`, in seconds of the monotonic clock
+        self._drained_at: float | None = None  # time.monotonic() at the end of `drain_delay`
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def connection_limits(self, settings: Settings) -> ConnectionLimits:

@@ -9,9 +9,9 @@ from service.api.state import Service
 
 log = logging.getLogger("isosim")
 
-COUNT_SECONDS = 10.0  # s between counts of recorded jobs; a count reads the records of all jobs that have not ended
-DISTANT_COUNT_SECONDS = 30.0  # s between counts if the jobs are in object storage, which charges for each read
-EXPIRE_SECONDS = 60.0  # s between removals of old interrupted jobs and of text that dead processes have left
+COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
+DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
+EXPIRE_SECONDS = 60.0  # seconds between removals of old interrupted jobs and of text that dead processes have left
 
 
 async def watch(service: Service, census: JobCensus) -> None:
@@ -22,7 +22,7 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Polls for new champions and migrations. Logs once that the store cannot be read, and once that it is read again.
+    """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it can be again.
 
     The metric `champions_age` is the time since all champions in memory were last known to match the store. It grows
     while the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
@@ -48,8 +48,8 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs for the metrics, requeues jobs that Redis has lost, fails jobs that were interrupted longer ago than
-    `keep_interrupted`, and deletes old records."""
+    """Counts jobs for the metrics, requeues jobs that Redis has lost, marks jobs as failed that were interrupted longer
+    ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
     while True:
@@ -62,7 +62,7 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
-                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: frees disk space
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it frees disk space
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`

@@ -226,7 +226,7 @@ def test_a_body_of_another_type_is_told_the_option_of_curl(tiny_server: Server, 
         method = "PUT" if path.endswith("champion") else "POST"
         status, text = refused_with(tiny_server.client.request(method, path, content=b"pairs=a", headers=headers))
         assert status == 415
-        table = "; a table of labels goes through isosim label FILE --domain NAME" * path.endswith("labels")
+        table = "; for a table of labels, run isosim label FILE --domain NAME" * path.endswith("labels")
         assert text == (
             f"{begins}; this route reads JSON: curl -H 'content-type: application/json' -d '{example}'{table}"
         )

@@ -223,7 +223,8 @@ def test_what_is_no_vector_is_named(server: Server, pairs: Any, words: tuple[str
 
 def test_pairs_and_vectors_do_not_go_together(server: Server) -> None:
     refused(
-        post(server, "/similarity", vectors=[[ONE, ONE]], pairs=[["a", "b"]]), "vectors: does not go with the other"
+        post(server, "/similarity", vectors=[[ONE, ONE]], pairs=[["a", "b"]]),
+        "vectors: cannot be combined with the other",
     )
     refused(post(server, "/similarity", vectors=[[ONE, ONE]], domian="default"), "domian", "did you mean domain?")
     answer = server.client.get("/domains/default/threshold", params={"fmr": 0.1, "unit": "cosine"})
@@ -324,7 +325,7 @@ BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"vektor": ONE}], ("line 1", "'vektor' is not known")),
     ([{"text": "a"}], ("line 1", "expected")),
     ([{"vector": ["1"] * DIM}], ("line 1", "holds str")),
-    ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "row 5 is not there", "rows 0 to 0")),
+    ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
     ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is no vector")),
     ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2", "in a labelled pair")),
     ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
@@ -381,7 +382,7 @@ def test_a_body_beyond_its_bound_is_refused_while_it_streams(serve: Serve, ours:
     server.stop()
     lying = npy(VECTORS[:3]) + VECTORS.tobytes()
     small = serve(model_store=ours, encoder="ours", max_calibration_sentences=1000)
-    refused(calibrate(small, lying, "application/x-npy", domain="bad"), "more than the 416 bytes that its header says")
+    refused(calibrate(small, lying, "application/x-npy", domain="bad"), "than the 416 bytes that its header states")
     refused(calibrate(small, npy(VECTORS), "application/x-npy", domain="bad"), "more than 1,000 vectors")
 
 

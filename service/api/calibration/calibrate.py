@@ -54,9 +54,9 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
-DISTANT_EVENT_SECONDS = 1.0  # the same, if each read is a request to object storage
-MAX_EVENT_STREAMS = 256  # most event streams of a process; each reads its job's record four times a second
-KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that are silent for a minute, some for half a minute
+DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
+MAX_EVENT_STREAMS = 256  # maximum number per process; each reads its job's record four times a second
+KEEP_ALIVE_SECONDS = 15.0  # some proxies close a connection after 30 s of silence, others after 60 s
 
 BODY_DOC = body_of(
     CalibrateRequest,
@@ -99,7 +99,9 @@ async def calibrate(
     service: ServiceDep,
     trace: TraceDep,
     reading: ReadingDep,
-    domain: Annotated[str | None, Query(description="domain to calibrate; a JSON body names it itself")] = None,
+    domain: Annotated[
+        str | None, Query(description="domain to calibrate; a JSON body states it in its field `domain`")
+    ] = None,
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
@@ -126,7 +128,7 @@ async def calibrate(
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
-                raise InvalidInput("column, charset, format, sheet and header belong to files of text, not to .npy")
+                raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
             if direct is None:  # the sentences of a file may take more bytes as JSON than the file itself
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
@@ -145,7 +147,10 @@ async def calibrate(
         notices += check_enough(intake, options.method, artifact.spec.dim, facts)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
-            notices.append(f"up to {most:,} texts and some altered copies go to the server of encoder {artifact.id}")
+            notices.append(
+                f"up to {most:,} texts and altered copies of some of them are sent to the server of encoder "
+                f"{artifact.id}"
+            )
         wanted = JobRequest(
             domain=options.domain,
             encoder=artifact.digest,
@@ -161,10 +166,11 @@ async def calibrate(
 
 
 def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
-    """Notices for the job. `facts` describes the file that was read; empty for other bodies.
+    """Returns notices for the job. `facts` describes the posted file; it is empty for other bodies.
 
     Raises:
-        InvalidInput: as `Intake.check_enough`. If another column than the likeliest was read, the message names both.
+        InvalidInput: see `Intake.check_enough`. If another column was read than the one that most likely holds the
+            sentences, the message names both.
     """
     try:
         return intake.check_enough(method, dim)
@@ -172,14 +178,19 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
         if "likelier" not in facts:
             raise
         raise InvalidInput(
-            f"{error}; column {facts['column'][:80]!r} was read, the likeliest is column={facts['likelier'][:80]}"
+            f"{error}; column {facts['column'][:80]!r} was read; the one that most likely holds the sentences is "
+            f"column={facts['likelier'][:80]}"
         ) from None
 
 
 def intake_of(
     artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
-    """The intake for this encoder's bodies. Raises InvalidInput, as `check_takes`."""
+    """The intake for a body of this form: of vectors if the encoder's users bring them, otherwise of text.
+
+    Raises:
+        InvalidInput: see `check_takes`.
+    """
     check_takes(artifact, form)
     if artifact.kind == "vectors":
         return VectorIntake(spool, limits, artifact, npy=form == "npy")
@@ -255,7 +266,11 @@ async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
     """Server-sent events with the job's state at each change, until the job ends; a comment every 15 s keeps the
     connection open."""
     if service.event_streams >= MAX_EVENT_STREAMS:
-        raise Overloaded(f"{MAX_EVENT_STREAMS} event streams are open; ask for the job itself instead", retry_after=5)
+        raise Overloaded(
+            f"{MAX_EVENT_STREAMS} event streams are open, which is the maximum; GET /calibrate/{job.id} also gives the "
+            "job's state",
+            retry_after=5,
+        )
     return StreamingResponse(
         events(service, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
@@ -293,7 +308,9 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
         raise Conflict(f"job {job_id} is {job.status} already")
     version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
     if version is not None:
-        raise Conflict(f"job {job_id} has made version {version} already; if it was interrupted, a retry ends it")
+        raise Conflict(
+            f"job {job_id} has already made version {version}; if the job was interrupted, a retry completes it"
+        )
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
@@ -327,7 +344,7 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """A spool, opened and closed in a thread, so that a volume that hangs delays only uploads."""
+    """Opens and closes a spool in a thread, so that a volume that hangs delays uploads only."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool
@@ -343,18 +360,18 @@ def check_domain(domain: str, trace: Trace) -> None:
 
 
 def intake_limits(service: Service) -> Limits:
-    """Limits of an upload, before its encoder is known; `dim` is that of the largest encoder."""
+    """Limits of an upload whose encoder is not known yet; `dim` is the largest dimension of all encoders."""
     settings = service.settings
     dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
     return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
 
 
 def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
-    """The encoder that a calibration is for: `answering`, `next`, or one of the two by its digest.
+    """The encoder to calibrate for; `encoder` is `answering`, `next`, or the digest of one of these two encoders.
 
     Raises:
         EncoderMismatch: neither has this digest, or the domain has moved to an encoder that this server does not run.
-        Conflict: `next`, but the server has no next encoder.
+        Conflict: `encoder` is `next`, but the server has no next encoder.
     """
     if encoder == "next":
         return service.encoders.require_next()
@@ -364,7 +381,8 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     if service.encoders.next is not None and encoder == service.encoders.next.digest:
         return service.encoders.next
     raise EncoderMismatch(
-        f"encoder: {encoder} is not served here; {answering.artifact.id} ({answering.digest}) answers for {domain!r}"
+        f"encoder: this server does not run {encoder}; for domain {domain!r} it runs {answering.artifact.id} "
+        f"({answering.digest})"
     )
 
 
@@ -374,7 +392,8 @@ async def read_json_body(request: Request) -> bytes:
         body += chunk
         if len(body) > MAX_JSON_BYTES:
             raise TooLarge(
-                f"a JSON body may have {MAX_JSON_BYTES} bytes; post more text as text/plain or application/x-ndjson"
+                f"the JSON body is larger than {MAX_JSON_BYTES} bytes; post more text as text/plain or "
+                "application/x-ndjson"
             )
     return bytes(body)
 
@@ -413,8 +432,8 @@ def accepted_before(service: Service, trace: Trace, idempotency_key: str | None)
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:
-    """Queues a job. If that fails, a new job is discarded, so that the caller can post it again; one that was accepted
-    by an earlier request stays.
+    """Queues a job. If that fails, a job that this request made (`new`) is discarded, so that the caller can post it
+    again; a job of an earlier request stays.
 
     Raises:
         Unavailable: the job could not be queued.

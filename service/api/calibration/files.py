@@ -31,13 +31,15 @@ from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
-# Most files that a process reads at the same time, workbooks and Parquet files one by one; each may use a core.
+# Maximum number of files that a process reads at the same time: each may use a core. Of these, only one may be a
+# workbook or Parquet file.
 MOST_READERS = 4
-JSON_GROWTH = 2  # most bytes of JSON for each byte of the file; Asian text in UTF-16 needs 1.5
+JSON_GROWTH = 2  # maximum number of JSON bytes per byte of the file; Asian text in UTF-16 needs 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
-UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # charsets that many clients send by default, so they are not a hint
+# Charsets that many clients send for any file, so that they say nothing about this one.
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
 
@@ -53,7 +55,7 @@ BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} f
 
 
 def content_type(request: Request) -> tuple[str, str | None]:
-    """Media type and charset of the Content-Type header; charset None if it has none."""
+    """Media type and charset of the Content-Type header; the charset is None if the header states none."""
     header = request.headers.get("content-type", "")
     parameters = header.partition(";")[2]
     charset = next(
@@ -65,11 +67,11 @@ def content_type(request: Request) -> tuple[str, str | None]:
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia for a web form, which curl's -F and -d send, and for a page."""
+    """Raises UnsupportedMedia for a web form, which curl sends with -F and -d, and for an HTML page."""
     if kind in PAGES:
         raise UnsupportedMedia(
-            f"content-type {kind!r} is a page with tags; send its text, one sentence a line, with the content-type "
-            "text/plain"
+            f"content-type {kind!r} is a web page; send its text without tags, one sentence a line, with the "
+            "content-type text/plain"
         )
     if kind in FORMS:
         raise UnsupportedMedia(f"{sent_as(kind)}; {AS_IT_IS.format(route)}, with the options in the query")
@@ -79,7 +81,7 @@ async def reading_of(
     request: Request,
     column: Annotated[
         str | None,
-        Query(max_length=1000, description="column with the sentences: its name, or its number from 1"),
+        Query(max_length=1000, description="column with the sentences: its name, or its number, counted from 1"),
     ] = None,
     charset: Annotated[
         str | None, Query(max_length=40, description="encoding of the file; detected by default")
@@ -90,13 +92,16 @@ async def reading_of(
     ] = None,
     sheet: Annotated[
         str | None,
-        Query(max_length=1000, description="sheet of a workbook; default: the first with 20 rows, else the longest"),
+        Query(
+            max_length=1000,
+            description="sheet of a workbook; default: the first one with at least 20 rows, else the longest",
+        ),
     ] = None,
     header: Annotated[
         bool | None, Query(description="whether the first row names the columns; detected by default")
     ] = None,
 ) -> Reading:
-    """How to read a posted file, by query and content type. Raises InvalidInput for unknown values."""
+    """Options for reading a posted file, from query and content type. Raises InvalidInput for unknown values."""
     kind, declared = content_type(request)
     ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
@@ -116,7 +121,7 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 @asynccontextmanager
 async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """An unnamed file in the jobs' scratch folder; the system deletes it when the process ends, even if killed."""
+    """An unnamed file in the jobs' scratch folder. The system deletes it when the process ends, or is killed."""
 
     def opened() -> AbstractContextManager[BinaryIO]:
         service.jobs.scratch.mkdir(parents=True, exist_ok=True)
@@ -139,7 +144,7 @@ async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
 
 
 async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
-    """Writes the body into a file. Raises TooLarge, with `remedy` in its message."""
+    """Writes the body into a file. Raises TooLarge above `limit` bytes; its message ends with `remedy`."""
     taken = 0
 
     def write(chunk: bytes) -> None:
@@ -155,9 +160,12 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 @contextmanager
 def one_of_few(service: Service) -> Iterator[None]:
-    """Counts files and archives that this process reads or writes now. Raises Overloaded beyond MOST_READERS."""
+    """Counts a file or archive while this process reads or writes it. Raises Overloaded if MOST_READERS are counted."""
     if service.file_readers >= MOST_READERS:
-        raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
+        raise Overloaded(
+            f"this server is reading {MOST_READERS} files, which is the maximum; send the request again later",
+            retry_after=5,
+        )
     service.file_readers += 1
     try:
         yield
@@ -170,8 +178,8 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
 
     Raises:
         Overloaded: too many files are being read.
-        TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: as `read_isolated`.
-        CallerLeft: the caller has disconnected; the child is ended.
+        TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: see `read_isolated`.
+        CallerLeft: the caller has disconnected; the child process is ended.
     """
     settings = service.settings
     size = settings.max_calibration_bytes
@@ -195,12 +203,12 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # ends the child if this task is cancelled, which does not stop the thread
+                left.set()  # ends the child process; cancelling this task does not stop the thread
                 unwatch()
 
 
 def memory_of_reader(left: int | None, *, whole: bool) -> int:
-    """Bytes of memory that a reader may take if `left` bytes are free in the container (None: it has no limit).
+    """Bytes of memory that a reader may take. `left`: free bytes of the container; None if its memory has no limit.
 
     One reader of a whole file and three readers of lines together take at most seven eighths of the free memory.
     """
@@ -248,7 +256,10 @@ async def inspect(
     reading: ReadingDep,
     give: Annotated[
         Literal["facts", "sentences", "rows"],
-        Query(description="facts: a JSON object; sentences, rows: NDJSON with a JSON string or list in each line"),
+        Query(
+            description="what to return: `facts` as a JSON object, `sentences` as NDJSON of strings, or `rows` as "
+            "NDJSON of lists of strings"
+        ),
     ] = "facts",
 ) -> Response:
     """Shows a file's format, encoding, columns, first ten rows and counts, as a calibration would read it. The file is

@@ -24,7 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-# Most bytes of a line for each allowed character: a line may hold two texts, with each character as \uXXXX\uXXXX.
+# Maximum number of bytes of a line per allowed character: a line may hold two texts, and a character may be written as
+# \uXXXX\uXXXX.
 LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
@@ -43,10 +44,10 @@ def stripped(pair: LabelledPair) -> LabelledPair:
 
 @dataclass(frozen=True)
 class Limits:
-    sentences: int  # most sentences
-    characters: int  # most characters of a sentence
-    dim: int  # dimension of the vectors that a method fits; the largest if several encoders serve
-    size: int  # most bytes of a text body
+    sentences: int  # maximum number
+    characters: int  # maximum number of characters per sentence
+    dim: int  # dimension of the vectors; the largest if the server runs several encoders
+    size: int  # maximum number of bytes of a text body
 
 
 class Intake:
@@ -65,22 +66,21 @@ class Intake:
         self._summary = LabelSummary()
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
-        self._places: list[str] = []  # places of the first texts that are too long
-        # The first texts, which are checked for a table; None once that is done, or with `force`.
+        self._places: list[str] = []  # lines or fields of the first texts that are too long
+        # The first texts, kept until they are checked for rows of a table; None after the check, or with `force`.
         self._first: list[str] | None = None if force else []
-        self._seen: set[str] = set()  # distinct sentences, about `_enough` at most
+        self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`
 
     @property
     def distinct(self) -> int:
-        """Number of distinct sentences; counting stops once it suffices for all methods."""
+        """Number of distinct sentences; counting stops once there are enough for every method."""
         return len(self._seen)
 
     @property
     def _left_out(self) -> str:
-        """How many texts are too long, and the places of the first."""
+        """How many texts are too long, and the lines or fields of the first of them."""
         more = ", …" * (self._too_long > len(self._places))
-        # curl -d makes one line of a file
-        hint = "; each sentence has a line of its own (curl -d removes line ends, --data-binary keeps them)"
+        hint = "; put each sentence on its own line (curl -d removes line ends, --data-binary keeps them)"
         return f"{self._too_long:,} ({', '.join(self._places)}{more}){hint if self.lines == 1 else ''}"
 
     @property
@@ -94,7 +94,7 @@ class Intake:
         if not self._received and (what := binary(chunk)) is not None:
             raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
-        if self._received > self.limits.size:  # the middleware's limit may be the larger one for vectors
+        if self._received > self.limits.size:  # the middleware may have applied the larger limit for vectors
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         begins = self._received == len(chunk) and self._first is not None
@@ -190,7 +190,7 @@ class Intake:
         self._summary.check()
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """Notices for a job that fits vectors of dimension `dim`.
+        """Returns notices for a job that fits vectors of dimension `dim`.
 
         Raises:
             InvalidInput: too few distinct sentences or labelled pairs; the message says how many are needed.

@@ -26,20 +26,22 @@ class CalibrateOptions(Own):
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: the new version is promoted if its scale fits the new text better than the champion's, "
-        "by more than the error of the difference, and responses keep all their fields; or if it is the domain's first",
+        description="if_better: promotes the domain's first version; a later one only if its false-match rates are "
+        "more accurate on the new text than the champion's, by more than the error of this difference, and if "
+        "responses keep all their fields",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
         default="none",
-        description="item normalization: percentiles are computed after subtracting each text's usual score",
+        description="item normalization: percentiles are computed after subtracting each text's usual score with other "
+        "texts",
     )
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
-        description="answering: the encoder that answers for the domain; next: the encoder to which the domain moves "
-        "(ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this server does not "
-        "run it)",
+        description="encoder to calibrate for: `answering`, which the domain's requests use now; `next`, to which the "
+        "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
+        "server does not run it)",
     )
     force: bool = Field(
         default=False, description="take each line as a sentence even if lines look like rows of a table"
@@ -51,13 +53,13 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-NO_VECTORS = "a text is wanted; vectors are taken for encoders whose users bring them (isosim encoder add --dimensions)"
+NO_VECTORS = "a text is wanted; vectors are only for encoders whose users bring them (isosim encoder add --dimensions)"
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
     """Validator of a side of a labelled pair: a text, or a vector."""
     if not isinstance(value, str | list):
-        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector where vectors are brought"})
+        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector for encoders of vectors"})
     return value
 
 
@@ -85,7 +87,7 @@ def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -
     """Labelled pairs of texts, or of vectors as base64 if the encoder's users bring vectors.
 
     Raises:
-        InvalidInput: a side is a vector although texts are needed, or not a valid vector of the encoder.
+        InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
     """
     brought = artifact if artifact is not None and artifact.kind == "vectors" else None
     return [
@@ -134,15 +136,17 @@ class LabelsRequest(Own):
     labels: LabelledPairs
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
-        default="always", description="the new version is promoted only if the champion has not changed since the post"
+        default="always",
+        description="when the new version becomes champion, as in POST /calibrate; it never does if the champion has "
+        "changed since this request",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(
         default=None,
         alias="from",
         ge=0,
-        description="the version that you saw answering; if another version answers now, the answer is 409, unless a "
-        "request with the same Idempotency-Key was accepted before",
+        description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
+        "answer is 409, unless a request with the same Idempotency-Key was accepted before",
     )
 
 
@@ -207,7 +211,7 @@ class Inspection(BaseModel):
 
     format: Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
     encoding: str | None = Field(description="text encoding; null for Parquet and workbooks")
-    encoding_certain: bool = Field(description="false if the encoding is a guess, which charset= overrides")
+    encoding_certain: bool = Field(description="false if the encoding is a guess; charset= overrides it")
     separator: str | None = Field(description="cell separator of CSV and TSV")
     header: bool = Field(description="whether the first row names the columns; header= overrides it")
     sheet: str | None = Field(description="sheet that is read; sheet= selects another")
@@ -215,9 +219,9 @@ class Inspection(BaseModel):
     columns: list[str] = Field(description="names of the first hundred columns")
     rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")
     column: str = Field(description="column that the counts refer to: the requested one, else the likeliest")
-    sentences: int = Field(description="sentences that a calibration would take")
+    sentences: int = Field(description="number of sentences that a calibration would use")
     distinct: int
-    empty: int = Field(description="rows without a sentence")
-    too_long: int = Field(description="sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
-    too_long_rows: list[int] = Field(description="first rows with such a sentence, counted from 1 as in the file")
-    longest: int = Field(description="characters of the longest sentence")
+    empty: int = Field(description="number of rows without a sentence")
+    too_long: int = Field(description="number of sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
+    too_long_rows: list[int] = Field(description="first rows whose sentence is too long, counted from 1 as in the file")
+    longest: int = Field(description="number of characters of the longest sentence")

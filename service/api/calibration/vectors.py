@@ -20,7 +20,7 @@ from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 
-CHARACTERS = 32  # most characters of a number in JSON
+CHARACTERS = 32  # maximum number of characters of a JSON number
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
 
 
@@ -36,27 +36,28 @@ class VectorIntake:
         self.sentences = 0  # number of vectors
         self.labels = 0
         self.lines = 0
-        self._expected = self._received = 0  # bytes of a .npy
+        self._expected = self._received = 0  # bytes of a .npy: stated by its header; received so far
         self._summary = LabelSummary()
-        self._highest: tuple[int, int] = (-1, 0)  # highest row in a labelled pair, and that pair's line
+        self._highest: tuple[int, int] = (-1, 0)  # highest row number in a labelled pair, and the pair's line
         self._texts = False
         self._rest = b""
         self._seen: set[int] = set()  # hashes of distinct vectors, at most `_enough`
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
 
     def feed(self, chunk: bytes) -> None:
-        """Takes a part of the body. Raises InvalidInput for an invalid line, or a `.npy` of wrong header or size."""
+        """Takes a part of the body. Raises InvalidInput for an invalid line and for a `.npy` with a wrong header or
+        size."""
         if self.npy:
             if not self._expected:
                 self._check_header(chunk)
             self._received += len(chunk)
             if self._received > self._expected:
-                raise InvalidInput(f"the posted .npy: more than the {self._expected:,} bytes that its header says")
+                raise InvalidInput(f"the posted .npy has more than the {self._expected:,} bytes that its header states")
             self.spool.extend_vectors(chunk)
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > CHARACTERS * 2 * self.dim + 24 * self.limits.characters + 1024:
-            raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than vectors of {self.dim} numbers are")
+            raise InvalidInput(f"line {self.lines + len(lines) + 1} is too long for vectors of {self.dim} numbers")
         self._take(lines)
 
     def _check_header(self, begin: bytes) -> None:
@@ -71,7 +72,7 @@ class VectorIntake:
 
     def _check_dim(self, dim: int) -> None:
         if dim != self.dim:
-            raise InvalidInput(f"the posted .npy: vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
+            raise InvalidInput(f"the posted .npy has vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
 
     def _check_count(self, rows: int) -> None:
         if rows > self.limits.sentences:
@@ -102,7 +103,7 @@ class VectorIntake:
                 self._seen.update(hash_of(row) for row in block)
         row, line = self._highest
         if row >= len(file):
-            raise InvalidInput(f"line {line}: row {row} is not there; the posted vectors are rows 0 to {len(file) - 1}")
+            raise InvalidInput(f"line {line}: there is no row {row}; the posted vectors are rows 0 to {len(file) - 1}")
         if self.labels:
             self._summary.check()
 
@@ -152,7 +153,7 @@ class VectorIntake:
             self._texts = text is not None
         if (text is not None) != self._texts:
             has = "no text" if self._texts else "a text"
-            raise InvalidInput(f"the vector has {has}, other than those before it; give all a text, or none")
+            raise InvalidInput(f"the vector has {has}, unlike those before it; give every vector a text, or none")
         if text is None:
             return
         if not isinstance(text, str) or not text.strip():

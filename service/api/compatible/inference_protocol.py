@@ -31,7 +31,7 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": [needs("read", texts=0)],  # `embed` charges them
+    "dependencies": [needs("read", texts=0)],  # `embed` charges the texts to the key's limits
     "response_class": Response,
 }
 
@@ -113,12 +113,15 @@ async def infer(
 async def compute(
     model: models.Model, texts: dict[str, list[str]], service: Service, trace: TraceDep
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
-    """Output tensors by name, with their datatype. Raises InvalidInput if the inputs are not the model's."""
+    """Output tensors by name, with their datatype. Raises InvalidInput if the inputs are neither `text` alone nor
+    `text_1` and `text_2`."""
     if texts.keys() == {"text"}:
         embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
-        raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")
+        raise InvalidInput(
+            f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send the input text, or text_1 and text_2"
+        )
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")

@@ -20,8 +20,8 @@ from service.migration.encoders import Resolution
 T = TypeVar("T")
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
-PAGE = 16  # domains read from the store at once
-LISTED = 40  # most names in a message
+PAGE = 16  # number of domains that are read from the store together
+LISTED = 40  # maximum number of names in a message
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,23 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model with a name; `version` is for protocols that send it separately, `splits` as in `requests.resolve`.
+    """The model called `name`. `version`: for protocols that send it in a field of its own; `splits`: see
+    `requests.resolve`.
 
     Raises:
         UnknownModel: there is no such model; the message lists those that the key may use.
         Forbidden: the key may not use the model's domain.
-        EncoderMismatch: the domain belongs to another encoder.
+        EncoderMismatch: this server does not run the domain's encoder.
     """
     try:
         ref, space = parse(name)
         if version is not None:
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
-                raise InvalidInput("a version in the name and another beside it, or one that is no number")
+                raise InvalidInput("the name already includes a version, or `version` is not a number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        if trace.grant.rate is not None:  # the message lists models from the store: charged as one text
+        if trace.grant.rate is not None:  # the message lists models, which reads the store; this costs one text
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
@@ -70,20 +71,20 @@ async def resolve(
 
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
-    """Model names of the first `most` domains that the key may use and this server can answer; `default` first."""
+    """Model names of the first `most` domains that the key may use and this server can serve; `default` first."""
     answering = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
     return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in answering for raw in ("", ":raw"))]
 
 
 def permitted(service: Service, grant: Grant) -> list[str]:
-    """Domains that the key may use, even those this server cannot answer; `default` comes first."""
+    """Domains that the key may use, including those that this server cannot serve; `default` comes first."""
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
     return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
 
 
 def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
-    """(domain, champion) of each domain that the key may use and this server can answer."""
+    """(domain, champion) of each domain that the key may use and this server can serve."""
     if grant.may_use(DEFAULT):
         yield DEFAULT, champion_of(service, DEFAULT) or 0
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))

@@ -74,11 +74,11 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 
 
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
-    """The model or the domain that the body names."""
+    """The model that the body names, or the calibrated model of the domain that it names."""
     if body.domain is None:
         return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:
-        raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
+        raise fault(InvalidInput, "domain", "and model: send only one of them")
     resolution = await resolve(service, trace, body.domain, splits=True)
     return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
 
@@ -93,12 +93,12 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
     """False-hit rate of each text; None for a text in which the encoder knows no token.
 
     Raises:
-        Conflict: the version has no counts of false hits, or uses item normalization, for which none were counted.
+        Conflict: the version has no counts of false hits, or it uses item normalization, for which there are no counts.
         InvalidInput: the gallery is too large for the version's counts.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"
     if calibration.model.normalization is not None and not raw:
-        raise Conflict("false-hit rates rest on similarities without item normalization; leave `gallery` out")
+        raise Conflict("a version with item normalization has no false-hit rates; leave `gallery` out")
     reference, table = false_hits_of(calibration.model, calibration.domain, raw=raw)
     check_gallery(table, calibration.domain, gallery)
     rates = reference.false_match_rate(result.cosine if raw else result.similarity)
@@ -116,7 +116,11 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     right = listed(body.text_2, "text_2", service, settings.max_pairs)
     name_ignored(trace, body)
     if len(left) not in (1, len(right)):
-        raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
+        raise fault(
+            InvalidInput,
+            "text_1",
+            f"has {len(left)} texts and text_2 {len(right)}; send one text in text_1, or as many as in text_2",
+        )
     model = await models.resolve(service, trace, body.model, splits=True)
     embeddings = await embed(service, trace, model.resolution, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))

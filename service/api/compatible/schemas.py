@@ -33,7 +33,7 @@ def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
 
 
 def which_input(value: Any) -> str:
-    """The form of OpenAI's `input`, by its first entry."""
+    """Tag of the union member whose form OpenAI's `input` has, judged by its first entry."""
     first = value[0] if isinstance(value, list) and value else value
     if isinstance(first, list):
         return "id_lists"
@@ -63,7 +63,7 @@ class EmbeddingsRequest(Compatible):
         default=None,
         ge=1,
         le=65_536,
-        description="only for raw vectors: how many of the first numbers are kept; the vectors are then normalized",
+        description="only for raw vectors: keeps this many leading dimensions, and normalizes the shortened vectors",
     )
     user: str | None = None
 
@@ -92,7 +92,7 @@ class EmbeddingsResponse(BaseModel):
 class ModelCard(BaseModel):
     id: str
     object: Literal["model"] = "model"
-    max_model_len: int = Field(description="most tokens of a text, special ones included")
+    max_model_len: int = Field(description="maximum number of tokens per text, including special tokens")
     created: int = Field(description="when the version was made, in seconds since 1970; 0 for the built-in version")
     owned_by: str = "isosim"
 
@@ -103,7 +103,7 @@ class ModelList(BaseModel):
 
 
 class Document(Compatible):
-    """A document as an object, as Cohere and Jina accept it."""
+    """A document sent as an object, which Cohere's and Jina's APIs allow."""
 
     text: str
 
@@ -112,7 +112,7 @@ def is_document(entry: Any) -> bool:
     return isinstance(entry, str) or (isinstance(entry, dict) and isinstance(entry.get("text"), str))
 
 
-Documents = Annotated[list[str | Document], entries(is_document, "a text or an object with one")]
+Documents = Annotated[list[str | Document], entries(is_document, 'a text, or an object with a field "text"')]
 
 
 class RerankRequest(Compatible):
@@ -138,13 +138,15 @@ class RerankRequest(Compatible):
         default=None,
         ge=1,
         le=MOST_GALLERY,
-        description="number of entries that the texts were retrieved from; adds `false_hit_rate`",
+        description="size of the collection that the texts were retrieved from; adds `false_hit_rate` to each result",
     )
 
 
 FalseHitRate = Annotated[
     float | None,
-    Field(description="with `gallery`: share of queries whose best wrong match scores at least as high"),
+    Field(
+        description="only with `gallery`: share of queries whose best wrong match scores at least as high as this text"
+    ),
 ]
 
 
@@ -220,7 +222,9 @@ class SimpleToken(BaseModel):
     id: int
     text: str
     special: bool
-    start: int | None = Field(description="position of its first character in the text; null for a special token")
+    start: int | None = Field(
+        description="position in the text of the token's first character; null for a special token"
+    )
     stop: int | None
 
 

@@ -28,7 +28,7 @@ router = APIRouter(tags=["operations"])
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
 DEPRECATED_SINCE = "@1795564800"  # 2026-11-25 (RFC 9745, section 2.1)
-MOST_CHARACTERS = 200_000  # most characters in a request; each becomes up to 60 bytes of the answer
+MOST_CHARACTERS = 200_000  # maximum number of characters per request; each becomes up to 60 bytes of the answer
 
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
@@ -67,7 +67,7 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
 
 @router.get("/info", dependencies=[needs("read")], responses=documented())
 async def info(service: ServiceDep) -> Info:
-    """The encoder that is served, and the server's limits."""
+    """The encoder that this server runs, and the server's limits."""
     settings, first = service.settings, service.encoders.first
     spec, plan = first.artifact.spec, first.embedder.batcher.plan
     return Info(

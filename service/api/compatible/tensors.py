@@ -24,7 +24,7 @@ from service.core.errors import InvalidInput
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]
 BYTE_COUNT = re.compile("[0-9]{1,9}")
-SHOWN = 80  # most characters of a caller's value in a message
+SHOWN = 80  # maximum number of characters that a message quotes of a caller's value
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -69,7 +69,10 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
     split = len(body)
     if header_length is not None:
         if not BYTE_COUNT.fullmatch(header_length) or int(header_length) > len(body):
-            raise InvalidInput(f"inference-header-content-length {header_length[:SHOWN]!r}: the body has {split} bytes")
+            raise InvalidInput(
+                f"inference-header-content-length is {header_length[:SHOWN]!r}; it must be a number of bytes, at most "
+                f"the {split} of the body"
+            )
         split = int(header_length)
     try:
         request = InferRequest.model_validate_json(body[:split])
@@ -93,19 +96,19 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             texts[tensor.name] = list(islice(elements(rest[:size], name), most + 1))
             rest = rest[size:]
         else:
-            raise InvalidInput(f"input {name!r} announces {size} bytes, {len(rest)} are left in the body")
+            raise InvalidInput(f"input {name!r} announces {size} bytes, but {len(rest)} are left in the body")
         if count != len(texts[tensor.name]):
-            raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, its shape {count}")
+            raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, but its shape says {count}")
     if rest:
         raise InvalidInput(f"{len(rest)} bytes of the body belong to no input")
     return request, texts
 
 
 def extent(tensor: InputTensor, most: int) -> int:
-    """Number of texts by the tensor's shape. Raises EmptyInput or InvalidInput."""
+    """Number of texts according to the tensor's shape. Raises EmptyInput or InvalidInput."""
     name = tensor.name[:SHOWN]
     if tensor.datatype != "BYTES":
-        raise InvalidInput(f"input {name!r} is {tensor.datatype[:SHOWN]}; texts are BYTES")
+        raise InvalidInput(f"input {name!r} has the datatype {tensor.datatype[:SHOWN]}; texts need BYTES")
     if len(tensor.shape) not in (1, 2) or tensor.shape[1:] not in ([], [1]):
         raise InvalidInput(f"input {name!r}: give a shape of [n] or [n, 1]")
     check_count(tensor.shape[0], f"shape of {name}", most)
@@ -155,7 +158,9 @@ def write(
     binary: list[bytes] = []
     for output in wanted:
         if output.name not in outputs:
-            raise InvalidInput(f"output {output.name[:SHOWN]!r}: these inputs give {', '.join(outputs)}")
+            raise InvalidInput(
+                f"there is no output {output.name[:SHOWN]!r}; these inputs have the outputs {', '.join(outputs)}"
+            )
         datatype, values = outputs[output.name]
         values = np.ascontiguousarray(values, DTYPES[datatype])
         tensor: dict[str, Any] = {"name": output.name, "datatype": datatype, "shape": list(values.shape)}

@@ -63,7 +63,7 @@ async def import_archive(
             alias="as", pattern=f"^{DOMAIN_NAME}$", description="new name of the domain, if the archive holds only one"
         ),
     ] = None,
-    dry_run: Annotated[bool, Query(description="checks the whole archive and changes nothing")] = False,
+    dry_run: Annotated[bool, Query(description="check the whole archive without changing anything")] = False,
 ) -> ImportState:
     """Adds the versions of an archive to their domains. It overwrites and promotes nothing; the request may be
     repeated."""
@@ -71,7 +71,12 @@ async def import_archive(
     check_no_form(kind, "domains/import")
     encoders = EncodersOfStore(EncoderStore(service.settings.model_store))
     async with temporary(service) as file:
-        await store(request, file, service.settings.max_calibration_bytes, "isosim domains import takes larger ones")
+        await store(
+            request,
+            file,
+            service.settings.max_calibration_bytes,
+            "import a larger archive with the command isosim domains import",
+        )
         file.seek(0)
         with one_of_few(service):
             imported = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""Domains, their versions, and the champions that answer for them."""
+"""Routes for domains, their versions and their champions."""
 
 import asyncio
 import heapq
@@ -46,7 +46,7 @@ from service.core.wording import place
 router = APIRouter(prefix="/domains", tags=["domains"])
 
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
-PAGE = 1000  # most domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
+PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -110,8 +110,8 @@ async def state_after(service: Service, before: DomainState, aliases: Aliases) -
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
-    """First domains that the key may use: sorted, after `after`, containing `contains`, at most `most`. Includes
-    `default` even if it has no versions."""
+    """Sorted names, at most `most`, of domains that the key may use, that come after `after` and contain `contains`.
+    Includes `default` even if it has no versions."""
     stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
     builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
     return list(itertools.islice(heapq.merge(stored, builtin), most))
@@ -127,7 +127,7 @@ def listed(service: Service, page: list[str], more: str | None) -> Response:
 async def list_domains(
     service: ServiceDep,
     trace: TraceDep,
-    limit: Annotated[int, Query(ge=1, le=PAGE, description="most domains in the answer")] = PAGE,
+    limit: Annotated[int, Query(ge=1, le=PAGE, description="maximum number of domains in the answer")] = PAGE,
     after: Annotated[str, Query(max_length=64, description="`next` of the previous page")] = "",
     contains: Annotated[str, Query(max_length=64, description="only domains whose name contains this")] = "",
 ) -> Response:
@@ -225,7 +225,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
 async def rollback(
     domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
 ) -> DomainState:
-    """Swaps champion and previous version for the encoder that answers for the domain. The body may be left out. With
+    """Swaps champion and previous version for the encoder that the domain uses now. The body may be left out. With
     `from`, the request can be retried safely; without it, a second request undoes the first."""
     before = await asyncio.to_thread(state, service, domain)
     start = Start() if body is None else body.start

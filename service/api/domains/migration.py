@@ -1,4 +1,4 @@
-"""A domain's move to the next encoder: begun, tried on a share of requests, finished or abandoned."""
+"""Routes that move a domain to the next encoder: begin, try it on a share of requests, finish or abandon the move."""
 
 import asyncio
 from dataclasses import asdict, replace
@@ -64,8 +64,8 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
         ) from error
     if version.model.reference is None:
         raise Conflict(
-            f"version {version.version} of {domain!r} for {name} has no reference, so that nothing could be compared; "
-            "calibrate the domain anew"
+            f"version {version.version} of {domain!r} for {name} has no reference, without which encoders cannot be "
+            "compared; calibrate the domain again"
         )
     return version
 
@@ -88,14 +88,14 @@ async def change(service: Service, domain: str, wanted: Migration, expected: Mig
 
 
 async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
-    """Raises Conflict if another version answers than the caller saw, or the migration has changed since."""
+    """Raises Conflict if the champion or the migration has changed since the caller read them."""
     aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
     revision = aliases.revision if migration is None else migration.revision
     start.check(domain, replace(aliases, revision=revision))
 
 
 async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
-    """A migration's state; fields that need a version which cannot be loaded are null, so that faults can be seen."""
+    """A migration's state, even while a version cannot be loaded: fields that need it are then null."""
     digests = (migration.old, migration.new)
     aliases = [await asyncio.to_thread(service.domains.aliases, domain, digest) for digest in digests]
     versions = [one.champion for one in aliases]
@@ -171,7 +171,7 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
     """Changes the share of requests that the new encoder answers, or the share that both encoders score."""
     before = await of(service, domain)
     if before.finished:
-        raise Conflict(f"the migration of {domain!r} is finished; DELETE takes it back")
+        raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")
     given = body.model_dump(exclude_none=True, include={"share", "shadow"})
     if not given:
         raise InvalidInput("share or shadow: give one of them")
@@ -237,7 +237,7 @@ async def get_equivalent(
     models = [version.model for version in versions]
     references = [model.raw_reference if space == "raw" else model.reference for model in models]
     if references[0] is None or references[1] is None:
-        raise Conflict(f"a version of {domain!r} has no reference of its {space} similarities; calibrate it anew")
+        raise Conflict(f"a version of {domain!r} has no reference for {space} similarities; calibrate the domain again")
     equated = await asyncio.to_thread(equate, references[0], references[1], similarity)
     sides = [
         MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.artifact.id, version=version.version)

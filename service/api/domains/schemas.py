@@ -16,7 +16,7 @@ class VersionSummary(BaseModel):
     encoder: str
     created: str
     sentences: int | None
-    servable: bool = Field(description="made for an encoder that this server runs")
+    servable: bool = Field(description="whether this server runs the encoder that the version was made for")
 
 
 class DriftState(BaseModel):
@@ -24,12 +24,15 @@ class DriftState(BaseModel):
 
     texts: int
     pairs: int
-    out_of_domain: float | None = Field(description="share of texts flagged; about 0.01 for the domain's own text")
+    out_of_domain: float | None = Field(
+        description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
+    )
     distance_mean: float | None = Field(
-        description="mean of log ‖z‖², in standard deviations of the domain's own text; 0 for that text"
+        description="mean of log ‖z‖² of the latents z, as its distance from the mean of the domain's own text in "
+        "standard deviations; 0 for that text"
     )
     distance_spread: float | None = Field(
-        description="standard deviation of log ‖z‖², in the same unit; 1 for the domain's own text"
+        description="standard deviation of log ‖z‖², divided by that of the domain's own text; 1 for that text"
     )
     stability_index: float | None = Field(
         description="population stability index of the similarities, compared with the first ones that the champion "
@@ -80,7 +83,9 @@ class ImportedVersionState(BaseModel):
         description="number in this store; the same as in the archive if this number and all higher ones are free"
     )
     encoder: str = Field(description="id of the encoder")
-    was: str | None = Field(description="champion or previous in the exporting store; importing does not promote it")
+    was: str | None = Field(
+        description="champion or previous: alias in the exporting store; importing promotes nothing"
+    )
     there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
 
 
@@ -108,7 +113,7 @@ class Threshold(BaseModel):
         description="95 % interval of the similarity, from a bootstrap over sentences or labelled pairs",
     )
     unit: Metric | None = Field(default=None, description="unit of the distance, if the request named one")
-    distance: float | None = Field(default=None, description="the threshold in this unit")
+    distance: float | None = Field(default=None, description="the threshold as a distance in `unit`")
     distance_interval: list[float] | None = Field(
         default=None, min_length=2, max_length=2, description="95 % interval of the distance"
     )
@@ -130,8 +135,8 @@ class Threshold(BaseModel):
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 % interval of the share of matches at this similarity; wide if few labelled "
-        "pairs score that high",
+        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity; "
+        "wide if few labelled pairs score that high",
     )
     query_spread: float | None = Field(
         default=None,
@@ -141,13 +146,13 @@ class Threshold(BaseModel):
 
 
 class SavedThreshold(BaseModel):
-    """A saved target, and the similarity that it stands for in the version that answers."""
+    """A saved target, and its similarity threshold for the version that the domain uses."""
 
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="least similarity of a match; null if the version cannot reach the target, or if item "
-        "normalization is on, since percentiles then decide"
+        description="lowest similarity that counts as a match; null if the version cannot reach the target, or if item "
+        "normalization is on: a match then depends on the percentile"
     )
     interval: list[float] | None = Field(
         min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"
@@ -160,7 +165,7 @@ class SavedThreshold(BaseModel):
 
 class Thresholds(BaseModel):
     domain: str
-    version: int = Field(description="version that the similarities belong to")
+    version: int = Field(description="version for which the similarities are computed")
     revision: int = Field(description="counts the changes of the domain's champion, previous version and thresholds")
     thresholds: list[SavedThreshold] = Field(description="sorted by name")
 
@@ -170,13 +175,13 @@ class SavedTarget(BaseModel):
     name: str
     target: TargetFacts
     revision: int = Field(description="revision of the domain after the change")
-    notice: str | None = Field(description="why the version that answers now cannot reach the target; else null")
+    notice: str | None = Field(description="why the version in use cannot reach the target; else null")
 
 
 FROM = (
-    "the version that you saw answering (`champion` of GET /domains/{domain}). If another version answers now, the "
-    "answer is 409 and nothing changes. With `from`, the request can be retried safely: a repeated request gets the "
-    "same answer and changes nothing again"
+    "the `champion` that you saw in GET /domains/{domain}. If the domain has another champion now, the answer is 409 "
+    "and nothing changes. With `from`, the request can be retried safely: a repeated request gets the same answer and "
+    "makes no further change"
 )
 REVISION = (
     "`revision` that you saw; if the domain has changed since, the answer is 409. A late retry then cannot repeat a "
@@ -185,7 +190,7 @@ REVISION = (
 
 
 class StartOfChange(Own):
-    """State of the domain that the caller saw; without it, the change is made in any state."""
+    """State of the domain that the caller saw; if left out, the change is made whatever the state is."""
 
     from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
     revision: int | None = Field(default=None, ge=0, description=REVISION)
@@ -208,10 +213,13 @@ class TargetRequest(Own):
         default=None, description=f"false-match rate among random pairs: {SMALLEST_FMR:g} or more, less than 1"
     )
     precision: float | None = Field(
-        default=None, description="share of matches among pairs like the labelled ones: more than 0, less than 1"
+        default=None,
+        description="share of true matches among pairs that reach the threshold, measured on the labelled pairs: more "
+        "than 0, less than 1",
     )
     false_hit_rate: float | None = Field(
-        default=None, description="share of searches whose best wrong match passes: 1e-06 or more, less than 1"
+        default=None,
+        description="share of searches whose best wrong match reaches the threshold: 1e-06 or more, less than 1",
     )
     gallery: int | None = Field(
         default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: number of entries searched"
@@ -243,8 +251,8 @@ class MigrationStart(Own):
         default=0.1,
         ge=0,
         le=1,
-        description="share of the requests answered by the old encoder that the new one scores as well, only for "
-        "comparison; each is computed by both",
+        description="of the requests answered by the old encoder, the share that the new encoder also scores, only to "
+        "compare the two",
     )
 
 

@@ -36,17 +36,17 @@ async def get_threshold(
         float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
     ] = None,
     precision: Annotated[
-        float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
+        float | None, Query(gt=0, lt=1, description="share of true matches among pairs that reach the threshold")
     ] = None,
     false_hit_rate: Annotated[
         float | None,
         Query(
             ge=SMALLEST_FALSE_HIT_RATE,
             lt=1,
-            description="share of searches whose best wrong match passes, among `gallery` entries",
+            description="share of searches among `gallery` entries whose best wrong match reaches the threshold",
         ),
     ] = None,
-    gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
+    gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="number of entries searched")] = None,
     space: Annotated[
         Literal["calibrated", "raw"] | None,
         Query(
@@ -55,7 +55,7 @@ async def get_threshold(
         ),
     ] = None,
     unit: Annotated[
-        Unit, Query(description=f"gives the threshold also in the unit of a database, for raw vectors: {METRICS}")
+        Unit, Query(description=f"returns the threshold also as a vector database's value for raw vectors: {METRICS}")
     ] = "similarity",
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""
@@ -65,7 +65,7 @@ async def get_threshold(
     facts: dict[str, Any] = {}
     if unit != "similarity":
         if space == "calibrated":
-            raise InvalidInput(f"unit: a database's {unit} is of raw vectors; leave space away, or give space=raw")
+            raise InvalidInput(f"unit: {unit} is only for raw vectors; leave out space, or send space=raw")
         check_metric(unit, artifact.id, unit=artifact.unit_vectors)
         space = "raw"
     space = space or "calibrated"
@@ -79,14 +79,14 @@ async def get_threshold(
 
 @router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))
 async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceDep) -> Thresholds:
-    """Saved targets of a domain, with their similarities in the version that answers."""
+    """Saved targets of a domain, with their similarity thresholds for the version that the domain uses."""
     resolution = await resolve(service, trace, domain)
     calibration = resolution.calibration
     aliases = await asyncio.to_thread(service.domains.aliases, domain, resolution.encoder.digest)
     decide = partial(decision_threshold, calibration)
     decisions = await asyncio.to_thread(
         lambda: [*map(decide, aliases.targets.values())]
-    )  # some ms each, the first time
+    )  # in a thread: each takes some ms the first time
     return Thresholds(
         domain=domain,
         version=calibration.version,
@@ -112,7 +112,7 @@ async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
     """Saves a target under a name. Scoring requests that name it get `match` for each pair, whichever version and
-    encoder of the domain answers. The request may be repeated."""
+    encoder the domain uses. The request may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)

@@ -28,7 +28,7 @@ INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handin
 def check_count(count: int, field: str, limit: int) -> None:
     """Raises EmptyInput if a field has no entries, InvalidInput if it has more than `limit`; both name the field."""
     if not count:
-        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # the words of text-embeddings-inference
+        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # same words as text-embeddings-inference
     if count > limit:
         raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
 
@@ -68,8 +68,8 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
     known = encoder.prompts
     if name is None or name in known:
         return None if name is None else known[name]
-    there = f"the encoder's are {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
-    raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but {there}")
+    there = f"the encoder has {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
+    raise fault(InvalidInput, "prompt_name", f": there is no prompt {name[:80]!r}; {there}")
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
@@ -82,7 +82,7 @@ def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
             ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)",
         )
     if dimensions is not None and dimensions > dim:
-        raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
+        raise fault(InvalidInput, "dimensions", f": {dimensions} requested, but the encoder has {dim}")
 
 
 def side_of(truncation_direction: str) -> Side:
@@ -100,7 +100,7 @@ async def embed(
     prompt: str | None = None,
     scored: bool = True,
 ) -> Embeddings:
-    """Vectors of the texts, computed by the frozen encoder that answers.
+    """Vectors of the texts, computed by the frozen encoder of `resolution`.
 
     Args:
         truncate: False refuses a text that is too long, as in text-embeddings-inference.
@@ -109,7 +109,7 @@ async def embed(
 
     Raises:
         InvalidInput: a text is too long and may not be truncated, or the encoder takes vectors instead of texts.
-        TokenizerFailure, Overloaded, BackendFailure, CallerLeft: as `Embedder.embed`.
+        TokenizerFailure, Overloaded, BackendFailure, CallerLeft: see `Embedder.embed`.
     """
     refuse_texts(resolution.encoder.artifact)
     trace.release = await service.limits.admit(trace.grant, len(contents))
@@ -135,7 +135,7 @@ async def vectors(
     normalize: bool = True,
     dimensions: int | None = None,
 ) -> Vectors:
-    """One vector for each requested text: (texts, dimensions or dim)."""
+    """One vector for each requested text: (texts, dim), or (texts, dimensions) if `dimensions` is given."""
     started = time.perf_counter()
     rows, calibration = embeddings.vectors, resolution.calibration
     if space == "calibrated" and calibration.transform is not None:
@@ -151,7 +151,8 @@ async def vectors(
 async def scores(
     service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
-    """Scores the texts at `left` (an index: one text for all) against those at `right`, in the order of the request."""
+    """Scores the texts at `left` (an index if one text is compared with all) against those at `right`, in the order of
+    the request."""
     started = time.perf_counter()
     calibration = resolution.calibration
     b = embeddings.rows[right]
@@ -163,7 +164,7 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked here, because another version may have been promoted
+    if service.encoders.is_champion(calibration):  # checked only now: another may be champion by now
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
             service.shadow.offer(resolution, embeddings, a, b, result)

@@ -25,7 +25,7 @@ ThresholdField = Annotated[
 ]
 DETAIL = "adds `detail` to the answer: the numbers behind flags and percentiles"
 OF_ENCODER = (
-    "digest of the encoder that made the vectors, as responses name it; 409 if another encoder answers for the domain"
+    "digest of the encoder that made the vectors (`encoder` in responses); 409 if the domain uses another encoder"
 )
 
 
@@ -75,7 +75,7 @@ class PercentileRequest(Own):
     model_config = example({"cosines": [0.31, 0.87], "domain": "default"})
 
     cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="cosines, -1 to 1")
-    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="distances by `metric`")
+    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="distances, by `metric`")
     metric: Metric | None = Field(default=None, description=METRICS)
     domain: DomainField = "default"
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
@@ -103,7 +103,7 @@ class PercentileResponse(BaseModel):
     version: int
     encoder: str
     method: str
-    cosine: list[float] = Field(description="the cosines that were sent, or that belong to the distances")
+    cosine: list[float] = Field(description="the cosines that were sent, or that were computed from the distances")
     percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
@@ -116,7 +116,7 @@ class PercentileResponse(BaseModel):
 
 TruncationDirection = Annotated[
     Literal["Right", "Left", "right", "left"],
-    Field(description="the end that is cut off; Hugging Face's client writes it in lower case"),
+    Field(description="end of the text that is cut off; lower case is accepted because Hugging Face's client sends it"),
 ]
 
 
@@ -172,8 +172,8 @@ Flag = Literal["truncated", "unreadable", "out_of_domain"]
 
 
 class PairFlags(BaseModel):
-    """Flags of each text. truncated: it was cut; unreadable: the encoder knows no token of it; out_of_domain: it is
-    unlike the domain's own text."""
+    """Flags of each text. truncated: it was cut; unreadable: the encoder knows none of its tokens; out_of_domain: it
+    is unlike the domain's own text."""
 
     a: list[Flag]
     b: list[Flag]
@@ -188,8 +188,8 @@ class SimilarityDetail(BaseModel):
     """Numbers behind flags and percentiles, one entry for each pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
-        description="share of the domain's own sentences that are at least as unusual; flagged below 0.01; null if the "
-        "version has no domain test or vectors were sent"
+        description="share of the domain's own sentences that are at least as unusual as the text; below 0.01, the "
+        "text is flagged; null if the version has no domain test or vectors were sent"
     )
     tokens: list[PairNumbers] | None = Field(description="number of tokens; null if vectors were sent")
     pairs: int | None = Field(
@@ -203,8 +203,8 @@ class NamedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="least similarity of a match; null if the version cannot reach the target, or if item "
-        "normalization is on, since percentiles then decide"
+        description="lowest similarity that counts as a match; null if the version cannot reach the target, or if item "
+        "normalization is on: a match then depends on the percentile"
     )
     version: int
 

@@ -89,7 +89,7 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
 
 
 async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
-    """Threshold of a saved target in the version that answers. Raises NotFound if the name is not saved."""
+    """Threshold of a saved target for the version of `resolution`. Raises NotFound if the name is not saved."""
     calibration = resolution.calibration
     target = await resolution.encoder.registry.target(calibration.domain, name)
     return decision_threshold(calibration, target)
@@ -107,12 +107,12 @@ def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embe
 
 
 def check_encoder(digest: str | None, resolution: Resolution) -> None:
-    """Raises EncoderMismatch if the digest is not that of the encoder that answers for the domain."""
+    """Raises EncoderMismatch if the digest is not that of the encoder that the domain uses."""
     answering = resolution.encoder
     if digest is not None and digest != answering.digest:
         raise EncoderMismatch(
-            f"encoder: the vectors are of {digest[:80]!r}, and {answering.artifact.id} ({answering.digest}) answers "
-            f"for domain {resolution.calibration.domain!r}"
+            f"encoder: the vectors are from {digest[:80]!r}, but domain {resolution.calibration.domain!r} uses "
+            f"{answering.artifact.id} ({answering.digest})"
         )
 
 
@@ -236,14 +236,14 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     )
 
 
-MOST_SCORES = 10_000  # most scores in a request to /percentile
+MOST_SCORES = 10_000  # maximum number of scores per request to /percentile
 MOST_INLINE = 1000  # computing the percentiles of up to this many scores is faster than handing them to a thread
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
-@router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that know one URL")
+@router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients of the base URL")
 @router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector for each text, always as a list of lists."""

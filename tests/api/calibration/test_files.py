@@ -282,7 +282,7 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         (json.dumps(TEXTS), "text/plain", 422, "the body begins like a JSON list; send one JSON value a line"),
         (f"{LONG}\n{LONG}\n", "text/plain", 422, "all sentences are longer than 10,000 characters: 2 (line 1, line 2)"),
         (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences of the file are longer than 10,000 characters: 2 (rows 1"),
-        ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a page with tags; send its text, one sentence a line"),
+        ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a web page; send its text without tags, one sentence"),
         (
             '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
             "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
@@ -290,7 +290,10 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for bodies "
          "of these content-types: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
         (table(","), f"{OCTETS}; column=state", 422, "1 distinct sentences among 400"),
-        (table(","), f"{OCTETS}; column=state", 422, "column 'state' was read, the likeliest is column=question"),
+        (
+            table(","), f"{OCTETS}; column=state", 422,
+            "column 'state' was read; the one that most likely holds the sentences is column=question",
+        ),
     ],
 )  # fmt: skip
 def test_a_body_that_cannot_be_used_is_told_why(

@@ -454,5 +454,5 @@ def test_a_calibration_is_for_the_encoder_that_was_asked_for(
 
 def test_a_server_does_not_start_with_one_encoder_twice(site: Site) -> None:
     settings = Settings(model_store=site.store, encoder="tiny", next_encoder=f"tiny@{site.old[:12]}")
-    with pytest.raises(Unavailable, match="ISOSIM_NEXT_ENCODER names the encoder that serves already"):
+    with pytest.raises(Unavailable, match="ISOSIM_NEXT_ENCODER names the same encoder as ISOSIM_ENCODER"):
         asyncio.run(plans(settings))

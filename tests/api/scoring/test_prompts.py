@@ -68,4 +68,4 @@ def test_both_sides_of_a_similarity_get_it_and_its_tokens_are_shown(server: Serv
 def test_an_unknown_prompt_is_refused_with_the_known_ones(server: Server, path: str, body: dict[str, Any]) -> None:
     response = server.client.post(path, json=body)
     assert response.status_code == 422
-    assert response.json()["error"] == "prompt_name: 'Query', but the encoder's are bare, query"
+    assert response.json()["error"] == "prompt_name: there is no prompt 'Query'; the encoder has bare, query"
