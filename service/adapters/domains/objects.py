@@ -152,9 +152,7 @@ class BucketStorage:
         yield self.aliases(domain)
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        marked = orjson.dumps(
-            {**orjson.loads(content), "change": uuid.uuid4().hex}
-        )  # each write gets its own content, and so its own tag
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # gives each write its own tag
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
         except PreconditionFailed as error:

@@ -479,9 +479,7 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = (
-                dict(thresholds) if isinstance(thresholds, dict) else {}
-            )  # including kinds of targets that only newer releases have
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # with kinds of newer releases
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
