@@ -306,9 +306,7 @@ class FolderStorage:
         missing = set()
         for version in versions:
             try:
-                with (self._folder(domain, version) / MANIFEST).open(
-                    "rb"
-                ):  # opened, because NFS clients may cache `stat`
+                with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may cache `stat`
                     pass
             except FileNotFoundError:
                 missing.add(version)

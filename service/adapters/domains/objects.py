@@ -92,9 +92,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # reported later, when the files are compared with the manifest
+                with contextlib.suppress(FileNotFoundError):  # reported when files are compared with the manifest
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
