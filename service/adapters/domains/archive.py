@@ -7,7 +7,7 @@ The file is a tar without compression, so that its size limits how much is read 
     <domain>/<version>/manifest.json    as in the store it came from; before the version's other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
-The same versions give the same bytes. Writing and reading hold one version in memory at a time.
+Exporting the same versions again gives the same bytes. Writing and reading hold one version in memory at a time.
 
 An import does not trust the archive. Members must have known names and be regular files of limited size, the hash of
 every file must match its manifest, arrays must contain numbers and be as long as their headers say, and each version
@@ -61,7 +61,7 @@ from service.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
 from service.core.scoring.out_of_domain import level_energies
 from service.core.scoring.reference import ReferenceDistribution
 
-FORMAT = 1  # to be raised when an older release would misread a new archive
+FORMAT = 1  # increased when an older release would misread a new archive
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
 MEMBER = re.compile(
@@ -75,7 +75,7 @@ HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
 ROOM = 1 << 20  # bytes that a file of arrays may have in addition to those that the encoder's dimensions require
-ROWS = 16  # random vectors that each version must score
+ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
 MOST_DIRECTORY = 100_000  # maximum bytes of a .npz's directory; isosim writes fewer than 1,000
@@ -286,7 +286,7 @@ class Import:
                 if match["file"] is not None or match["domain"] in finished:
                     raise InvalidInput(f"{name}: a domain's {DOMAIN} has to come first, then all its versions")
                 if self.domain and self.rename is not None:
-                    raise InvalidInput("as: the archive has several domains, so that they cannot be renamed")
+                    raise InvalidInput("as: only a single domain can be renamed, and the archive has several")
                 self.domain, self.facts, numbers = match["domain"], json_of(file, name, size), set[int]()
                 finished.add(self.domain)
                 self.target = self.store.checked(self.rename or self.domain)
@@ -460,7 +460,7 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
     """Scores random vectors as a server would.
 
     Raises:
-        CorruptArtifact: the weights do not fit, or the results are not valid scores.
+        CorruptArtifact: the weights do not fit the calibrator, or the results are not valid scores.
         ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit one another.
     """
     transform = None if stored.weights is None else calibrator.bind(stored.weights)

@@ -63,7 +63,7 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-FULL_LOOK = 60.0  # seconds within which every resident domain (in memory) is compared with the store
+FULL_LOOK = 60.0  # seconds within which every resident domain (one in memory) is compared with the store
 # Minimum number of domains that each call compares; a small server has no more. In a folder, this takes 0.16 ms of CPU
 # time (measured).
 FEWEST = 16
@@ -76,7 +76,7 @@ class ChangeWatch:
         self.store = store
         self._lock = threading.Lock()
         self._announced: frozenset[str] = frozenset()  # announcements in the last listing
-        self._bell: str | None = None  # the store's bell at the last listing of announcements
+        self._bell: str | None = None  # the store's bell (`DomainStore.bell`) at the last listing of announcements
         self._stamps: dict[str, Hashable] = {}  # stamps of resident domains when these were last compared
         self._waiting: list[str] = []  # domains still to be compared in this round, in reverse order
         self._compared = -math.inf  # time of the last comparison with the store, in seconds of the monotonic clock
@@ -92,7 +92,7 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            bell = self.store.bell()  # read before the announcements, so that a later announcement changes it
+            bell = self.store.bell()  # read before the announcements: a later announcement changes the bell again
             announced = self._announced
             if bell is None or bell != self._bell:
                 announced = frozenset(self.store.announced())

@@ -28,7 +28,7 @@ from service.adapters.storage.artifacts import (
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
 CHANGES = ".changes"  # folder of announcements; no domain's name begins with a dot
-ANNOUNCED = 300.0  # seconds that an announcement is kept; the full scan of a reader that misses it comes sooner
+ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses one notices the change at its full scan
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class VersionStorage(Protocol):
         ...
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Sorted names after `after` that contain `contains`, are `wanted` and have a version."""
+        """Sorted names of domains that have a version: those after `after` that contain `contains`, if `wanted`
+        returns True for them."""
         ...
 
     def versions(self, domain: str) -> list[int]:

@@ -23,9 +23,9 @@ from service.core.scoring.migration import Migration
 log = logging.getLogger("isosim")
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
-FORMAT = 1  # to be raised when an older release would misread a new file
+FORMAT = 1  # increased when an older release would misread a new file
 ATTEMPTS = 5  # maximum attempts to replace the file; in a bucket, other processes may change it meanwhile
-FULL_LOOK = 60.0  # seconds until the file is read although the bell is unchanged: its writer may have died too early
+FULL_LOOK = 60.0  # seconds until the file is read even if the bell is unchanged: a writer may die before changing it
 
 
 class MigrationStore:
@@ -35,9 +35,8 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        self._looked: tuple[str, float, Mapping[str, Migration]] | None = (
-            None  # of the last reading: bell, time (s), migrations
-        )
+        # The last reading: bell, time (s), migrations.
+        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None
         self._was_there = False  # True after the folder was seen; if it is missing later, the volume is not reachable
 
     def all(self) -> Mapping[str, Migration]:
@@ -99,7 +98,7 @@ class MigrationStore:
             ) from error
 
     def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
-        """Writes a domain's migration, or removes it if `wanted` is None, if the current one equals `expected`.
+        """If a domain's migration equals `expected`, replaces it by `wanted`, or removes it if `wanted` is None.
 
         Raises:
             Conflict: another caller has changed the migration.

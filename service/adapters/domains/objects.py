@@ -150,7 +150,7 @@ class BucketStorage:
         yield self.aliases(domain)
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # gives each write its own tag
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # makes each write's tag unique
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
         except PreconditionFailed as error:

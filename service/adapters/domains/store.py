@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # suffix of the files with the parts of the domain model
-FORMAT = 1  # format of a version's files; to be raised when an older release would misread new files
+FORMAT = 1  # format of a version's files; increased when an older release would misread new files
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; unmeasured
 MOST_TARGETS = 50  # maximum number of saved thresholds per domain
 ATTEMPTS = 5  # maximum attempts to replace aliases that other processes change at the same time
-MOST_LISTED = 20  # maximum number of versions that a message lists: the newest
+MOST_LISTED = 20  # maximum number of versions that a message lists; these are the newest
 REMEDY = "delete it and promote a version"  # appended to errors about an invalid aliases.json
 
 
@@ -161,9 +161,10 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Yields sorted names after `after` that contain `contains`, are `wanted` and have a version.
+        """Yields sorted names of domains that have a version: those after `after` that contain the text `contains`, if
+        `wanted` returns True for them.
 
-        Whether a domain has a version is looked up only when its name is reached, and only if it is `wanted`.
+        Whether a domain has a version is looked up only when its name is reached, and only if `wanted` returns True.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -479,7 +480,7 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # with kinds of newer releases
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # includes targets of newer releases
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:

@@ -1,4 +1,4 @@
-"""Encoders whose users compute the vectors themselves: isosim knows only the number of dimensions."""
+"""Encoders whose users compute the vectors themselves: isosim stores only the number of dimensions."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ from service.core.errors import InvalidInput
 
 LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1; rounding to float16 or bfloat16 causes a tenth of that
 NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
-SHORTEST, LONGEST = 1e-12, 1e12  # accepted norms; the squares of others are outside the range of float32
+SHORTEST, LONGEST = 1e-12, 1e12  # accepted norms: their squares stay well within the range of float32
 
 
 class NoEncoder:
@@ -102,7 +102,7 @@ def vector_of(value: object) -> Vectors:
 
 
 def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) for the encoder, from JSON. Raises InvalidInput, which calls the vector `name`."""
+    """A vector (D,) for the encoder, from JSON. The message of InvalidInput begins with `name`."""
     try:
         vector = vector_of(value)
     except InvalidInput as error:

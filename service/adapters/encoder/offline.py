@@ -31,9 +31,9 @@ from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 # unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
-REMOTE_SECONDS = 600.0  # seconds for one request of a job, including all attempts
+REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
 SHORTEST_VECTOR = 24  # minimum length of a vector in base64, longer than any row number; eight numbers have 44
-WINDOW = 4096  # texts tokenized together and sorted by length
+WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     known vector's norm. None if the export stored no probe.
 
     Raises:
-        CorruptArtifact: the difference is larger than the encoder's precision explains.
+        CorruptArtifact: the distance is larger than the encoder's precision explains.
     """
     probe: Probe | None = artifact.probe
     if probe is None:

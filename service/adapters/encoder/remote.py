@@ -38,7 +38,7 @@ REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddi
 REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a caller waits
-PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration: at least half a minute together
+PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration; together, half a minute or more
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts; doubled each time, then times a random 0.5 to 1.5
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
@@ -149,9 +149,9 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # so far; an answer without a probe is trusted only if none was added since its request
-        self._probed = -np.inf  # start (s) of the last request whose probe was correct
-        self.off = 0.0  # distance between that probe's vector and its known vector, divided by the known vector's norm
+        self._failures = 0  # failures so far; an answer without a probe is rejected if one occurred since its request
+        self._probed = -np.inf  # start time (s) of the last request whose probe was correct
+        self.off = 0.0  # distance between the last probe's vector and its known vector, divided by the latter's norm
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""

@@ -120,8 +120,7 @@ class EncoderStore:
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """The newest export of the encoder `id`, or that named by `id@<start of a digest>`, after its files were
-        verified.
+        """Verifies the newest export of the encoder `id`, or the one named by `id@<start of a digest>`, and returns it.
 
         Raises:
             Unavailable: there is no such encoder, or another release made it. The message says how to export one.

@@ -27,7 +27,7 @@ TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # seconds that a cancellation waits for the worker to end its child process
 TIMEOUT = 2.0  # seconds within which Redis must accept a connection, and answer a command
-THREADS = 4  # threads for calls of Redis: not those of scoring, which a hanging Redis must not block
+THREADS = 4  # threads for calls of Redis; scoring has threads of its own, which a hanging Redis must not block
 MOST_CALLS = 64  # maximum calls that run or wait for a thread; while Redis works, they take only moments
 LONGEST = 5.0  # seconds that a call may take, including its wait for a thread
 RETRIES = 1  # how often RQ itself repeats a job whose worker or process has died
@@ -42,7 +42,7 @@ class Delivery:
     """How RQ delivered the job that this process runs."""
 
     handed: int  # number of attempts begun before the job was handed to RQ; RQ's id of the job ends with it
-    repeated: bool  # True: RQ has delivered the job before, and considers that worker dead
+    repeated: bool  # True: RQ has delivered the job before, to a worker that it considers dead
     killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
@@ -188,7 +188,7 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # then the job's next process first waits for a heartbeat
+        with contextlib.suppress(RedisError):  # if this fails, the job's next process first waits for a heartbeat
             job.save_meta()
 
     def teardown(self) -> None:

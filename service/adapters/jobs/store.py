@@ -22,7 +22,7 @@ from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFoun
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
 SILENCE = 30.0  # seconds without a heartbeat after which a running job counts as interrupted; workers beat every 2 s
-AT_A_TIME = 32  # records of ended jobs that are read at once for a list
+AT_A_TIME = 32  # number of records of ended jobs that are read together for a list
 
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes a queued job of the spooled input, or returns the job that has the same key and content.
+        """Creates a queued job from the spooled input, or returns the job that has the same key and content.
 
         Raises:
             Conflict: the key was used with other content.
