@@ -190,8 +190,8 @@ def encoded(row: Any) -> str:
 
 
 BAD = {
-    "too few": (altered(lambda e: e[:-1]), "5 vectors where 6"),
-    "too many": (altered(lambda e: [*e, e[0]]), "7 vectors where 6"),
+    "too few": (altered(lambda e: e[:-1]), "5 vectors for 6 texts"),
+    "too many": (altered(lambda e: [*e, e[0]]), "7 vectors for 6 texts"),
     "twice the same index": (altered(lambda e: [{**one, "index": 0} for one in e]), "index"),
     "an index beyond": (altered(lambda e: [{**e[0], "index": 99}, *e[1:]]), "index"),
     "an index that is none": (altered(lambda e: [{**e[0], "index": False}, *e[1:]]), "index"),
