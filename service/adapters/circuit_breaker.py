@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 FAILURES = 3  # failures in a row that open the circuit
-PAUSE = 2.0  # s that the circuit stays open before one request tries again
+PAUSE = 2.0  # seconds that the circuit stays open before one request tries again
 
 
 class CircuitBreaker:
@@ -30,7 +30,7 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        self.closed_at = self.clock() + self.pause  # others are refused during this attempt
+        self.closed_at = self.clock() + self.pause  # other calls are refused during this attempt
         return True
 
     def succeeded(self) -> None:
@@ -43,6 +43,6 @@ class CircuitBreaker:
             self.closed_at = self.clock() + self.pause
 
     def open(self) -> None:
-        """Opens the circuit at once, without counting failures."""
+        """Opens the circuit at once, even after a single failure."""
         self.failures = max(self.failures, self.limit)
         self.closed_at = self.clock() + self.pause

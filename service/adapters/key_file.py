@@ -18,8 +18,8 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5  # s between checks of the file; for so long, plus the reading time, a removed key is still accepted
-# s: a file that changed within this time is read again, because a second change may have the same timestamp.
+LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has read it
+# Seconds: a file that changed within this time is read again, because a second change may have the same timestamp.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
@@ -57,7 +57,7 @@ class KeyFile:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LOOK_SECONDS)  # if the disk hangs, the process can still end: it is a daemon thread
+            self._thread.join(LOOK_SECONDS)  # a daemon thread, so that the process can end even if the disk hangs
 
     @property
     def count(self) -> int:
@@ -91,11 +91,11 @@ class KeyFile:
         except (OSError, ValueError) as error:  # ValueError includes UnicodeDecodeError
             trouble = describe(error, self.path)
             if trouble != self._trouble:
-                log.error("the API keys read before stay in force: %s", trouble)
+                log.error("cannot read the file of API keys (%s); the API keys read before stay in force", trouble)
             self._trouble = trouble
         else:
             if self._trouble:
-                log.warning("the file of API keys is in order again: %d keys", self.count)
+                log.warning("the file of API keys is valid again: %d keys", self.count)
             self._trouble = ""
 
     def _read(self) -> None:
@@ -105,7 +105,7 @@ class KeyFile:
         text = self.path.read_bytes().decode()
         grants = parse(text, self.path, self._place)
         if self._stamp is not None and grants.keys() != self._grants.keys():
-            log.info("API keys read anew: %d keys", len(grants))
+            log.info("the API keys were read again: %d keys", len(grants))
         settled = time.time() - max(stamp[3], stamp[4]) / 1e9 > UNSETTLED
         self._grants = grants
         self._stamp = stamp if settled and stamp_of(self.path) == stamp else None
@@ -124,7 +124,7 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in a text, each under `place` of the key's digest. Raises ValueError, which names the invalid line but
+    """The grants in a text, by `place` of each key's digest. Raises ValueError, which names the invalid line but
     does not quote it."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -135,7 +135,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: {SHAPE}; its first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
-            # Sixteen digits distinguish keys, also in Redis; the rest of the hash is not needed.
+            # Sixteen digits of the hash suffice to distinguish keys, also in Redis.
             grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None

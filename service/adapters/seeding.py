@@ -13,7 +13,7 @@ from service.adapters.storage.artifacts import MANIFEST, building, locked, read_
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
 
-LEFTOVER = 24 * 3600.0  # s after which an incomplete copy counts as left by a killed process
+LEFTOVER = 24 * 3600.0  # seconds after which an incomplete copy counts as abandoned
 
 
 FailureHandler = Callable[[Exception], None]
@@ -77,7 +77,7 @@ def copy(artifact: Path, place: Path) -> None:
         for file in artifact.iterdir():
             if file.name != MANIFEST:
                 shutil.copyfile(file, folder / file.name)
-        with contextlib.suppress(FileExistsError):  # `isosim export` was faster
+        with contextlib.suppress(FileExistsError):  # `isosim export` has just added the encoder
             seal(folder, place, {name: value for name, value in manifest.items() if name != "files"})
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from service.core.errors import EmptyInput, InvalidInput
 
 STDIN = Path("-")
-READ = 64 * 1024  # most bytes of one read; reading a pipe returns what is available
+READ = 64 * 1024  # maximum bytes of one read; reading from a pipe returns the available bytes
 
 
 @dataclass
@@ -40,7 +40,9 @@ class TextLines:
             self.seen += len(chunk)
             *whole, rest = (rest + chunk).split(b"\n")
             if self.longest is not None and len(rest) > 4 * self.longest:  # a character has up to four bytes
-                raise InvalidInput(f"{self.name}, line {self.number + len(whole) + 1}: longer than {self.longest}")
+                raise InvalidInput(
+                    f"{self.name}, line {self.number + len(whole) + 1}: longer than {self.longest} characters"
+                )
             if whole:
                 yield [self._decoded(line) for line in whole]
         if rest:

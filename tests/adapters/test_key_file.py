@@ -83,7 +83,7 @@ def test_a_file_that_is_broken_keeps_the_old_keys_and_says_so_without_a_word_of_
     keys.look()
     assert keys.valid
     assert keys.find("new") is not None
-    assert "in order again" in caplog.text
+    assert "is valid again" in caplog.text
 
 
 def test_a_file_that_is_gone_keeps_the_old_keys(path: Path) -> None:

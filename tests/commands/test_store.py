@@ -67,8 +67,8 @@ def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
     assert {why for _, why in collect(root, tmp_path, -1)} == {"an old version"}
     assert domains.versions("news") == [1, 2, 5, 6]
     assert collect(root, tmp_path, -1) == [
-        ("3", "the number of a deleted version"),
-        ("4", "the number of a deleted version"),
+        ("3", "placeholder for the number of a deleted version"),
+        ("4", "placeholder for the number of a deleted version"),
     ]
     assert collect(root, tmp_path, -1) == []
     assert [domains.load("news", version).manifest["version"] for version in (1, 2, 5, 6)] == [1, 2, 5, 6]
@@ -79,7 +79,7 @@ def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: Encode
     domains = publish(root, tiny, 3)
     domains.delete("news", 3)
     domains.delete("news", 2)
-    assert collect(root, tmp_path, -1) == [("2", "the number of a deleted version")]
+    assert collect(root, tmp_path, -1) == [("2", "placeholder for the number of a deleted version")]
     facts = {"method": "sn", "encoder": {"id": tiny.id, "digest": tiny.digest}}
     assert domains.publish("news", facts, {}, None, DomainModel()) == 4
 

@@ -73,7 +73,7 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
     assert score(back, "films").json()["similarity"] == before["films"]
     listed = {found["domain"]: found for found in back.client.get("/domains").json()["domains"]}
     for domain, (_, name) in cases.items():
-        word = "2 holds version 1" if domain == "swapped-manifest" else name
+        word = "2 belongs to version 1" if domain == "swapped-manifest" else name
         refused(ask(back, domain), word)
         assert score(back, f"{domain}@1").json()["version"] == 1  # a rollback would do
         assert bool(listed[domain]["unreadable"]) == (name == "manifest.json")

@@ -125,8 +125,8 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     assert score(server, "news").status_code == 200
     (tmp_path / "keys").write_text(right)
     wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 1)
-    wait_until(lambda: "in order again" in server.log.read_text())
-    shows(site.look("keys-file-broken"), "in order again")
+    wait_until(lambda: "is valid again" in server.log.read_text())
+    shows(site.look("keys-file-broken"), "is valid again")
 
 
 def test_the_pages_on_redis(site: Site) -> None:

@@ -126,7 +126,7 @@ def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: 
     assert client.similarity(PAIRS, domain="letters").match is None
 
     client.save_threshold("letters", "search", false_hit_rate=0.1, gallery=100, seen=seen)
-    with pytest.raises(Conflict, match="look and try again"):
+    with pytest.raises(Conflict, match="read the domain again, then retry"):
         client.delete_threshold("letters", "duplicates", seen=seen)
     client.delete_threshold("letters", "search")
     client.delete_threshold("letters", "duplicates", seen=client.domain("letters"))

@@ -7,7 +7,7 @@ The file is a tar without compression, so that its size limits how much is read 
     <domain>/<version>/manifest.json    as in the store it came from; before the version's other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
-The same versions give the same bytes. Writing and reading hold one version in memory at a time.
+Exporting the same versions again gives the same bytes. Writing and reading hold one version in memory at a time.
 
 An import does not trust the archive. Members must have known names and be regular files of limited size, the hash of
 every file must match its manifest, arrays must contain numbers and be as long as their headers say, and each version
@@ -61,7 +61,7 @@ from service.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
 from service.core.scoring.out_of_domain import level_energies
 from service.core.scoring.reference import ReferenceDistribution
 
-FORMAT = 1  # to be raised when an older release would misread a new archive
+FORMAT = 1  # increased when an older release would misread a new archive
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
 MEMBER = re.compile(
@@ -69,16 +69,17 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# A version with a higher number gets a new one, so that later versions still find numbers up to 999,999,999.
+# Up to this number, an imported version keeps its number. Beyond it, the version gets a new one, because numbers end
+# at 999,999,999, and later versions need some, too.
 HIGHEST_KEPT = 1_000_000
-# Most bytes of each JSON file; those that isosim writes have at most 20 kB.
+# Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
 ROOM = 1 << 20  # bytes that a file of arrays may have in addition to those that the encoder's dimensions require
-ROWS = 16  # random vectors that each version must score
+ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
-LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the zip64 locator before it
-MOST_DIRECTORY = 100_000  # most bytes of a .npz's directory; those that isosim writes have less than 1,000
-REMEDY = "delete it, or export the other domains by name"
+LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
+MOST_DIRECTORY = 100_000  # maximum bytes of a .npz's directory; isosim writes fewer than 1,000
+REMEDY = "delete it, or export the other domains by name"  # appended to an error that names a damaged file
 
 
 class AlreadyThere(Conflict):
@@ -116,11 +117,11 @@ class ImportedVersion:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import, or after a dry run the result that an import would have."""
+    """The result of an import; after a dry run, the result that the import would have."""
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
-    # domain/name of thresholds that were not saved: invalid name, another target under this name, or no room.
+    # domain/name of each threshold that was not saved: its name is invalid or has another target, or there is no room.
     kept: list[str] = field(default_factory=list)
 
 
@@ -146,8 +147,8 @@ def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[i
 
 
 def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
-    """Writes versions of domains to `out`; skips versions that are deleted meanwhile. Returns the numbers of domains
-    and of versions.
+    """Writes versions of domains to `out`; skips versions that are deleted meanwhile. Returns how many domains and how
+    many versions were written.
 
     Raises:
         NotFound: none of the versions exists.
@@ -174,7 +175,7 @@ def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]
                 count += 1
             domains += count > before
     if not count:
-        raise NotFound("nothing to export: there is no such version")
+        raise NotFound("nothing to export: none of the requested versions exists")
     return domains, count
 
 
@@ -248,7 +249,7 @@ class Import:
         self.domain = ""  # the domain being read, by its name in the archive
         self.target = ""  # the name that this domain gets in this store
         self.facts: dict[str, Any] = {}  # content of its domain.json
-        self.there: dict[str, int] = {}  # version numbers of the target, by `made_of`
+        self.there: dict[str, int] = {}  # result of `made_of` -> version number, for the target's versions
         self.known: set[int] = set()  # versions of the target whose manifests were read
         self.next = 1  # in a dry run, the number that the next version of the target would get
 
@@ -258,7 +259,7 @@ class Import:
         name, size = next(archive, ("", 0))
         if name != CONTENTS:
             raise InvalidInput(
-                f"the file is not an archive of domains: {CONTENTS} has to come first; isosim domains export writes one"
+                f"the file is not an archive made by 'isosim domains export': {CONTENTS} has to come first"
             )
         self.release = release_in(json_of(file, name, size))
         with contextlib.closing(self._versions(file, archive)) as versions:
@@ -275,8 +276,7 @@ class Import:
         return self.imported
 
     def _versions(self, file: BinaryIO, archive: Iterator[tuple[str, int]]) -> Generator[ArchivedVersion]:
-        """Yields each version when all its files are read. The version's folder exists until the next one is
-        yielded."""
+        """Yields each version after all its files were read. Its folder is deleted before the next version is read."""
         finished, numbers = set[str](), set[int]()
         for name, size in archive:
             match = MEMBER.fullmatch(name)
@@ -284,9 +284,9 @@ class Import:
                 raise InvalidInput(f"{name[:120]!r} belongs to no version")
             if match["domain"] != self.domain:
                 if match["file"] is not None or match["domain"] in finished:
-                    raise InvalidInput(f"{name}: {DOMAIN} has to come first, and a domain's versions together")
+                    raise InvalidInput(f"{name}: a domain's {DOMAIN} has to come first, then all its versions")
                 if self.domain and self.rename is not None:
-                    raise InvalidInput("as: the archive has several domains, and only one can have another name")
+                    raise InvalidInput("as: only a single domain can be renamed, and the archive has several")
                 self.domain, self.facts, numbers = match["domain"], json_of(file, name, size), set[int]()
                 finished.add(self.domain)
                 self.target = self.store.checked(self.rename or self.domain)
@@ -294,7 +294,9 @@ class Import:
                 continue
             number = int(match["version"] or 0)
             if match["file"] != MANIFEST or number in numbers:
-                raise InvalidInput(f"{name}: its version's {MANIFEST} does not name it, comes later, or it comes twice")
+                raise InvalidInput(
+                    f"{name} is unexpected here: a version's {MANIFEST} comes first, then each file that it names, once"
+                )
             numbers.add(number)
             manifest = checked_manifest(json_of(file, name, size, parsed_manifest), name, self.domain, number)
             with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
@@ -312,10 +314,10 @@ class Import:
             if not name:
                 raise InvalidInput(f"{place}: the archive ends before {', '.join(sorted(missing))}; is it cut off?")
             if f"{place}/{kind}" != name or kind not in missing:
-                raise InvalidInput(f"{name[:120]!r} comes before {place} is complete; it lacks {', '.join(missing)}")
+                raise InvalidInput(f"{name[:120]!r} comes before {place} is complete; missing: {', '.join(missing)}")
             most = ROOM + (bytes_of(calibrator) if kind == WEIGHTS else 16 * dimensions**2)
             if size > MOST_JSON.get(kind, most):
-                raise TooLarge(f"{name} has {size:,} bytes, more than any {kind} of this encoder")
+                raise TooLarge(f"{name} has {size:,} bytes, more than any valid {kind} for this encoder")
             with (folder / kind).open("xb") as out:
                 for chunk in pieces(file, name, size):
                     out.write(chunk)
@@ -337,8 +339,8 @@ class Import:
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
-        After a number is chosen, `claim` looks for the same version once more. If another import adds the version after
-        that look, it takes the chosen number first: this import fails to get it, chooses the next, and looks again.
+        After a number is chosen, `claim` checks once more whether another import has added the same version. If another
+        import adds it after this check, it takes the chosen number; this import then chooses the next and checks again.
         """
         what = made_of(version.manifest)
 
@@ -361,7 +363,7 @@ class Import:
             number = max(self.next, least)
             self.next = number + 1
         elif number is None:
-            origin = manifest.get("origin") or {  # a version imported before keeps its first origin
+            origin = manifest.get("origin") or {  # a version that was itself imported keeps its first origin
                 "domain": version.domain,
                 "version": version.number,
                 "release": self.release,
@@ -376,7 +378,8 @@ class Import:
         return ImportedVersion(version.name, self.target, number, manifest["encoder"]["id"], was, there)
 
     def _add_targets(self) -> None:
-        """Saves the thresholds whose names are not taken. Called when the domain has a version."""
+        """Saves the thresholds whose names are not taken. Called after the domain has a version, as
+        `set_target` requires."""
         _, saved = self.store.every_alias(self.target)
         room = MOST_TARGETS - len(saved)
         for name, target in list(targets_in(self.facts.get("thresholds")).items())[:MOST_TARGETS]:
@@ -394,7 +397,7 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """A key that is equal for versions with the same files and encoder. By it, a repeated import finds them."""
+    """A key that is equal for versions with the same files and encoder. A repeated import recognizes versions by it."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
@@ -457,7 +460,7 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
     """Scores random vectors as a server would.
 
     Raises:
-        CorruptArtifact: the weights do not fit, or the results are not valid scores.
+        CorruptArtifact: the weights do not fit the calibrator, or the results are not valid scores.
         ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit one another.
     """
     transform = None if stored.weights is None else calibrator.bind(stored.weights)
@@ -510,7 +513,7 @@ def finite(name: str, numbers: npt.NDArray[Any]) -> None:
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Yields name and size (bytes) of each member of a tar. `file` is then at the beginning of the member's content.
+    """Yields name and size (bytes) of each member of a tar, with `file` at the beginning of the member's content.
 
     Used instead of `tarfile`, which accepts extended headers of any length and sparse files; our archives have neither.
 
@@ -521,12 +524,14 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
         block = file.read(tarfile.BLOCKSIZE)
         if block == tarfile.NUL * tarfile.BLOCKSIZE:
             if file.read(tarfile.RECORDSIZE).strip(tarfile.NUL):
-                raise InvalidInput("there is more after the end of the archive; import archives one by one")
+                raise InvalidInput("the file continues after the end of the archive; import one archive at a time")
             return
         try:
             member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise InvalidInput(f"not an archive of isosim domains export, or it is cut off: {error}") from None
+            raise InvalidInput(
+                f"the file is not an archive made by 'isosim domains export', or is cut off: {error}"
+            ) from None
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
             raise InvalidInput(
                 f"{member.name[:120]!r} is not a regular file; an archive may hold neither links nor folders"
@@ -540,7 +545,7 @@ def pieces(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
     while size:
         chunk = file.read(min(size, CHUNK))
         if not chunk:
-            raise InvalidInput(f"{name}: the archive ends within it; is it cut off?")
+            raise InvalidInput(f"the archive ends within {name}; is it cut off?")
         size -= len(chunk)
         yield chunk
 
@@ -551,10 +556,10 @@ def json_of(
     """A member's JSON object. Raises InvalidInput if it is not one, TooLarge if it is too large."""
     most = MOST_JSON[name.rpartition("/")[2]]
     if size > most:
-        raise TooLarge(f"{name} has {size:,} bytes, at most {most:,} are read")
+        raise TooLarge(f"{name} has {size:,} bytes; at most {most:,} are allowed")
     try:
         return read(b"".join(pieces(file, name, size)), name)
-    except CorruptArtifact as error:  # the sender's fault, not the store's
+    except CorruptArtifact as error:  # an error of the sent archive, not of the store
         raise InvalidInput(str(error)) from None
 
 
@@ -567,7 +572,7 @@ def release_in(facts: Mapping[str, Any]) -> str:
 
 
 def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: int) -> dict[str, Any]:
-    """The manifest itself. Raises InvalidInput if it belongs to another version, or if a value is invalid."""
+    """Returns the manifest. Raises InvalidInput if it belongs to another version, or if a value is invalid."""
     encoder, files, format_ = manifest.get("encoder"), manifest.get("files"), manifest.get("format", 1)
     if not isinstance(encoder, dict) or not ENCODER.fullmatch(f"{encoder.get('id')}@{encoder.get('digest')}"):
         raise InvalidInput(f"{name} names no encoder")
@@ -575,16 +580,16 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
         raise InvalidInput(f"{name} is another version's")
     if type(format_) is not int or format_ != 1:
         raise InvalidInput(
-            f"{name}: a newer release wrote this version, in format {str(format_)[:20]}; import it there"
+            f"{name}: a newer release wrote this version (format {str(format_)[:20]}); import it with that release"
         )
     if not isinstance(files, dict) or not files.keys() <= set(FILES) or REPORT not in files:
-        raise InvalidInput(f"{name} names no files of a version")
+        raise InvalidInput(f"{name}: files must include {REPORT}, and may include only {', '.join(FILES)}")
     sentences, levels = manifest.get("sentences"), manifest.get("levels", [])
     known = isinstance(manifest.get("method"), str) and METHOD.fullmatch(manifest["method"])
     if not known or not (sentences is None or (type(sentences) is int and sentences >= 0)):
-        raise InvalidInput(f"{name}: method and sentences are not a word and a number")
+        raise InvalidInput(f"{name}: method must be a word, and sentences a number or null")
     if not isinstance(levels, list) or not all(type(one) is int and one > 0 for one in levels):
-        raise InvalidInput(f"{name}: levels are not numbers of channels")
+        raise InvalidInput(f"{name}: levels must be a list of numbers of channels, each at least 1")
     check_date(manifest.get("created"), name)
     return manifest | ({} if manifest.get("origin") is None else {"origin": checked_origin(manifest["origin"], name)})
 
@@ -593,9 +598,9 @@ def checked_origin(origin: object, name: str) -> dict[str, Any]:
     """The origin of a version that was imported before it was exported. Raises InvalidInput if it is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
-        raise InvalidInput(f"{name}: origin is not a domain, a version, a release and a date")
+        raise InvalidInput(f"{name}: origin must have a domain, a version, a release and the date of import (imported)")
     if not re.fullmatch(DOMAIN_NAME, origin["domain"]) or len(origin["release"]) > 40:
-        raise InvalidInput(f"{name}: origin names no domain or no release")
+        raise InvalidInput(f"{name}: origin has an invalid domain, or a release of more than 40 characters")
     check_date(origin["imported"], name)
     return {key: origin[key] for key in kinds}
 
@@ -611,7 +616,7 @@ def check_date(date: object, name: str) -> None:
 def check_arrays(path: Path) -> None:
     """Raises CorruptArtifact unless a .npz contains uncompressed arrays of numbers, each as long as its header says.
 
-    Otherwise a file of a few kB could fill terabytes of memory, by compressed zeros, a false header, or overlapping
+    Otherwise a file of a few kB could fill terabytes of memory, with compressed zeros, a false header, or overlapping
     members.
     """
     size = path.stat().st_size
@@ -621,11 +626,13 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # A zip64 directory has its length elsewhere; numpy does not read a file with other first bytes as a .npz.
+        # A zip64 archive stores the length of its directory elsewhere. numpy requires these first bytes of a .npz.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:
-            raise CorruptArtifact(f"{path.name} has a directory of {directory:,} bytes")
+            raise CorruptArtifact(
+                f"{path.name} has a directory of {directory:,} bytes; at most {MOST_DIRECTORY:,} are allowed"
+            )
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):

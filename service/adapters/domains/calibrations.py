@@ -56,15 +56,16 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
     """Loads the version that `domain` now refers to. Later changes of the store are not noticed.
 
     Raises:
-        NotFound, EncoderMismatch, CorruptArtifact: for the reasons of `Registry.resolve`.
+        NotFound, EncoderMismatch, CorruptArtifact: for the reasons given at `Registry.resolve`.
     """
     calibrator = OnnxCalibrator(artifact.calibrator, providers)
     source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-FULL_LOOK = 60.0  # s within which every resident domain (one that is in memory) is compared with the store
-# Least domains that each call compares: all those of a small server. Takes 0.16 ms of a core in a folder (measured).
+FULL_LOOK = 60.0  # seconds within which every resident domain (one in memory) is compared with the store
+# Minimum number of domains that each call compares; a small server has no more. In a folder, this takes 0.16 ms of CPU
+# time (measured).
 FEWEST = 16
 
 
@@ -74,8 +75,8 @@ class ChangeWatch:
     def __init__(self, store: DomainStore) -> None:
         self.store = store
         self._lock = threading.Lock()
-        self._announced: frozenset[str] = frozenset()  # announcements that the last listing found
-        self._bell: str | None = None  # the store's bell at the last listing of announcements
+        self._announced: frozenset[str] = frozenset()  # announcements in the last listing
+        self._bell: str | None = None  # the store's bell (`DomainStore.bell`) at the last listing of announcements
         self._stamps: dict[str, Hashable] = {}  # stamps of resident domains when these were last compared
         self._waiting: list[str] = []  # domains still to be compared in this round, in reverse order
         self._compared = -math.inf  # time of the last comparison with the store, in seconds of the monotonic clock
@@ -91,7 +92,7 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            bell = self.store.bell()  # read before the announcements, so that a later announcement changes it
+            bell = self.store.bell()  # read before the announcements: a later announcement changes the bell again
             announced = self._announced
             if bell is None or bell != self._bell:
                 announced = frozenset(self.store.announced())
@@ -108,11 +109,11 @@ class ChangeWatch:
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
-        """The domains to compare now. Their share grows with the elapsed time (s), so that a round over all domains
+        """The domains to compare now. Their share grows with the elapsed time (s), so that a round through all domains
         takes at most FULL_LOOK.
 
-        After a long pause, as of a stopped process, all domains are compared, because announcements may have been
-        removed in the meantime.
+        After a long pause, for example of a stopped process, all domains are compared, because announcements may have
+        been removed in the meantime.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

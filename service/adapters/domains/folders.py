@@ -28,7 +28,7 @@ from service.adapters.storage.artifacts import (
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
 CHANGES = ".changes"  # folder of announcements; no domain's name begins with a dot
-ANNOUNCED = 300.0  # s that an announcement is kept; a reader that misses it finds the change sooner by its full look
+ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses one notices the change at its full scan
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,19 @@ Claim = Callable[[int], None]
 class VersionStorage(Protocol):
     """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    Callers check domain names before. Methods raise FileNotFoundError if a file does not exist, and OSError if the
+    Callers check domain names first. Methods raise FileNotFoundError if a file does not exist, and OSError if the
     storage cannot be reached.
     """
 
-    exclusive: bool  # whether `changing` locks the domain; if not, the aliases name the versions that are being deleted
+    exclusive: bool  # whether `changing` locks the domain; if not, the aliases list the versions being deleted
 
     def prepare(self) -> None:
         """Creates the folder, or checks that the bucket can be reached."""
         ...
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Sorted names after `after` that contain `contains`, are `wanted` and have a version."""
+        """Sorted names of domains that have a version: those after `after` that contain `contains`, if `wanted`
+        returns True for them."""
         ...
 
     def versions(self, domain: str) -> list[int]:
@@ -120,8 +121,8 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement. None if there is none, or if reading it costs as much as
-        calling `announced`."""
+        """A value that changes with every announcement. None if there is no such value, or if
+        reading it costs as much as calling `announced`."""
         ...
 
     def announced(self) -> Iterable[str]:
@@ -138,17 +139,17 @@ class VersionStorage(Protocol):
         ...
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Those of the versions that were deleted. Raises OSError if the volume is not reachable."""
+        """Returns the deleted ones among `versions`. Raises OSError if the volume is not reachable."""
         ...
 
     def sweep(self, domain: str) -> None:
-        """Removes unfinished files of killed writers (in a folder), or announcements that all readers have seen (in a
-        bucket)."""
+        """In a folder, removes unfinished files of killed writers; in a bucket, announcements that all readers have
+        seen."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Files that belong to no version and are older than `age` seconds: unfinished uploads, numbers of deleted
-        versions, announcements."""
+        """Files that belong to no version and are older than `age` seconds: unfinished uploads, placeholders for the
+        numbers of deleted versions, announcements."""
         ...
 
 
@@ -160,7 +161,7 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prepared = False
-        self._swept = -ANNOUNCED  # time of this process's last removal of old announcements, s of the monotonic clock
+        self._swept = -ANNOUNCED  # when this process last removed old announcements (monotonic clock, seconds)
 
     def prepare(self) -> None:
         """Creates the folder. If it is missing later, the volume is not mounted or not reachable."""
@@ -221,13 +222,13 @@ class FolderStorage:
             return version
 
     def retire(self, domain: str, version: int) -> None:
-        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # raised if the number is taken
+        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # OSError: the number is taken
             (folder / TOMBSTONE).touch()
             folder.rename(self._folder(domain, version))
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)
-        (folder / MANIFEST).unlink()  # first: without its manifest the version does not exist
+        (folder / MANIFEST).unlink()  # first, because a version without manifest counts as deleted
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
             if file.name != TOMBSTONE:
@@ -265,8 +266,8 @@ class FolderStorage:
                 drop(old)
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
-        """Announcements made before `before` (s since the epoch) by the volume's clock; the writers' clocks may
-        differ."""
+        """Announcements made before `before` (seconds since the epoch) by the volume's clock, because the writers'
+        clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process
@@ -332,8 +333,10 @@ class FolderStorage:
                 rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
                 if rest:
                     yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
-                elif folder != numbered[-1]:  # the highest number is kept, because new versions get numbers above it
-                    yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
+                elif folder != numbered[-1]:  # the highest stays: new versions get numbers above it
+                    yield Garbage(
+                        str(folder), "placeholder for the number of a deleted version", 0, partial(drop, folder)
+                    )
 
     def _finish(self, folder: Path) -> None:
         """Completes an interrupted deletion. Another process may do the same at the same time."""

@@ -1,8 +1,8 @@
 """Migrations in the model store: one small file for all domains, so that each replica watches only one file.
 
 In a folder, the file is `domains/.migrations.json` (no domain's name begins with a dot), which is changed under a lock.
-In a bucket, it is `domains/migrations.json`, which is replaced only if it has not changed since it was read. After it,
-the object `domains/bell` is replaced, by which readers notice changes (`objects.py`).
+In a bucket, it is `domains/migrations.json`, which is replaced only if it has not changed since it was read. Then
+the object `domains/bell` is replaced, so that readers notice the change (see `objects.py`).
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from service.core.scoring.migration import Migration
 log = logging.getLogger("isosim")
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
-FORMAT = 1  # to be raised when an older release would misread a new file
-ATTEMPTS = 5  # most attempts to replace the file, which in a bucket other processes may change at the same time
-FULL_LOOK = 60.0  # s after which the file is read even if the bell is unchanged: a writer may die before it changes it
+FORMAT = 1  # increased when an older release would misread a new file
+ATTEMPTS = 5  # maximum attempts to replace the file; in a bucket, other processes may change it meanwhile
+FULL_LOOK = 60.0  # seconds until the file is read even if the bell is unchanged: a writer may die before changing it
 
 
 class MigrationStore:
@@ -35,7 +35,8 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # last (bell, time (s), migrations)
+        # The last reading: bell, time (s), migrations.
+        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None
         self._was_there = False  # True after the folder was seen; if it is missing later, the volume is not reachable
 
     def all(self) -> Mapping[str, Migration]:
@@ -83,7 +84,9 @@ class MigrationStore:
             return {"format": FORMAT, "domains": {}}
         stored = parsed(content, self.where)
         if isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
-            raise Unavailable(f"{self.where} was written by a newer release (format {stored['format']}); run that one")
+            raise Unavailable(
+                f"{self.where} was written by a newer release (format {stored['format']}); run that release"
+            )
         return stored
 
     def _understood(self, stored: Mapping[str, Any]) -> dict[str, Migration]:
@@ -91,12 +94,11 @@ class MigrationStore:
             return {domain: understood(facts) for domain, facts in stored["domains"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptArtifact(
-                f"{self.where} is not understood ({error}); delete it, and every domain is answered as before its "
-                "migration began"
+                f"{self.where} is invalid ({error}); delete it to serve every domain as before its migration began"
             ) from error
 
     def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
-        """Writes a domain's migration, or removes it if `wanted` is None, provided that it is still `expected`.
+        """If a domain's migration equals `expected`, replaces it by `wanted`, or removes it if `wanted` is None.
 
         Raises:
             Conflict: another caller has changed the migration.
@@ -114,7 +116,7 @@ class MigrationStore:
                 stored["domains"] = dict(sorted(stored["domains"].items()))
                 self._write(json_bytes(stored), tag)
                 return
-        raise Conflict(f"the migration of {domain!r} changed meanwhile; look and try again")
+        raise Conflict(f"the migration of {domain!r} changed meanwhile; read it again, then retry")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -122,15 +124,17 @@ class MigrationStore:
             yield
 
     def _write(self, content: bytes, tag: str | None) -> None:
-        """Raises PreconditionFailed if the object in the bucket is no longer the one that was read."""
+        """Replaces the file. In a bucket, raises PreconditionFailed if its tag is no longer `tag`."""
         if self.storage is None:
             write_atomically(self.path, content)
         else:
             self.storage.write(KEY, content, over=tag, new=tag is None)
             try:
                 self.storage.write(BELL, uuid.uuid4().bytes)
-            except OSError as error:  # the change is made; readers find it with their next full look
-                log.warning("the change of migrations was not announced: %s", error)
+            except OSError as error:  # not raised, because the migrations are already changed
+                log.warning(
+                    "could not announce a change of migrations (%s); readers notice it at their next full scan", error
+                )
 
 
 def understood(facts: Any) -> Migration:
@@ -139,7 +143,7 @@ def understood(facts: Any) -> Migration:
     texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
     numbers = (migration.share, migration.shadow, migration.revision)
     if not all(isinstance(text, str) for text in texts) or not isinstance(migration.finished, bool):
-        raise TypeError("a name or time is not text, or finished is not true or false")
+        raise TypeError("a name or time is not a string, or finished is not a boolean")
     if not all(isinstance(number, int | float) for number in numbers):
         raise TypeError("share, shadow or revision is not a number")
     return migration

@@ -34,10 +34,10 @@ from service.core.errors import Conflict, CorruptArtifact, IsosimError
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # requests for single tags that cost as much as one page of a listing, at S3's prices
-OVERLAP = 300.0  # s by which a writer's clock may be slow; if it is slower, only a full look finds the writer's change
-ANNOUNCED = 3600.0  # s after which all readers have seen a change, by its announcement or by a full look
-SIDE_BY_SIDE = 8  # files of a version transferred in parallel
+LISTING = 12  # number of requests for single tags that cost as much as one page of a listing, at S3's prices
+OVERLAP = 300.0  # seconds that a writer's clock may lag behind; if it lags more, only a full scan finds the change
+ANNOUNCED = 3600.0  # seconds after which all readers have seen a change, in its announcement or in a full scan
+SIDE_BY_SIDE = 8  # files of a version that are transferred in parallel
 
 
 class BucketStorage:
@@ -122,7 +122,7 @@ class BucketStorage:
                 return version
 
     def retire(self, domain: str, version: int) -> None:
-        with contextlib.suppress(PreconditionFailed):  # raised if the number is taken
+        with contextlib.suppress(PreconditionFailed):  # the number is taken
             self.storage.write(f"{MANIFESTS}{domain}!{version}", b"", new=True)
 
     def bury(self, domain: str, version: int) -> None:
@@ -132,7 +132,7 @@ class BucketStorage:
             return
         except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: empty means deleted
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # before the files; an empty manifest means deleted
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 
@@ -150,16 +150,16 @@ class BucketStorage:
         yield self.aliases(domain)
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # unique for each write
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # makes each write's tag unique
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
         except PreconditionFailed as error:
-            raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
+            raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry") from error
 
     def announce(self, domain: str) -> None:
         while True:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
-                # The content is unique: by it, `write` recognizes its own announcement if the first answer was lost.
+                # The content is unique, so that `write` recognizes its own announcement if the first answer was lost.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
         self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers of the new bell find the announcement
@@ -167,7 +167,7 @@ class BucketStorage:
     def bell(self) -> str | None:
         try:
             return self.storage.tag(BELL)
-        except FileNotFoundError:  # all changes so far were made by a release that has no bell
+        except FileNotFoundError:  # all changes so far were made by releases that write no bell
             return None
 
     def announced(self) -> Iterable[str]:
@@ -176,8 +176,8 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """Tags of the aliases; a deletion of a version also replaces these. A few tags are requested one by one, many
-        with a listing."""
+        """Tags of the aliases, which are also replaced when a version is deleted. A few tags are requested one by one,
+        many with a listing."""
         if len(domains) <= LISTING * self._pages:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 return dict(zip(domains, pool.map(self._tag, domains), strict=True))
@@ -219,7 +219,7 @@ class BucketStorage:
                     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, together with its files
                         uploads.pop(self._files(domain, self.manifest(domain, split(entry)[1])), None)
                 elif entry is not entries[-1] and old(entry, age):
-                    why = "the number of a deleted version"
+                    why = "placeholder for the number of a deleted version"
                     yield Garbage(self.where(*split(entry)), why, 0, partial(self.storage.delete, [entry.key]))
         for name, files in uploads.items():
             if all(old(file, age) for file in files):

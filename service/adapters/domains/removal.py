@@ -22,7 +22,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
         CorruptArtifact: the migrations cannot be read; nothing was changed.
     """
     if domain == DEFAULT:
-        raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain are answered by it")
+        raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain use it")
     moving = domain in migrations.all()
     mine = [job for job in jobs.all() if job.request.domain == domain]
     unfinished = [job for job in mine if not job.status.ended]
@@ -31,7 +31,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
     ended = []
     for job in unfinished:
-        with contextlib.suppress(NotFound):  # raised if the job's record was removed meanwhile
+        with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
             # A job that is already publishing cannot be cancelled; it finds the domain deleted and fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
@@ -39,7 +39,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
         migration = migrations.all().get(domain)
         if migration is None:
             break
-        with contextlib.suppress(Conflict):  # another process has changed the migration: read it again
+        with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    jobs.free_keys({job.id for job in mine})  # the same text posted again with its key starts a new calibration
+    jobs.free_keys({job.id for job in mine})  # the same text with the same key then starts a new calibration
     return ended

@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # suffix of the files with the parts of the domain model
-FORMAT = 1  # format of a version's files; to be raised when an older release would misread new files
+FORMAT = 1  # format of a version's files; increased when an older release would misread new files
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; unmeasured
-MOST_TARGETS = 50  # most saved thresholds of a domain
-ATTEMPTS = 5  # most attempts to replace aliases that other processes change at the same time
-MOST_LISTED = 20  # most versions listed in a message, the newest ones
-REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
+MOST_TARGETS = 50  # maximum number of saved thresholds per domain
+ATTEMPTS = 5  # maximum attempts to replace aliases that other processes change at the same time
+MOST_LISTED = 20  # maximum number of versions that a message lists; these are the newest
+REMEDY = "delete it and promote a version"  # appended to errors about an invalid aliases.json
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Aliases:
     champion: int | None = None
     previous: int | None = None
     revision: int = 0
-    rolled_back: bool = field(default=False, compare=False)  # whether the last change was a rollback from `previous`
+    rolled_back: bool = field(default=False, compare=False)  # whether the last change was a rollback
     # Saved thresholds by name; the same for all encoders.
     targets: Mapping[str, Target] = field(default_factory=dict, compare=False)
 
@@ -71,11 +71,13 @@ class Start:
         champion = found.champion or 0
         if self.version is not None and self.version != champion:
             now = f"version {champion}" if champion else "no stored version"
-            raise Conflict(f"from: {now} answers for {domain!r} now, not version {self.version}; look and try again")
+            raise Conflict(
+                f"from: {domain!r} now uses {now}, not version {self.version}; read the domain again, then retry"
+            )
         if self.revision is not None and self.revision != found.revision:
             raise Conflict(
                 f"revision: the aliases of {domain!r} are at revision {found.revision}, not {self.revision}; "
-                "look and try again"
+                "read the domain again, then retry"
             )
 
 
@@ -159,9 +161,10 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Yields sorted names after `after` that contain `contains`, are `wanted` and have a version.
+        """Yields sorted names of domains that have a version: those after `after` that contain the text `contains`, if
+        `wanted` returns True for them.
 
-        Whether a domain has a version is looked up only when its name is reached, and only if it is `wanted`.
+        Whether a domain has a version is looked up only when its name is reached, and only if `wanted` returns True.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -183,7 +186,7 @@ class DomainStore:
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Those of the versions that were deleted. Raises OSError if the volume is not reachable."""
+        """Returns the deleted ones among `versions`. Raises OSError if the volume is not reachable."""
         return self.storage.missing(self.checked(domain), versions)
 
     def versions(self, domain: str) -> list[int]:
@@ -207,9 +210,11 @@ class DomainStore:
         if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys():
             raise CorruptArtifact(f"manifest.json of {where} names no encoder")
         if not {"method", "created", "files"} <= manifest.keys():
-            raise CorruptArtifact(f"manifest.json of {where} names no method, date or files")
+            raise CorruptArtifact(f"manifest.json of {where} lacks method, created or files")
         if (manifest.get("domain"), manifest.get("version")) != (domain, version):
-            raise CorruptArtifact(f"{where} holds version {manifest.get('version')} of {manifest.get('domain')!r}")
+            raise CorruptArtifact(
+                f"manifest.json of {where} belongs to version {manifest.get('version')} of {manifest.get('domain')!r}"
+            )
         if manifest.get("format", FORMAT) not in range(1, FORMAT + 1):
             raise Unavailable(
                 f"{where} was written by a newer release (format {manifest['format']}, this one reads {FORMAT}); "
@@ -248,7 +253,7 @@ class DomainStore:
         return self._read(domain, version, read_version)
 
     def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """A version's manifest and its files by name, verified as `load` does.
+        """A version's manifest and its files by name, verified as in `load`.
 
         Raises:
             NotFound: there is no such version.
@@ -292,7 +297,7 @@ class DomainStore:
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # `save_file` would not raise OSError
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # `save_file` does not raise OSError
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
@@ -420,19 +425,19 @@ class DomainStore:
         with self.storage.changing(self.checked(domain)) as before:
             stored = self._aliases(domain, before)
             if stored["revision"] != wanted.revision:
-                raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
+                raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
             if wanted.champion is not None:
-                # Raises NotFound. Must come after the reading of the aliases: see `_bury`.
+                # Raises NotFound if the version was deleted. Checked after the aliases are read: see `_bury`.
                 self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
             named = {"champion": wanted.champion, "previous": wanted.previous}
-            before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has written
+            before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # Both versions are stored: if an older release changes the champion, they no longer match the aliases, and
-            # the entry, which that release leaves as it is, is ignored.
+            # Both versions are stored, because an older release that changes the champion leaves this entry as it is:
+            # if the entry's versions do not match the aliases, it is ignored.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -460,7 +465,7 @@ class DomainStore:
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        check_any(domain, self.versions(domain))  # before a lock file is created
+        check_any(domain, self.versions(domain))  # before `changing` creates a lock file
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._set_target(domain, name, target, revision)
@@ -475,7 +480,7 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # also targets of newer releases
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # includes targets of newer releases
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
@@ -553,8 +558,13 @@ class DomainStore:
                 self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
-            except OSError as error:  # not raised, because the versions are deleted
-                log.warning("readers find the deletion in %s with their next full look: %s", domain, error)
+            except OSError as error:  # not raised, because the versions are already deleted
+                log.warning(
+                    "could not notify readers of the deletion of versions of %s (%s); "
+                    "they notice it at their next full scan",
+                    domain,
+                    error,
+                )
             return
         there = set(self.versions(domain))
         stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
@@ -563,13 +573,17 @@ class DomainStore:
             self.storage.bury(domain, version)
 
     def _replace(self, domain: str, before: AliasSnapshot, stored: Mapping[str, Any]) -> None:
-        """Replaces the aliases and announces the change. If the announcement fails, readers find the change with their
-        next full look."""
+        """Replaces the aliases and announces the change. If the announcement fails, readers notice the change at
+        their next full scan."""
         self.storage.replace(domain, before, json_bytes(stored))
         try:
             self.storage.announce(domain)
         except OSError as error:
-            log.warning("the change of %s was not announced: %s", domain, error)
+            log.warning(
+                "could not announce a change of domain %s (%s); readers notice it at their next full scan",
+                domain,
+                error,
+            )
 
     def was_there(self, domain: str) -> bool:
         """Whether the domain has, or ever had, a version or aliases."""
@@ -598,10 +612,10 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The time as generation is larger than any number of deletions.
+                # The time serves as the generation, because it is larger than any number of deletions.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            if self.storage.exclusive:  # deletes the files first, as `_bury` does
+            if self.storage.exclusive:  # files first, as in `_bury`
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1

@@ -1,1 +1,1 @@
-"""Encoders: the store of exports, ONNX Runtime, tokenizer, and what the machine offers them."""
+"""Encoders: the store of exports, ONNX Runtime, tokenizers, encoders on other servers, and the machine's resources."""

@@ -1,4 +1,4 @@
-"""Encoders whose users compute the vectors themselves: isosim knows only the number of dimensions."""
+"""Encoders whose users compute the vectors themselves: isosim stores only the number of dimensions."""
 
 import base64
 import binascii
@@ -13,9 +13,9 @@ from service.core.arrays import Floats, Vectors
 from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
-LENGTH_OFF = 5e-4  # accepted deviation from length 1; rounding to float16 or bfloat16 causes a tenth of that
+LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1; rounding to float16 or bfloat16 causes a tenth of that
 NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
-SHORTEST, LONGEST = 1e-12, 1e12  # accepted lengths; others' squares do not fit float32, in which scales are computed
+SHORTEST, LONGEST = 1e-12, 1e12  # accepted norms: their squares stay well within the range of float32
 
 
 class NoEncoder:
@@ -25,35 +25,35 @@ class NoEncoder:
         self.name, self.dim = name, dim
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def check(self, ids: Sequence[int]) -> NoReturn:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> NoReturn:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def run(self, prepared: object, *, exclusive: bool = False) -> Vectors:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self.refuse()
 
     def refuse(self) -> NoReturn:
         """Raises InvalidInput, which says what to send instead of texts."""
         raise InvalidInput(
-            f"encoder {self.name} computes no vectors, its users bring them, and texts cannot be scored; send vectors "
-            f'of {self.dim} numbers, POST /similarity {{"vectors": [[a, b], …]}}, or cosines or distances, '
-            "POST /percentile"
+            f"encoder {self.name} computes no vectors (its users bring them), so that it cannot score texts; send "
+            f'vectors of {self.dim} numbers (POST /similarity {{"vectors": [[a, b], …]}}), or cosines or distances '
+            "(POST /percentile)"
         )
 
 
@@ -64,7 +64,7 @@ def refuse_texts(artifact: EncoderArtifact) -> None:
 
 
 def encoded(vector: Vectors) -> str:
-    """A vector (D,) as base64 of little-endian float32, from which `decoded` gives it back.
+    """A vector (D,) as base64 of little-endian float32, which `decoded` converts back.
 
     >>> encoded(np.array([1, 2], np.float32))
     'AACAPwAAAEA='
@@ -79,7 +79,7 @@ def decoded(text: str) -> Vectors:
     except (binascii.Error, ValueError):
         raise InvalidInput(NO_VECTOR) from None
     if not content or len(content) % 4:
-        raise InvalidInput(f"is not base64 of float32: {len(content)} bytes")
+        raise InvalidInput(f"has {len(content)} bytes in base64; float32 takes 4 bytes for each number")
     vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
     return vector
 
@@ -92,17 +92,17 @@ def vector_of(value: object) -> Vectors:
         raise InvalidInput(NO_VECTOR)
     if not set(map(type, value)) <= {int, float}:
         odd = next(number for number, one in enumerate(value) if type(one) not in (int, float))
-        raise InvalidInput(f"holds {type(value[odd]).__name__} among its numbers, at place {odd} (from 0)")
+        raise InvalidInput(f"has a value of type {type(value[odd]).__name__} instead of a number at index {odd}")
     try:
         with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
             vector: Vectors = np.array(value, np.float64).astype(np.float32)
     except OverflowError:
-        raise InvalidInput("holds a number beyond float64") from None
+        raise InvalidInput("contains a number too large for float64") from None
     return vector
 
 
 def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) for the encoder, from JSON. Raises InvalidInput, which says what is wrong and calls it `name`."""
+    """A vector (D,) for the encoder, from JSON. The message of InvalidInput begins with `name`."""
     try:
         vector = vector_of(value)
     except InvalidInput as error:
@@ -124,7 +124,7 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
-    """The rows of vectors (N, D) that cannot be used: row -> reason. With `unit`, vectors must have length 1."""
+    """The rows of vectors (N, D) that cannot be used: row -> reason. With `unit`, vectors must have norm 1."""
     squares = np.vecdot(vectors, vectors, dtype=np.float64)
     usable = (squares >= SHORTEST**2) & (squares <= LONGEST**2)  # False for NaN
     if unit:
@@ -138,5 +138,5 @@ def fault(square: float) -> str:
     if square <= 0:
         return "is a vector of zeros, which has no direction"
     if not SHORTEST**2 <= square <= LONGEST**2:
-        return f"has the length {square**0.5:.3g}; {SHORTEST:g} to {LONGEST:g} are taken: scale the vectors"
-    return f"has the length {square**0.5:.5g}; the encoder was registered with unit vectors"
+        return f"has the norm {square**0.5:.3g}; {SHORTEST:g} to {LONGEST:g} are accepted: scale the vectors"
+    return f"has the norm {square**0.5:.5g}, not 1; the encoder was registered with unit vectors"

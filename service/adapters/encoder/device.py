@@ -8,25 +8,25 @@ from service.adapters.encoder.onnx_engine import on_gpu
 from service.adapters.encoder.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 from service.core.encoding.batching import BatchingPlan
 
-MOST_RUNS = 8  # most runs in parallel; with more cores, each run gets several, so that a single text is fast, too
-CPU_TOKENS = 128  # padded tokens of a batch; larger ones take longer without higher throughput (measured on 2 cores)
-GPU_TOKENS = 16384  # padded tokens of a batch on a GPU
+MOST_RUNS = 8  # maximum number of parallel runs; if there are more cores, each run uses several of them
+CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without higher throughput (measured on 2 cores)
+GPU_TOKENS = 16384  # padded tokens per batch on a GPU
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
 # Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 more for many domains.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2 * 2**30  # bytes of a process with CUDA's libraries and buffers; unmeasured
-GROWTH = 1.25  # bytes by which the process grows for each byte of calibrations that is counted (loadtest/resident.py)
-RESIDENT = 2**30  # most bytes of calibrations if the process has no memory limit
-LEAST_RESIDENT = 32 * 2**20  # least bytes of calibrations; with less, some would be loaded again and again
+GROWTH = 1.25  # bytes by which the process grows per counted byte of calibrations (loadtest/resident.py)
+RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory limit
+LEAST_RESIDENT = 32 * 2**20  # minimum bytes of calibrations; with less, some would be loaded again and again
 
 
 @dataclass(frozen=True)
 class Execution:
     """How an encoder runs: threads and batching."""
 
-    threads: int  # of each run
-    threads_alone: int  # of a run that has the device to itself; 0: no run has it
+    threads: int  # threads of each run
+    threads_alone: int  # threads of a run that has the device to itself; 0: no run gets the device to itself
     plan: BatchingPlan
 
 
@@ -41,17 +41,18 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Memory limit of the container in bytes: the smallest limit of its cgroup and the groups around it.
+    """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain
+    it.
 
-    None if there is no limit, or none below the machine's memory: cgroup version 1 writes a number like 2**63 for no
-    limit. A container usually sees its own group as the root. Without a cgroup namespace, version 1 names a path that
-    exists only on the host.
+    None if no limit is below the machine's memory; for no limit, cgroup version 1 writes a number like 2**63. A
+    container usually sees its own group as the root. Without a cgroup namespace, version 1 names a path that exists
+    only on the host.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes that the container may still take, not counting its cached files as used; None if there is no limit."""
+    """Bytes of memory that the container may still use; cached files count as free. None if there is no limit."""
     left = []
     for name, folder, limit in memory_limits(root, own):
         usage, cached = USAGE[name]
@@ -61,14 +62,14 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-USAGE = {  # file of the limit -> (file of the used bytes, field for those that the kernel frees when they are needed)
+USAGE = {  # file with the limit -> (file with the used bytes, field of memory.stat for those that the kernel can free)
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }
 
 
 def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
-    """The memory limits of this process's cgroup and of the groups around it: (name of the file, its folder, bytes)."""
+    """The memory limits of this process's cgroup and of the groups that contain it: (file name, folder, bytes)."""
     files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
     places = set(files.items())
     for line in lines_of(own):

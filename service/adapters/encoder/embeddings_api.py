@@ -30,13 +30,13 @@ from service.core.errors import InvalidInput
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192
 CHUNK = 65_536  # bytes
-ANSWER_BYTES = 200_000  # most bytes of an answer without its vectors, and of an error message
-BYTES_A_NUMBER = 32  # most bytes of one number of a vector in JSON
+ANSWER_BYTES = 200_000  # maximum bytes of an error message, and of an answer apart from its vectors
+BYTES_A_NUMBER = 32  # maximum bytes of one number of a vector in JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
-SAID = 200  # most characters quoted from a server's error message
+SAID = 200  # maximum characters quoted from a server's error message
 TOO_LATE = "it does not answer in time"
-METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # metadata service of a cloud, not in the link-local range
+METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's metadata service whose address is not link-local
 
 
 def checked_url(url: str) -> str:
@@ -54,7 +54,9 @@ def checked_url(url: str) -> str:
     if wrong:
         raise InvalidInput(f"{url!r} is not an address like http://127.0.0.1:8080/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidInput("the address holds a password or a query: a key comes from a file (--key-file)")
+        raise InvalidInput(
+            "the address contains a password or a query: remove it, and pass a key in a file (--key-file)"
+        )
     refuse_link_local(str(parts.hostname))
     return url.rstrip("/").removesuffix("/embeddings")
 
@@ -88,7 +90,7 @@ class Watchdog:
     def watching(self, until: float, owner: object) -> Iterator[None]:
         """Watches the one request that the calling thread makes inside this context."""
         with self._some:
-            if self._thread is None or not self._thread.is_alive():  # a fork does not inherit threads
+            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit threads
                 self._thread = threading.Thread(target=self._watch, name="remote-watchdog", daemon=True)
                 self._thread.start()
             self._under_way[threading.get_ident()] = until, owner, None
@@ -206,7 +208,7 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        if time.monotonic() >= until:  # checked, as http.client accepts headers that the watchdog has cut off
+        if time.monotonic() >= until:  # http.client accepts headers that the watchdog has cut off
             raise Refusal(TOO_LATE)
         if status != 200:
             why = said(status, body)
@@ -296,7 +298,7 @@ def said(status: int, body: bytes) -> str:
     if status in (401, 403):  # some servers repeat the key they were sent
         return f"it answers {status}: it refuses the key, or needs one"
     if 300 <= status < 400:
-        return f"it answers {status}, a redirect, which is not followed; give the address it leads to"
+        return f"it answers {status}, a redirect, which is not followed; give the address that it leads to"
     try:
         parsed = orjson.loads(body)
         found = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
@@ -313,15 +315,15 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
         entries = orjson.loads(body)["data"]
         if not isinstance(entries, list) or len(entries) != count_wanted:
             got = len(entries) if isinstance(entries, list) else "no list of"
-            raise Refusal(f"it answers with {got} vectors where {count_wanted} were asked for", 200)
+            raise Refusal(f"it answers with {got} vectors for {count_wanted} texts", 200)
         rows = [entry["index"] for entry in entries]
         vectors = [vector_of(entry["embedding"]) for entry in entries]
     except orjson.JSONDecodeError:
         raise Refusal("its answer is no JSON", 200) from None
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise Refusal("its answer is not what /v1/embeddings answers with", 200) from None
+        raise Refusal("its answer is not a valid answer of /v1/embeddings", 200) from None
     if any(type(row) is not int for row in rows) or sorted(rows) != list(range(count_wanted)):
-        raise Refusal("its answer does not give each text one vector (index)", 200)
+        raise Refusal("its answer does not have exactly one vector for each text (index)", 200)
     dims = {vector.shape for vector in vectors}
     if len(dims) != 1 or not vectors[0].size:
         have = ", ".join(sorted({str(shape[0]) if len(shape) == 1 else "?" for shape in dims}))

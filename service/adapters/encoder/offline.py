@@ -25,20 +25,21 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded tokens of a batch on a CPU. Batches of 2048 take 1.13 times the processor time (1.04 to 1.17) and 1.17 times
-# the wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, both sizes in turn, with MiniLM and 2
-# threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are unreliable.
+# Padded tokens per batch on a CPU. With 2048, texts take 1.13 times the processor time (1.04 to 1.17) and 1.17 times
+# the wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, alternating between both sizes, with
+# MiniLM and 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are
+# unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
-REMOTE_SECONDS = 600.0  # s for one request of a job, including all attempts
-SHORTEST_VECTOR = 24  # least characters of a vector in base64, longer than any row number; eight numbers have 44
-WINDOW = 4096  # texts tokenized together and sorted by length
+REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
+SHORTEST_VECTOR = 24  # minimum length of a vector in base64, longer than any row number; eight numbers have 44
+WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
 @dataclass(frozen=True)
 class Encodings:
     """Vectors (N, D) of N texts. For each text also: the number of tokens, including special ones; whether the text was
-    cut; whether the encoder knows none of its tokens."""
+    cut; whether all its tokens are unknown to the encoder."""
 
     vectors: Vectors
     tokens: Rows
@@ -113,7 +114,7 @@ class RemoteTexts:
                     vectors = self._result(future, rows, tokens)
                     encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
                     done += len(rows)
-                progress(done / len(texts))  # raises an error if the job is to end
+                progress(done / len(texts))  # raises an error if the job must end
         except BaseException:
             self.encoder.close()
             raise
@@ -141,7 +142,7 @@ class RemoteTexts:
 
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
-    """Yields the rows of each request, in order. Each request has as many as fit."""
+    """Yields the rows of each request, in order. Each request has as many rows as fit."""
     group: list[int] = []
     size = 0
     for row, length in enumerate(lengths.tolist()):
@@ -196,7 +197,8 @@ class OfflineEncoder:
         return encodings
 
     def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
-        """Encodes the texts of a window into the rows from `start`. `progress` is called with the number done."""
+        """Encodes the texts of a window into the rows from `start`. `progress` is called with the number of texts
+        done, including earlier windows."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
         # A text that consists of control characters has no tokens if the tokenizer adds no special ones.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
@@ -241,15 +243,13 @@ class BroughtItems:
         try:
             return decoded(text)
         except InvalidInput:
-            rows = "a row's number (from 0), or" if self.file is not None else "here"
-            there = "" if self.file is not None else "; row numbers are taken where the vectors come along with them"
-            raise InvalidInput(
-                f"labels: {text[:40]!r} is no vector: {rows} base64 of float32 is wanted{there}"
-            ) from None
+            rows = "a row's number (from 0), or" if self.file is not None else "it as"
+            there = "" if self.file is not None else "; row numbers are accepted only together with the vectors"
+            raise InvalidInput(f"labels: {text[:40]!r} is no vector: send {rows} base64 of float32{there}") from None
 
 
 def is_row(item: str) -> bool:
-    """Whether an item is a row number; a vector in base64 is longer than any."""
+    """Whether an item is a row number; a vector in base64 is longer than any row number."""
     return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
@@ -259,7 +259,8 @@ def default_batch_tokens(*, gpu: bool) -> int:
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Batches of rows with similar length, each of at most `max_tokens` padded tokens. A longer text is a batch alone.
+    """Batches of rows with similar length, each of at most `max_tokens` padded tokens. A longer text
+    forms a batch alone.
 
     Rows are sorted, the shortest first, so that the last row of a batch determines its padded length.
     """

@@ -35,8 +35,8 @@ RUN_ERRORS = (
 
 
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The wanted execution providers, or CUDA if none are wanted and it is installed and loads the graph `trial`. The
-    CPU provider is appended if it is missing.
+    """The wanted execution providers. If none are wanted: CUDA, if it is installed and loads the graph `trial`. The CPU
+    provider is appended if it is missing.
 
     Raises:
         Unavailable: a wanted provider is not installed.
@@ -44,7 +44,7 @@ def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
     installed = ort.get_available_providers()
     missing = [name for name in wanted if name not in installed]
     if missing:
-        raise Unavailable(f"execution providers {missing} are not installed; there are {installed}")
+        raise Unavailable(f"execution providers {missing} are not installed; installed are {installed}")
     chosen = list(wanted) or [CUDA] * (CUDA in installed and loads(CUDA, trial))
     return chosen if "CPUExecutionProvider" in chosen else [*chosen, "CPUExecutionProvider"]
 
@@ -54,7 +54,7 @@ def loads(provider: str, trial: Path) -> bool:
     try:
         open_session(trial, [provider], threads=1)
     except Unavailable as error:
-        log.warning("vectors are computed on the processor: %s", error)
+        log.warning("vectors are computed on the CPU, because %s", error)
         return False
     return True
 
@@ -64,7 +64,8 @@ def open_session(
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
-    With `spin`, threads do not sleep while they wait for each other, and for a few milliseconds for the next run.
+    With `spin`, threads do not sleep while they wait for each other, nor in the first milliseconds of waiting for the
+    next run.
 
     Raises:
         Unavailable: the first provider does not load. ONNX Runtime would silently use the next.
@@ -77,7 +78,7 @@ def open_session(
     # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
-    # Shapes change with every batch, and ONNX Runtime would keep a memory plan for each shape without bound.
+    # Otherwise, ONNX Runtime would keep a memory plan for each shape, and shapes change with every batch.
     options.enable_mem_pattern = False
     if CUDA in providers:
         load_cuda()
@@ -118,14 +119,14 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # on a GPU, lengths are multiples of so many tokens, because each shape needs its own kernels and memory
+BUCKET = 16  # on a GPU, lengths are multiples of this, because each shape needs its own kernels and memory
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 
 class OnnxEncoder:
     """Converts token ids to pooled vectors.
 
-    With `threads_alone`, a run that has the device to itself uses so many threads. This needs a second session, which
+    With `threads_alone`, a run that has the device to itself uses that many threads. This needs a second session, which
     has its own copy of the weights.
     """
 
@@ -148,7 +149,7 @@ class OnnxEncoder:
         self.dim: int = self.session.get_outputs()[0].shape[1]
 
     def __call__(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        """N lists of token ids -> vectors (N, D) float32. Raises BackendFailure, as `run`."""
+        """N lists of token ids -> vectors (N, D) float32. Raises BackendFailure as `run` does."""
         return self.run(self.prepare(ids))
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
@@ -177,7 +178,7 @@ class OnnxEncoder:
             (pooled,) = run_bound(session, prepared) if self.bound else session.run(["pooled"], prepared)
         except RUN_ERRORS as error:
             count, length = prepared["input_ids"].shape
-            raise BackendFailure(f"the encoder failed on {count} × {length} tokens: {error}") from error
+            raise BackendFailure(f"the encoder failed on a batch of {count} × {length} tokens: {error}") from error
         if not np.isfinite(pooled).all():
             raise BackendFailure("the encoder gave a vector with NaN or infinity")
         matrix: Vectors = pooled
@@ -232,6 +233,6 @@ class BoundCalibrator:
         try:
             (latent,) = self.session.run_with_ort_values(["latent"], feeds)
         except RUN_ERRORS as error:
-            raise BackendFailure(f"the calibrator failed on {pooled.shape}: {error}") from error
+            raise BackendFailure(f"the calibrator failed on vectors of the shape {pooled.shape}: {error}") from error
         result: npt.NDArray[np.float32] = latent.numpy()
         return result

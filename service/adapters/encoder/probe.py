@@ -17,7 +17,7 @@ from service.core.encoding.texts import Tokenize
 from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
-LONGER = " ".join([SENTENCE] * 3)  # put into a batch with SENTENCE, which is then padded
+LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
 # Largest accepted ‖computed − known‖ / ‖known‖. Another batch or padding changes scores by 1e-7 (loadtest/README.md).
 # Differences between instruction sets and GPUs are unmeasured. Wrong vectors differ by tenths.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
@@ -29,17 +29,17 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
-    except TokenizerFailure:  # the vocabulary has no unknown token
+    except TokenizerFailure:  # the vocabulary lacks a word of the sentence, and a token for unknown words
         return None
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
 def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
-    """Largest relative difference from the known vector, of the sentence alone and padded; None if the export stored no
-    probe.
+    """Largest distance between the known vector and those computed for the sentence, alone and padded, divided by the
+    known vector's norm. None if the export stored no probe.
 
     Raises:
-        CorruptArtifact: the difference is larger than the encoder's precision explains.
+        CorruptArtifact: the distance is larger than the encoder's precision explains.
     """
     probe: Probe | None = artifact.probe
     if probe is None:
@@ -51,8 +51,9 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
     if not worst <= limit:  # also True for NaN
         raise CorruptArtifact(
-            f"encoder {artifact.id} gives another vector here than at its export: off by {worst:.1e}, "
-            f"at most {limit:.0e} is taken; export it again on this machine, or try other execution providers"
+            f"encoder {artifact.id} gives another vector here than at its export: their relative distance is "
+            f"{worst:.1e}, at most {limit:.0e} is accepted; export it again on this machine, or try other execution "
+            "providers"
         )
     return worst
 

@@ -33,16 +33,16 @@ from service.core.errors import (
 # most 0.010; int8 by at least 0.07, a missing prompt by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
 TOLERANCE = 0.05
 BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
-REQUESTS = 8  # most requests in parallel, per process
-REQUEST_TEXTS = 31  # most texts in a request, besides its probe: text-embeddings-inference accepts 32 by default
-REQUEST_TOKENS = 16_384  # most estimated tokens in a request
+REQUESTS = 8  # maximum number of parallel requests, per process
+REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddings-inference accepts 32 by default
+REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
-ATTEMPTS = 3  # most attempts of a request while a caller waits
-PATIENT_ATTEMPTS = 10  # most attempts of a request of a calibration: they last half a minute or more
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; doubled each time, times a random 0.5 to 1.5
-CHECK_SECONDS = 10.0  # time limit of one check
-PROBE_SECONDS = 60.0  # s between probes if not every request carries one
-LONGEST_WAIT = 2.0  # s; longest pause before another attempt while a caller waits; jobs wait longer
+ATTEMPTS = 3  # maximum number of attempts per request while a caller waits
+PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration; together, half a minute or more
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts; doubled each time, then times a random 0.5 to 1.5
+CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
+PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
+LONGEST_WAIT = 2.0  # longest pause (s) before another attempt while a caller waits; jobs wait longer
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
 State = Literal["unknown", "ok", "down", "changed"]
@@ -92,15 +92,15 @@ class RemoteTokenizer:
         return tokens
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
-        """Raises InvalidInput."""
-        self._refuse("has its tokenizer there, and does not say what tokens a text has")
+        """Always raises InvalidInput."""
+        self._refuse("has its tokenizer there, so that the tokens of a text are not known")
 
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
-        """Raises InvalidInput."""
-        self._refuse("has its tokenizer there, and does not say what text tokens stand for")
+        """Always raises InvalidInput."""
+        self._refuse("has its tokenizer there, so that tokens cannot be converted to text")
 
     def check(self, ids: Sequence[int]) -> NoReturn:
-        """Raises InvalidInput."""
+        """Always raises InvalidInput."""
         self._refuse("takes no token ids; send texts")
 
     def _refuse(self, what: str) -> NoReturn:
@@ -149,9 +149,9 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # failures so far: an answer is trusted only if it has a probe or this number is unchanged
-        self._probed = -np.inf  # start (s) of the last request whose probe was correct
-        self.off = 0.0  # difference of that probe's vector, as a share of the known vector's length
+        self._failures = 0  # failures so far; an answer without a probe is rejected if one occurred since its request
+        self._probed = -np.inf  # start time (s) of the last request whose probe was correct
+        self.off = 0.0  # distance between the last probe's vector and its known vector, divided by the latter's norm
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
@@ -205,8 +205,7 @@ class RemoteEncoder:
     def _begin_trial(self) -> bool:
         """Whether this request tests a server that has failed; False while the circuit is closed (no failure).
 
-        While the circuit is open, only one request at a time is such a trial; for all others the last failure is
-        raised.
+        While the circuit is open, only one request at a time is such a trial; all others raise the last failure.
         """
         with self._lock:
             if not self._breaker.is_open:
@@ -228,7 +227,10 @@ class RemoteEncoder:
         if due:
             off = float(np.linalg.norm(vectors[-1] - self.known[turn]) / np.linalg.norm(self.known[turn]))
             if not off <= TOLERANCE:
-                self._changed(f"a known text's vector is off by {off:.2f} of its length, at most {TOLERANCE} is taken")
+                self._changed(
+                    f"the relative distance of a known text's vector to the registered one is {off:.2f}, "
+                    f"at most {TOLERANCE} is accepted"
+                )
             self.off = off
         with self._lock:
             if failures == self._failures:
@@ -245,8 +247,8 @@ class RemoteEncoder:
         self.on_request("changed", 0.0)
         error = EncoderChanged(
             f"encoder_changed: the server of encoder {self.id} no longer answers as it did at its registration: {how}. "
-            "Another model answers to its name; nothing of the answer is used. Start the registered model again, or "
-            "register the new one under another name"
+            "It runs another model under the same name, so that its answer is discarded. Start the registered model "
+            "again, or register the new one under another name"
         )
         self._fail("changed", error)
         raise error
@@ -255,7 +257,7 @@ class RemoteEncoder:
         """The error to raise for a refusal. Counts a failure of the server. `tried`: whether no attempts are left."""
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
-            return Overloaded(f"{what}has too much to do: {refusal.why}", refusal.retry_after)
+            return Overloaded(f"{what}is overloaded: {refusal.why}", refusal.retry_after)
         down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
         perhaps = refusal.status == 500 and bool(texts)
         if refusal.of_texts or (perhaps and tried and self._answers_probe()):
@@ -284,10 +286,11 @@ class RemoteEncoder:
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
-    """Sends every probe separately. Returns the largest difference, as a share of the known vector's length.
+    """Sends every probe separately. Returns the largest distance between a probe's vector and its known vector, divided
+    by the known vector's norm.
 
     Raises:
-        EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: for the reasons of `RemoteEncoder.run`.
+        EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: for the reasons given at `RemoteEncoder.run`.
     """
     encoder = RemoteEncoder(artifact, seconds=seconds)
     differences = []
@@ -301,7 +304,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Seven digits suffice, because a server's repeated answers differ more."""
+    """The probes that a registration stores. Seven digits suffice, because repeated answers of a server differ
+    by more than this rounding."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

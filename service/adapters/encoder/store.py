@@ -78,7 +78,7 @@ class EncoderArtifact:
     remote: Endpoint | None = None
     probes: tuple[Probe, ...] = ()  # for the kind `remote`: texts and the server's vectors at registration
     kind: Kind = "onnx"
-    unit_vectors: bool = False  # for the kind `vectors`: all vectors have length 1
+    unit_vectors: bool = False  # for the kind `vectors`: all vectors have norm 1
 
     @property
     def digest(self) -> str:
@@ -120,8 +120,7 @@ class EncoderStore:
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """The newest export of the encoder `id`, or that named by `id@<start of a digest>`, after its files were
-        verified.
+        """Verifies the newest export of the encoder `id`, or the one named by `id@<start of a digest>`, and returns it.
 
         Raises:
             Unavailable: there is no such encoder, or another release made it. The message says how to export one.
@@ -177,8 +176,8 @@ class EncoderStore:
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are unfinished, or whose digest is not in `needed` (unless that is
-        None)."""
+        """Exports older than `age` (s) that are unfinished, or whose digest is not in `needed`. If `needed` is None,
+        only unfinished ones."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -229,7 +228,8 @@ class EncoderStore:
 
 
 def kind_of(manifest: Mapping[str, object]) -> Kind:
-    """The kind of an encoder. A manifest of an earlier release names no kind, and describes an exported graph.
+    """The kind of an encoder. A manifest without a kind comes from an earlier release, and describes an
+    exported graph.
 
     Raises:
         Unavailable: the kind is unknown; a later release made the manifest.
@@ -303,7 +303,7 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # if an export is here, `_is_there` found that it does not match
+            shutil.rmtree(place, ignore_errors=True)  # an export here does not match its manifest: see `_is_there`
             try:
                 folder.rename(place)
             except OSError:  # another process on this machine has just downloaded the same export
@@ -315,7 +315,7 @@ class EncoderBucket:
         manifest = read_manifest(place)
         for name in manifest["files"]:
             self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(PreconditionFailed):  # raised if another process has exported the same encoder
+        with contextlib.suppress(PreconditionFailed):  # another process has exported the same encoder
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def replace_manifest(self, place: Path) -> None:
@@ -328,10 +328,10 @@ class EncoderBucket:
         self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are incomplete, or whose digest is not in `needed` (unless that is
-        None)."""
+        """Exports older than `age` (s) that are incomplete, or whose digest is not in `needed`. If `needed` is None,
+        only incomplete ones."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
-            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
+            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest first
             whole = files[0].key.endswith(f"/{MANIFEST}")
             unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
             if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):

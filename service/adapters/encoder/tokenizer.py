@@ -28,8 +28,8 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if, after one of `prompts` at its beginning, it has only special tokens and the
-    vocabulary's unknown token. A tokenizer that falls back to bytes can read every text.
+    A text is marked `unreadable` if it has only special and unknown tokens, apart from one of `prompts` at its
+    beginning. A tokenizer that falls back to bytes can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -57,7 +57,7 @@ class FastTokenizer:
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))
-        except Exception as error:  # the package `tokenizers` raises Exception itself
+        except Exception as error:  # `tokenizers` raises plain Exception
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         tokens = []
         for content in contents:
@@ -89,7 +89,7 @@ class FastTokenizer:
         """All tokens of each text, without truncation. Raises TokenizerFailure."""
         try:
             encodings = self.whole.encode_batch(list(texts), add_special_tokens=special)
-        except Exception as error:  # the package `tokenizers` raises Exception itself
+        except Exception as error:  # `tokenizers` raises plain Exception
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         return [
             [
@@ -111,7 +111,7 @@ class FastTokenizer:
         """Raises InvalidInput if an id is not in this vocabulary."""
         wrong = next((number for number in ids if not 0 <= number < self.size), None)
         if wrong is not None:
-            raise InvalidInput(f"token id {wrong} is not of this encoder's vocabulary, which has {self.size}")
+            raise InvalidInput(f"token id {wrong} is not in this encoder's vocabulary, which has {self.size} tokens")
 
 
 def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
@@ -123,6 +123,6 @@ def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
     if isinstance(model, BPE | WordPiece | WordLevel):
         names.append(model.unk_token)
     else:
-        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # the Unigram class has no attribute for it
+        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # the class Unigram has no attribute for it
         ids += [] if number is None else [number]
     return ids + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]

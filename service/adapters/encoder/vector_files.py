@@ -17,7 +17,7 @@ from service.core.jobs.requirements import MOST_SENTENCES
 
 BLOCK = 8 * 2**20  # bytes of float32 read at once
 MAGIC = np.lib.format.MAGIC_PREFIX
-LONGEST_HEADER = 4096  # most bytes of a .npy header; NumPy itself writes 118
+LONGEST_HEADER = 4096  # maximum bytes of a .npy header; NumPy itself writes 118
 KINDS = "float16, float32 or float64"
 
 
@@ -56,8 +56,8 @@ class NpyFile:
         needed = self.shape[0] * self.shape[1] * self.dtype.itemsize
         if there != needed:
             raise InvalidInput(
-                f"{self.name}: its header says {self.shape[0]:,} × {self.shape[1]:,} numbers, {needed:,} bytes, and "
-                f"{there:,} follow; was it cut off?"
+                f"{self.name}: its header announces {self.shape[0]:,} × {self.shape[1]:,} numbers ({needed:,} bytes), "
+                f"but {there:,} bytes follow; was it cut off?"
             )
         self.dim = self.shape[1]
 
@@ -91,7 +91,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
         InvalidInput: the file is not a `.npy`, or does not contain rows of floating-point numbers.
     """
     if file.read(len(MAGIC)) != MAGIC:
-        raise InvalidInput("no .npy file: it does not begin as numpy.save writes it")
+        raise InvalidInput("not a .npy file: it does not begin like the files that numpy.save writes")
     file.seek(0)
     try:
         version = np.lib.format.read_magic(file)
@@ -101,7 +101,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InvalidInput(f"its .npy header cannot be read: {why}") from None
     if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
-        raise InvalidInput(f"holds {dtype.name}; vectors are of {KINDS} (array.astype('float32'))")
+        raise InvalidInput(f"holds {dtype.name}; vectors must be {KINDS}: array.astype('float32')")
     if len(shape) != 2 or min(shape) < 0:
         raise InvalidInput(f"has the shape {tuple(shape)}; expected (vectors, dimensions)")
     if not min(shape):
@@ -168,7 +168,9 @@ class ParquetColumn:
                     raise InvalidInput(
                         f"{self.path}, row {start + number} (from 0): {len(cell)} numbers, the first row has {self.dim}"
                     )
-            raise InvalidInput(f"{self.path}, rows {start} to {start + len(cells) - 1}: a vector has an empty place")
+            raise InvalidInput(
+                f"{self.path}, rows {start} to {start + len(cells) - 1}: a vector contains null instead of a number"
+            )
         with np.errstate(over="ignore"):
             block: Vectors = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, self.dim)
         return block
@@ -215,7 +217,7 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
     texts. Reads the file twice, and keeps only the hashes of the vectors that are not drawn.
 
     Raises:
-        InvalidInput: for the reasons of `checked_blocks`.
+        InvalidInput: for the reasons given at `checked_blocks`.
     """
     hashes = np.empty(len(file), np.uint64)
     start = 0
@@ -237,8 +239,8 @@ def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vector
     """Yields the blocks of a file, each after a check that domains can be calibrated on its vectors.
 
     Raises:
-        InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme length; or, with
-            `unit`, a length that is not 1.
+        InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme norm; or, with
+            `unit`, a norm that is not 1.
     """
     if file.dim != dim:
         raise InvalidInput(f"{file.name}: vectors of {file.dim:,} numbers; the encoder's have {dim:,}")

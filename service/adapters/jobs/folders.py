@@ -41,19 +41,19 @@ class Record:
 
     job: Job
     decided: bool = False  # True: a process has decided how the job ends, and will record the end
-    # Only in a bucket:
-    publishing: int | None = None  # number of the version that the latest attempt may be publishing
+    # Used only in a bucket:
+    publishing: int | None = None  # version number under which the latest attempt may be publishing
     key: str | None = None  # hash of the job's idempotency key (`key_name`)
 
 
 class JobStorage(Protocol):
     """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
 
-    Callers check ids before. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid,
+    Callers check ids first. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid,
     and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; if not, a process that had stalled may still publish later
+    exclusive: bool  # whether `change` locks the record; if not, a stalled process may still publish later
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
@@ -61,7 +61,7 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Makes a job of the spooled input. The caller must then call `take` to give the idempotency key to the job."""
+        """Creates a job from the spooled input. The caller must then give it the idempotency key with `take`."""
         ...
 
     def names(self) -> list[str]:
@@ -77,7 +77,7 @@ class JobStorage(Protocol):
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
         """Replaces a record with the result of `step`, if that differs, and returns the result.
 
-        No change by another process is lost: it is prevented by a lock, or `step` is called again with the new record.
+        Never overwrites a change by another process: a lock prevents it, or `step` is called again with the new record.
         """
         ...
 
@@ -119,7 +119,7 @@ class JobStorage(Protocol):
         ...
 
     def free_keys(self, deleted: Collection[str] = ()) -> None:
-        """Frees the keys of removed jobs, and of the `deleted` jobs, whose domain was deleted."""
+        """Frees the keys of removed jobs, and of the jobs in `deleted`, whose domain was deleted."""
         ...
 
 
@@ -129,7 +129,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
         stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
         return from_facts(Job, {**raw, **stated})
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptArtifact(f"{where} is not understood: {error}") from error
+        raise CorruptArtifact(f"{where} is not a valid record of a job: {error}") from error
 
 
 def key_name(key: str) -> str:
@@ -212,7 +212,7 @@ class FolderJobs:
 
     def remove(self, job_id: str) -> None:
         gone = self.root / f".building-{job_id}"
-        with contextlib.suppress(OSError):  # raised if another process has removed it, or the store is read-only
+        with contextlib.suppress(OSError):  # another process has removed it, or the store is read-only
             (self.root / job_id).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -251,8 +251,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key whose job is gone or deleted. Keys are removed after their jobs, so that a process that died in
-        between has left a key without a job."""
+        """Frees a key whose job is gone or deleted. Jobs are removed before their keys, so that a process that dies in
+        between leaves a key without a job."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

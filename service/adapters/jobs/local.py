@@ -86,7 +86,7 @@ class LocalJobs:
             try:
                 await self._run_one(job_id)
             except NotFound:
-                continue  # cancelled while it waited, and its record is removed
+                continue  # the job was cancelled while it waited, and its record was removed
             except Exception:  # boundary of the loop: one broken job must not stop all others
                 log.exception("job %s could not be run", job_id)
 
@@ -117,7 +117,7 @@ class LocalJobs:
             self._current = None
             self.on_busy(False)
             # The child has ended. If the record says running, the job does not run any more. If it says queued, the job
-            # has not begun or, if its attempt is higher, was retried.
+            # has not begun; with a higher attempt, it was retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -129,7 +129,7 @@ class LocalJobs:
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:
-    """Kills a child process and all processes that it started, and waits for its end. The child makes its own process
+    """Kills a child process and all processes that it started, and waits for its end. The child creates its own process
     group when it begins."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):

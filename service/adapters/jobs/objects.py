@@ -29,8 +29,8 @@ from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
 PART = 8_000_000  # bytes of text in one object, which is held in memory when it is written or read; unmeasured
-ATTEMPTS = 50  # most attempts to change a record; an attempt fails only if another process has changed the record
-ABANDONED = 3600.0  # s without a new part after which input without a record counts as left by a dead process
+ATTEMPTS = 50  # maximum attempts to change a record; an attempt fails only if another process has changed it
+ABANDONED = 3600.0  # seconds without a new part after which input without a record counts as abandoned
 SIDE_BY_SIDE = 8  # records that are read in parallel
 
 
@@ -131,7 +131,7 @@ class BucketJobs:
             with contextlib.suppress(PreconditionFailed):
                 self.storage.write(RECORDS + job_id, content_of(after), over=tag)
                 return after
-        raise OSError(f"{self.storage.address}/{RECORDS}{job_id}: other processes keep changing it")
+        raise OSError(f"cannot change {self.storage.address}/{RECORDS}{job_id}: other processes keep changing it")
 
     def has_input(self, job_id: str) -> bool:
         return next(self.storage.list(f"{INPUTS}{job_id}/"), None) is not None
@@ -202,7 +202,7 @@ class BucketJobs:
             if theirs != fingerprint:
                 raise used_otherwise()
             return holder
-        raise OSError(f"{self.storage.address}/{place}: other processes keep changing it")
+        raise OSError(f"cannot change {self.storage.address}/{place}: other processes keep changing it")
 
     def taken(self, key: str) -> bool:
         with contextlib.suppress(FileNotFoundError):

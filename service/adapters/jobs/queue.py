@@ -25,12 +25,12 @@ from service.core.jobs.job import Job
 QUEUE = "isosim"
 TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
-STOP_SECONDS = 10.0  # s that a cancellation waits until the worker has ended its child process
-TIMEOUT = 2.0  # s within which Redis must accept a connection, and answer
-THREADS = 4  # threads for calls of Redis, apart from those that scoring needs, which a hanging Redis must not block
-MOST_CALLS = 64  # most calls that run or wait for a thread; if Redis works, they take only moments
-LONGEST = 5.0  # s that a call may take, including its wait for a thread
-RETRIES = 1  # times that RQ itself repeats a job whose worker or process has died
+STOP_SECONDS = 10.0  # seconds that a cancellation waits for the worker to end its child process
+TIMEOUT = 2.0  # seconds within which Redis must accept a connection, and answer a command
+THREADS = 4  # threads for calls of Redis; scoring has threads of its own, which a hanging Redis must not block
+MOST_CALLS = 64  # maximum calls that run or wait for a thread; while Redis works, they take only moments
+LONGEST = 5.0  # seconds that a call may take, including its wait for a thread
+RETRIES = 1  # how often RQ itself repeats a job whose worker or process has died
 KILLED = "killed"  # key in RQ's metadata of a job; set if the job's process is known to be dead
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
@@ -41,8 +41,8 @@ T = TypeVar("T")
 class Delivery:
     """How RQ delivered the job that this process runs."""
 
-    handed: int  # number of attempts begun before the job was handed to RQ; the end of RQ's id for the job
-    repeated: bool  # True: RQ has delivered the job before, and considers that worker dead
+    handed: int  # number of attempts begun before the job was handed to RQ; RQ's id of the job ends with it
+    repeated: bool  # True: RQ has delivered the job before, to a worker that it considers dead
     killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
@@ -91,7 +91,7 @@ class RqJobs:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        with contextlib.suppress(RedisError, OSError):  # Redis may answer again at the next call
+        with contextlib.suppress(RedisError, OSError):  # the next call tries again
             for job in waiting:
                 await self._call(self._enqueue, job.id, job.attempt)
 
@@ -140,10 +140,10 @@ class RqJobs:
 
 log = logging.getLogger(__name__)
 
-TTL = 60  # s after which a broken connection is noticed; a killed worker counts as alive for twice this time
-MONITORING = 10  # s between a running job's heartbeats; a minute after the last, another worker takes the job over
-MAINTENANCE = 60  # s between checks for jobs whose worker has died
-PAUSE = 2.0  # s between attempts to reach Redis
+TTL = 60  # seconds after which a broken connection is noticed; a killed worker counts as alive for twice this time
+MONITORING = 10  # seconds between a running job's heartbeats; a minute after the last, another worker takes over
+MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
+PAUSE = 2.0  # seconds between attempts to reach Redis
 
 
 class QueueWorker(Worker):
@@ -175,13 +175,13 @@ class QueueWorker(Worker):
         try:
             super().maintain_heartbeats(job)
         except RedisError as error:
-            log.warning("cannot tell Redis that job %s is running: %s", job.id, error)
+            log.warning("cannot tell Redis that job %s is running (%s); the job continues", job.id, error)
 
     def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
         try:
             super().set_current_job_working_time(current_job_working_time, pipeline)
         except RedisError as error:
-            log.warning("cannot tell Redis how long the current job has run: %s", error)
+            log.warning("cannot tell Redis how long the current job has run (%s); the job continues", error)
 
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
         if not job.retries_left:
@@ -218,7 +218,7 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
             if burst:
                 raise Unavailable(f"the job queue cannot be reached: {error}") from error
             refuses = isinstance(error, ResponseError)  # Redis is full or read-only, or the user lacks a right
-            log.warning("Redis %s, trying again: %s", "refuses commands" if refuses else "cannot be reached", error)
+            log.warning("Redis %s (%s); trying again", "refuses commands" if refuses else "cannot be reached", error)
         if burst or (worker is not None and worker.stopping):
             return
         try:

@@ -15,7 +15,7 @@ from service.core.jobs.job import LabelledPair
 
 
 class Spool:
-    """Writes input to disk and hashes it. The job that is made of the input gets the spool's id.
+    """Writes input to disk and hashes it. A job created from the input gets the spool's id.
 
     Each line is a text as a JSON string, or a labelled pair [text, text, label] with an optional weight. Vectors go
     into another file; vectors of labelled pairs are written as base64 instead of the texts.
@@ -50,7 +50,7 @@ class Spool:
             self.vectors.unlink(missing_ok=True)
         finally:
             for file in (self._file, self._vectors):
-                with contextlib.suppress(OSError):  # raised on a full disk; the unwritten rest is not needed any more
+                with contextlib.suppress(OSError):  # for example on a full disk; the unwritten rest is not needed
                     if file is not None:
                         file.close()
 

@@ -21,17 +21,17 @@ from service.adapters.storage.object_storage import opened, remote
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
-SILENCE = 30.0  # s without a new heartbeat after which a running job counts as interrupted; workers beat every 2 s
-AT_A_TIME = 32  # records of ended jobs that are read at once for a list
+SILENCE = 30.0  # seconds without a heartbeat after which a running job counts as interrupted; workers beat every 2 s
+AT_A_TIME = 32  # number of records of ended jobs that are read together for a list
 
 
 log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request without facts that the server looked up for it, so that labels posted again are the same request."""
+    """The request without facts that the server added, so that the same labels posted again are the same request."""
     facts = to_facts(request)
-    facts.pop("generation", None)  # the server looked it up
+    facts.pop("generation", None)  # added by the server
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]
@@ -65,7 +65,7 @@ class JobStore:
         self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
         self._ended: dict[str, Ended] = {}
         self._seen: dict[str, tuple[float, float]] = {}  # running jobs: id -> (last heartbeat, when it was first seen)
-        # Interrupted jobs: id -> (the job's `waited` when it was last read, the time of that).
+        # Interrupted jobs: id -> (the job's `waited` when the job was last read, time of that reading).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -97,7 +97,7 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes a queued job of the spooled input, or returns the job that has the same key and content.
+        """Creates a queued job from the spooled input, or returns the job that has the same key and content.
 
         Raises:
             Conflict: the key was used with other content.
@@ -110,7 +110,7 @@ class JobStore:
         holder = ""
         try:
             while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with suppress(NotFound):  # raised if that job was just removed, which frees the key
+                with suppress(NotFound):  # that job was just removed, which frees the key
                     return self.read(holder)
             return job
         finally:
@@ -157,7 +157,7 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """Versions that jobs which have not ended refer to, by domain."""
+        """Versions that are needed by jobs that have not ended, by domain."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -247,10 +247,10 @@ class JobStore:
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
-                raise Conflict(f"job {job_id} was handed over again after attempt {job.attempt}")
+                raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # with labels, it is the champion when they were posted
+            if job.attempt == 0 and job.request.base is None:  # with labels, it was recorded when they were posted
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -297,7 +297,7 @@ class JobStore:
 
         def step(record: Record) -> Record:
             if superseded(record.job, job.attempt):
-                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} has been replaced by another")
             return replace(record, publishing=version) if version is not None and self.distant else record
 
         self.storage.change(self._checked(job.id), step)
@@ -318,7 +318,7 @@ class JobStore:
 
         def step(record: Record) -> Record:
             if job.status is Status.RUNNING and superseded(record.job, job.attempt):
-                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} has been replaced by another")
             return replace(record, job=self._ended_as(job, status, **facts))
 
         return self.storage.change(self._checked(job.id), step).job
@@ -351,7 +351,7 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # reset: an attempt may have died while it ended the job
+            return replace(record, job=waiting, decided=False)  # an attempt may have died while it ended the job
 
         return self.storage.change(self._checked(job_id), step).job
 
@@ -375,15 +375,15 @@ class JobStore:
         self.storage.sweep()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Unfinished files as for `sweep` that are older than `age` seconds, listed instead of removed."""
+        """Lists the files that `sweep` would remove and that are older than `age` seconds."""
         return self.storage.garbage(age)
 
     def expire(self, age: float) -> None:
         """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
         completed. Deletes their text. Sweeps afterwards.
 
-        Each process measures the time between two of its calls and adds it to the record. So clocks of different
-        machines are never compared, and a restart loses only the time in which no process looked.
+        Each process measures the time between two of its calls and adds it to the record. Thus clocks of different
+        machines are never compared, and a restart loses only the time since the last call.
         """
         unended = self.unended()
         self._waiting = {
@@ -403,7 +403,8 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # The job was being cancelled, so that no worker can begin it. A canceller still at work finds it ended.
+                # The job was being cancelled, so that no worker can begin it. A canceller that is still
+                # at work finds it ended.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
@@ -441,7 +442,7 @@ class JobStore:
         def step(record: Record) -> Record:
             job = record.job
             if attempt is not None and superseded(job, attempt):
-                raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
+                raise JobCancelled(f"attempt {attempt} of job {job_id} has been replaced by another")
             if job.status is Status.QUEUED:  # the process died before it began the job; this counts as an attempt
                 job = replace(job, attempt=job.attempt + 1)
             return record if job.status.ended else replace(record, job=interrupted(job, why))
@@ -479,10 +480,11 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced this one, which was considered dead. It must then not change the job."""
+    """Whether another attempt has replaced this one, which was considered dead. This one must then not change
+    the job."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
-        log.warning("attempt %d of job %s was taken for dead and is over", attempt, job.id)
+        log.warning("attempt %d of job %s was considered dead and has been replaced", attempt, job.id)
     return over
 
 

@@ -19,13 +19,13 @@ Event = Literal["error", "open", "dropped"]
 # Contains the version of the entries' format (core/encoding/texts.py), so that releases with different formats do not
 # read each other's entries.
 PREFIX = b"isosim:v3:"
-BACKLOG = 8192  # most entries waiting to be stored; further ones are dropped and counted
-CHUNK = 256  # most entries stored in one round trip
+BACKLOG = 8192  # maximum entries waiting to be stored; further ones are dropped and counted
+CHUNK = 256  # maximum entries stored in one round trip
 # A probe looks up two keys, like most lookups. In a cluster, they belong to different slots, and the lookup fails.
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
-EVERY = 2.0  # s between probes; three failures open the circuit, so that an outage is noticed within 6 s
+EVERY = 2.0  # seconds between probes; three failures open the circuit, so that an outage is noticed within 6 s
 
 
 class RedisCache:
@@ -62,7 +62,7 @@ class RedisCache:
             async with asyncio.timeout(self.timeout):
                 entries: object = await self.redis.mget([PREFIX + key for key in keys])
             if not isinstance(entries, list) or len(entries) != len(keys):
-                raise ConnectionError("no answer to what was asked")
+                raise ConnectionError("the answer does not match the request")
         except Exception:  # noqa: BLE001 - a cache must not fail a request; redis-py raises ValueError for invalid bytes
             self.breaker.failed()
             self.on_event("error", len(keys))
@@ -76,7 +76,7 @@ class RedisCache:
         return self.breaker.closed
 
     async def probe(self) -> None:
-        """Makes a lookup without a request. Its result counts for the circuit like that of any lookup.
+        """Sends a lookup that no request needs. Its result counts for the circuit like that of any lookup.
 
         PING would not be enough: a cluster answers it, and so does a Redis whose user may not use MGET, but both refuse
         every lookup.
@@ -89,7 +89,7 @@ class RedisCache:
         except ResponseError as error:
             self.breaker.failed()
             self.refusal = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - on garbage, redis-py raises what int() does
+        except Exception:  # noqa: BLE001 - redis-py raises ValueError for invalid answers
             self.breaker.failed()
             self.refusal = ""
         else:
@@ -141,7 +141,7 @@ async def beat(cache: RedisCache) -> None:
             if up:
                 log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
             else:
-                log.warning("Redis does not answer: vectors are computed and not shared, calibrations refused")
+                log.warning("Redis does not answer: vectors are computed but not shared, and calibrations are refused")
         if cache.refusal != refusal:
             refusal = cache.refusal
             if refusal:

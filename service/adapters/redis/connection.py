@@ -10,7 +10,7 @@ from service.core.errors import Unavailable
 
 log = logging.getLogger("isosim")
 
-START = 1.0  # s that a starting process waits for Redis's answer whether it is a cluster
+START = 1.0  # seconds that a starting process waits for Redis to say whether it is a cluster
 CLUSTER = "Redis runs as a cluster (cluster_enabled:1), which refuses lookups of several keys and RQ's job queue"
 CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
 
@@ -25,13 +25,13 @@ def refuse_cluster(url: str) -> None:
     Redis."""
     cluster = False
     redis: Redis = Redis.from_url(url, socket_timeout=START, socket_connect_timeout=START, retry=None)
-    with redis, contextlib.suppress(Exception):  # on garbage, redis-py raises what int() does
+    with redis, contextlib.suppress(Exception):  # redis-py raises ValueError for invalid answers
         cluster = is_cluster(redis)
     if cluster:
         raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
 
 
-AGAIN = 0.1  # s between cancellations
+AGAIN = 0.1  # seconds between cancellations
 
 
 async def end(task: "asyncio.Task[None] | None") -> None:

@@ -15,12 +15,12 @@ from service.core.errors import Overloaded
 from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
-CONNECTIONS = 32  # most requests that use Redis at the same time; redis-py would open a connection for each
-# Most releases (messages that a request has ended) waiting to be sent. If one is dropped, its request counts as in
+CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens a connection for each
+# Maximum releases (messages that a request has ended) waiting to be sent. If one is dropped, its request counts as in
 # progress until its lease ends.
 BACKLOG = 4096
-CHUNK = 256  # most releases sent in one round trip
-AGAIN = 0.5  # s until releases that failed are sent again
+CHUNK = 256  # maximum releases sent in one round trip
+AGAIN = 0.5  # seconds until releases that could not be sent are sent again
 
 # The script uses Redis's clock, so that the processes' clocks need not agree. It returns numbers as text, since Redis
 # would truncate them to integers. A request that is never released (its process was killed) counts until its lease
@@ -54,11 +54,11 @@ return {}
 
 class RedisLimits:
     """Limits that processes share through Redis. If Redis does not answer in time, each process applies the limits
-    alone. An async context manager.
+    by itself. An async context manager.
 
     Args:
-        timeout: s within which Redis must answer.
-        lease: s after which a request no longer counts as in progress.
+        timeout: seconds within which Redis must answer.
+        lease: seconds after which a request no longer counts as in progress.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class RedisLimits:
         await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
-        """Admits a request by the limits of this process. Redis may still run the script later, so that the release is
-        also sent to Redis."""
+        """Admits a request by the limits of this process alone. Also sends the release to Redis, which may still run
+        the script later."""
         try:
             release_here = self.local.take(grant, texts)
         except Overloaded:
@@ -204,4 +204,4 @@ def refusal(answer: object) -> tuple[Limit | None, float]:
             return "rate", float(wait)
         case [b"concurrent", bytes(wait)]:
             return "concurrent", float(wait)
-    raise ValueError("the answer is not the script's")
+    raise ValueError("the answer does not come from the script")

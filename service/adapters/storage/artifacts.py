@@ -1,5 +1,5 @@
-"""Artifacts: folders that appear as a whole or not at all, and whose files never change. A manifest has the SHA-256 of
-every file."""
+"""Artifacts: folders that appear as a whole or not at all, and whose files never change. A manifest contains the
+SHA-256 of every file."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ from service.core.errors import CorruptArtifact
 T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
-FRESH = 60.0  # s within which a process has certainly locked a file or folder that it has created
-LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned if locks do not work
+FRESH = 60.0  # seconds within which a process has certainly locked a file or folder after creating it
+LEFTOVER = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned if locks do not work
 
 
 def fsync(path: Path) -> None:
@@ -125,7 +125,7 @@ def building(parent: Path) -> Iterator[Path]:
 
 def claim(descriptor: int) -> None:
     """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
-    with contextlib.suppress(OSError):  # raised if the volume has no locks; `abandoned` then uses the age
+    with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` then uses the age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -136,7 +136,7 @@ def sweep(*leftovers: Path) -> None:
     removal.
     """
     for path in leftovers:
-        with contextlib.suppress(OSError):  # raised if another process has removed it, or the volume is read-only
+        with contextlib.suppress(OSError):  # another process has removed it, or the volume is read-only
             age = time.time() - path.stat().st_mtime
             if age > FRESH and abandoned(path, age):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -200,7 +200,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
-    """The manifest in `content`, without its seal. Raises CorruptArtifact, which names it `name`, if it was changed."""
+    """The manifest in `content`, without its seal. Raises CorruptArtifact, with `name` in its message, if it
+    was changed."""
     manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):

@@ -18,9 +18,9 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # s without a byte after which a request fails: an outage must not block a thread (unmeasured)
-ATTEMPTS = 2  # most attempts of each request, after temporary errors
-BATCH = 1000  # most keys in a deletion and in a page of a listing (S3's limit)
+CONNECT, READ = 5.0, 5.0  # seconds without a byte until a request fails: an outage must not block a thread (unmeasured)
+ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
+BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
@@ -71,7 +71,7 @@ class ObjectStorage:
         try:
             import s3fs  # noqa: PLC0415 - an extra
         except ModuleNotFoundError:
-            raise Unavailable(f"{address(root)} needs the packages of pip install 'isosim[s3]'") from None
+            raise Unavailable(f"{address(root)} needs more packages: pip install 'isosim[s3]'") from None
         if len(root.parts) < 2:
             raise Unavailable(f"{address(root)} names no bucket: s3://bucket/prefix")
         self.bucket, self.prefix = root.parts[1], "".join(f"{part}/" for part in root.parts[2:])
@@ -167,7 +167,9 @@ class ObjectStorage:
             answer = self._call("delete_objects", Delete={"Objects": wanted[start : start + BATCH], "Quiet": True})
             if answer.get("Errors"):
                 failed = answer["Errors"][0]
-                raise OSError(f"object storage {self.address}: {failed.get('Key')} stays: {failed.get('Message')}")
+                raise OSError(
+                    f"object storage {self.address}: cannot delete {failed.get('Key')}: {failed.get('Message')}"
+                )
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         """Yields the objects whose keys start with `prefix` and sort after `after`, in order. Requests page after

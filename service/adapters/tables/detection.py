@@ -24,12 +24,12 @@ from service.core.wording import nearest
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-HEAD = 1 << 20  # most bytes examined
-LOOKED_AT = 1000  # most rows examined
-LONGEST_ROW = 1 << 20  # most characters of a line, or of a cell of CSV
-MOST_COLUMNS = 1000  # most columns of a table
-LONGEST_NAME = 64  # most characters of a column's name
-MANY = 5  # if so many rows have equal numbers of separators, this is no coincidence
+HEAD = 1 << 20  # maximum bytes examined
+LOOKED_AT = 1000  # maximum rows examined
+LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
+MOST_COLUMNS = 1000  # maximum columns of a table
+LONGEST_NAME = 64  # maximum characters of a column's name
+MANY = 5  # minimum number of rows whose equal numbers of separators are no coincidence
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
@@ -42,9 +42,9 @@ ENCODINGS = (
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
 )  # fmt: skip
-SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, by which Excel knows the separator
+SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, these are probably letters in another encoding
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, these probably stand for letters of another encoding
 
 # First bytes of files that are not text: the kind of file, and what the user can do.
 SIGNATURES = {
@@ -55,7 +55,7 @@ SIGNATURES = {
     b"\xfd7zXZ": "packed (xz); unpack it first: unxz FILE",
     b"\x28\xb5\x2f\xfd": "packed (zstd); unpack it first: unzstd FILE",
     b"7z\xbc\xaf": "packed (7z); unpack it first",
-    b"\x93NUMPY": "a .npy of vectors; they are for encoders whose vectors are brought, as application/x-npy",
+    b"\x93NUMPY": "a .npy of vectors; send it as application/x-npy, for an encoder whose users bring the vectors",
     b"SQLite format 3": "an SQLite database; export the column with the sentences as CSV",
     b"{\\rtf": "rich text (.rtf); save it as plain text, UTF-8",
     b"\x89PNG": "a picture; it has no text to read",
@@ -110,7 +110,7 @@ def encoding_named(charset: str) -> str:
         if codecs.lookup(name).name == wanted:
             return name
     near = nearest(charset, ENCODINGS)
-    remedy = f"did you mean {near}?" if near else "usual are utf-8, utf-16, windows-1252, windows-1251, iso-8859-2"
+    remedy = f"did you mean {near}?" if near else "common are utf-8, utf-16, windows-1252, windows-1251, iso-8859-2"
     raise InvalidInput(f"charset: {charset[:40]!r} is not known; {remedy}")
 
 
@@ -131,10 +131,10 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     binary = binary_format(head, file)
     if binary is not None:
         if hints.format not in (None, binary):
-            raise InvalidInput(f"format: {hints.format} was asked for, but the file is {binary}")
+            raise InvalidInput(f"format: {hints.format} was requested, but the file is {binary}")
         return FileForm(binary)
     if hints.format in ("parquet", "xlsx"):
-        raise InvalidInput(f"format: {hints.format} was asked for, but the file does not begin like one")
+        raise InvalidInput(f"format: {hints.format} was requested, but the file does not begin like one")
     encoding, certain = encoding_of(file, head, hints.charset)
     text = decoded_head(head, encoding)
     if not text.strip():
@@ -145,7 +145,7 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
 
 
 def binary(begin: bytes) -> str | None:
-    """For a body that should be UTF-8 text: from its first bytes, what it is instead and what to do; None if it may be
+    """Says from its first bytes what a body that should be UTF-8 text is instead, and what to do; None if it may be
     text."""
     found = next((what for signature, what in SIGNATURES.items() if begin.startswith(signature)), None)
     if found is None and begin.startswith((b"PK\x03\x04", b"PAR1")):
@@ -205,7 +205,7 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
     if decoding_fault(file, "cp1252") is None and looks_western(file):
         return "windows-1252", False
     raise InvalidInput(
-        f"the file is not UTF-8 ({fault}), and its encoding cannot be told; name it with charset=NAME, for "
+        f"the file is not UTF-8 ({fault}), and its encoding cannot be detected; name it with charset=NAME, for "
         "example windows-1251 or shift_jis, or save the file as UTF-8"
     )
 
@@ -295,8 +295,8 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, all examined lines must
-    be."""
+    """Whether the first 20 lines are JSON objects or strings; if the first line is a string, whether all examined lines
+    are."""
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 does not end a line
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off

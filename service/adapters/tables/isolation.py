@@ -28,33 +28,33 @@ from service.adapters.text_lines import STDIN
 from service.core import errors
 from service.core.jobs.tables import FEWEST, MOST, is_code
 
-Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] of each row
+Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] for each row
 
-# Most bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five columns
-# needed 990 MB.
+# Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
+# columns needed 990 MB.
 MEMORY = 3 << 29
-MEMORY_OF_LINES = 3 << 27  # most bytes to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
-LEAST_MEMORY = 3 << 25  # 96 MiB: reading Parquet fails with 64; a workbook of 20,000 rows is still read with 48
-SECONDS = 60  # most s of processor time; a workbook of 1,000,000 rows and five columns needed 9
-PATIENCE = 100  # s until a child that waits for a disk or a busy processor is killed; a request may take 120
-LOOK = 0.1  # s between checks whether the caller has left
-SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # most rows, columns and characters of a cell in a preview
-PLACES = 5  # most skipped rows that are named
+MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
+LEAST_MEMORY = 3 << 25  # 96 MiB: with 64, reading Parquet fails; with 48, a workbook of 20,000 rows is still read
+SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9
+PATIENCE = 100  # seconds until a child that waits for a disk or a busy processor is killed; a request may take 120
+LOOK = 0.1  # seconds between checks whether the caller has left
+SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
+PLACES = 5  # maximum number of skipped rows that are named
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits for reading a file."""
 
-    characters: int  # most characters of a sentence
-    sentences: int  # most sentences, or rows
-    size: int  # most bytes of JSON that the child process may write
-    memory: int = MEMORY  # most bytes of memory of the child process
+    characters: int  # maximum characters of a sentence
+    sentences: int  # maximum number of sentences, or rows
+    size: int  # maximum bytes of JSON that the child process may write
+    memory: int = MEMORY  # maximum bytes of memory of the child process
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What to read from a file, and how. For `facts`, the whole file is read, too, to count the sentences."""
+    """The parts of a file to read, and how. `facts` also needs the whole file to be read, to count the sentences."""
 
     give: Give = "facts"
     column: str | None = None
@@ -66,7 +66,7 @@ class Reading:
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
-        """This reading, changed if `force`: each line of a text is then a sentence, even if the lines look like a
+        """This reading; if `force`, changed so that each line of a text is a sentence even if the lines look like a
         table."""
         return replace(self, hints=replace(self.hints, lines=force))
 
@@ -85,7 +85,8 @@ def read_isolated(
         left: set by another thread when the caller no longer waits; the child is then killed.
 
     Raises:
-        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons of `open_table`, or a limit is reached.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `open_table`, or because a limit
+            is reached.
         CallerLeft: `left` was set.
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -143,8 +144,8 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
 
     Raises:
         OSError: the file cannot be opened.
-        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons of `read_isolated`; the message names the
-            file, and names options of the command line instead of parameters of the API.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `read_isolated`; the message
+            names the file, and names options of the command line instead of parameters of the API.
     """
     declared = reading.hints.declared or format_of_name(path.name)
     reading = replace(reading, hints=replace(reading.hints, declared=declared))
@@ -179,7 +180,7 @@ def too_much(memory: int) -> str:
     return (
         f"the file cannot be read within {memory >> 20:,} MB of memory and {SECONDS} seconds; send only the column "
         "with the sentences, as plain text or CSV. Such a file may have very many columns or one huge cell, or, as a "
-        "workbook, a cell far outside the table: delete it"
+        "workbook, a cell far outside the table: delete that cell"
     )
 
 
@@ -255,8 +256,7 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
         and codes > MOST * counts.sentences
     ):
         raise errors.InvalidInput(
-            f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
-            f"column={table.hint}"
+            f"column: {facts['column']!r} holds numbers or identifiers, no sentences; try column={table.hint}"
         )
     if give == "sentences" and chosen != table.suggested:
         facts["likelier"] = table.hint

@@ -33,7 +33,7 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import named, nearest
 
-# (number from 1, cells); the number is that of the line in which the row begins, or that of the row in a sheet.
+# (number from 1, cells); the number is that of the line in which the row begins, or of the row in a sheet.
 Row = tuple[int, list[str]]
 OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
 WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
@@ -46,7 +46,7 @@ class Table:
     form: FileForm
     columns: list[str]
     header: bool
-    suggested: int  # the column that seems to hold the sentences, from 0
+    suggested: int  # index (from 0) of the column that seems to contain the sentences
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
     blank: int = 0  # number of blank rows among the rows read so far
@@ -66,8 +66,8 @@ class Table:
                 cells.pop()
             if len(cells) > width:
                 raise InvalidInput(
-                    f"{self.place(number)} has {len(cells)} cells where the table has {width} columns; a cell that "
-                    "holds the separator has to stand in quotation marks"
+                    f"{self.place(number)} has {len(cells)} cells where the table has {width} columns; put cells "
+                    "that contain the separator in quotation marks"
                 )
             if not "".join(cells).strip():
                 self.blank += 1
@@ -103,9 +103,7 @@ class Table:
         """
         place = self._index(column)
         if place in self.no_text:
-            better = (
-                f"the likeliest is column={self.hint}" if self.suggested not in self.no_text else "write it as text"
-            )
+            better = f"try column={self.hint}" if self.suggested not in self.no_text else "write it as text"
             raise InvalidInput(f"column: {self.columns[place][:80]!r} holds {self.no_text[place]}, no text; {better}")
         return place
 
@@ -127,11 +125,11 @@ class Table:
         if len(same) == 1:
             return same[0]
         if same:
-            raise InvalidInput(f"column: {len(same)} columns are called {column[:80]!r}; give its number, from 1")
+            raise InvalidInput(f"column: {len(same)} columns are called {column[:80]!r}; give its number (from 1)")
         if column.isdecimal() and 1 <= int(column) <= len(self.columns):
             return int(column) - 1
         others = [name for name in self.sheets if name != self.sheet]
-        elsewhere = f" of the sheet {self.sheet!r}; other sheets (sheet=NAME) are {named(others)}" if others else ""
+        elsewhere = f". This is sheet {self.sheet!r}; other sheets (sheet=NAME) are {named(others)}" if others else ""
         near = nearest(column, self.columns)
         meant = f" Did you mean {near}?" if near is not None else ""
         numbers = f", or their numbers, 1 to {len(self.columns)}"
@@ -168,7 +166,7 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
         first = looked_at.pop(0) if header else None
         names = column_names(first, looked_at)
     elif hints.header is not None:
-        csv_all_the_same = "; where it is a CSV with one column, add format=csv" * (form.format == "text")
+        csv_all_the_same = "; if it is a CSV with one column, add format=csv" * (form.format == "text")
         raise InvalidInput(
             f"header: belongs to CSV, TSV and Excel workbooks; this file is {form.format}{csv_all_the_same}"
         )
@@ -308,17 +306,17 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     plain = any(isinstance(entry, str) for _, entry in first)
     pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
-        raise InvalidInput("the lines are JSON strings and JSON objects in turn; give all of them one form")
+        raise InvalidInput("some lines are JSON strings and others JSON objects; give all of them one form")
 
     def rows() -> Iterator[Row]:
         for number, entry in itertools.chain(first, entries):
             if isinstance(entry, str) == bool(names):
                 raise InvalidInput(
-                    f"line {number} is {'a string' if names else 'an object'}, other than those before it"
+                    f"line {number} is {'a string' if names else 'an object'}, unlike the lines before it"
                 )
             if is_labelled_pair(entry) != pairs:
                 raise InvalidInput(
-                    f"line {number} is {'no labelled pair' if pairs else 'a labelled pair'}, other than those before "
+                    f"line {number} is {'no labelled pair' if pairs else 'a labelled pair'}, unlike the lines before "
                     "it; post sentences with labels as application/x-ndjson and without options of files, or give the "
                     "labels in a file of their own"
                 )

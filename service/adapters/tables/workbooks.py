@@ -18,10 +18,10 @@ from service.adapters.tables.detection import MOST_COLUMNS
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.wording import named
 
-FEW_ROWS = 20  # a sheet with fewer rows is taken for a cover sheet, if another sheet has so many
-EXPANDED = 2 << 30  # most bytes that a workbook may unpack to
+FEW_ROWS = 20  # a sheet with fewer rows is considered a cover sheet if another sheet has at least this many
+EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
 PROLOG = 4096  # first bytes of an XML file, which contain its document type if it has one
-FIRST_ROWS = 1 << 20  # first bytes of a sheet, by which its number of columns is checked
+FIRST_ROWS = 1 << 20  # first bytes of a sheet, in which its number of columns is checked
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
 SAVE_AGAIN = "open it in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
@@ -33,8 +33,8 @@ WITHOUT_CALAMINE = (
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
     """Names of the sheets, the name of the sheet that is read, and its rows.
 
-    If `sheet` is None, the first sheet with 20 rows is read, or the longest if none has so many. A cell with a formula
-    has the value that was saved with it.
+    If `sheet` is None, the first sheet with 20 rows is read, or the longest if none has that many. A cell with a
+    formula has the value that was saved with it.
     """
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
@@ -68,7 +68,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
     """The file in the archive for each sheet, by the sheet's name. Sheets whose file is missing are left out.
 
     Raises:
-        InvalidInput: the workbook unpacks to more bytes than are read, or contains a part that no spreadsheet program
+        InvalidInput: the workbook unpacks to more bytes than allowed, or contains a part that no spreadsheet program
             writes.
     """
     with opened(file) as archive:

@@ -72,7 +72,7 @@ def test_a_change_of_an_older_state_is_refused_and_a_repeated_one_is_not(domains
     assert domains.set_target("news", "duplicates", LOOSE, revision=2) == 3
     assert domains.set_target("news", "duplicates", LOOSE, revision=2) == 3  # the answer to the first was lost
     for target in (STRICT, None):
-        with pytest.raises(Conflict, match="are at revision 3, not 2; look and try again"):
+        with pytest.raises(Conflict, match="are at revision 3, not 2; read the domain again, then retry"):
             domains.set_target("news", "duplicates", target, revision=2)
     assert domains.set_target("news", "duplicates", None, revision=3) == 4
     assert domains.set_target("news", "duplicates", None, revision=3) == 4

@@ -95,7 +95,7 @@ def rewritten(domains: DomainStore, **facts: object) -> None:
 @pytest.mark.parametrize("facts", [{"version": 2}, {"domain": "films"}])
 def test_a_version_in_the_place_of_another_is_refused(domains: DomainStore, facts: dict[str, object]) -> None:
     rewritten(domains, **facts)
-    with pytest.raises(CorruptArtifact, match="holds version"):
+    with pytest.raises(CorruptArtifact, match="belongs to version"):
         domains.load("news", 1)
 
 

@@ -135,7 +135,7 @@ def test_cuda_that_is_installed_and_does_not_load_is_not_chosen_unless_it_is_ask
 ) -> None:
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", *CPU])
     assert choose_providers((), tiny.calibrator) == CPU
-    assert "computed on the processor: CUDAExecutionProvider does not load" in caplog.text
+    assert "computed on the CPU, because CUDAExecutionProvider does not load" in caplog.text
     assert choose_providers(("CUDAExecutionProvider",), tiny.calibrator) == ["CUDAExecutionProvider", *CPU]
 
 

@@ -190,8 +190,8 @@ def encoded(row: Any) -> str:
 
 
 BAD = {
-    "too few": (altered(lambda e: e[:-1]), "5 vectors where 6"),
-    "too many": (altered(lambda e: [*e, e[0]]), "7 vectors where 6"),
+    "too few": (altered(lambda e: e[:-1]), "5 vectors for 6 texts"),
+    "too many": (altered(lambda e: [*e, e[0]]), "7 vectors for 6 texts"),
     "twice the same index": (altered(lambda e: [{**one, "index": 0} for one in e]), "index"),
     "an index beyond": (altered(lambda e: [{**e[0], "index": 99}, *e[1:]]), "index"),
     "an index that is none": (altered(lambda e: [{**e[0], "index": False}, *e[1:]]), "index"),
@@ -199,10 +199,10 @@ BAD = {
     "NaN": (altered(lambda e: [{**e[0], "embedding": encoded(np.full(16, math.nan))}, *e[1:]]), "NaN"),
     "infinity": (altered(lambda e: [{**e[0], "embedding": [1e300] * 16}, *e[1:]]), "infinity"),
     "zero": (altered(lambda e: [{**e[0], "embedding": encoded(np.zeros(16))}, *e[1:]]), "zero"),
-    "no numbers": (altered(lambda e: [{**e[0], "embedding": ["a"] * 16}, *e[1:]]), "not what"),
-    "broken base64": (altered(lambda e: [{**e[0], "embedding": "%%%"}, *e[1:]]), "not what"),
+    "no numbers": (altered(lambda e: [{**e[0], "embedding": ["a"] * 16}, *e[1:]]), "not a valid answer"),
+    "broken base64": (altered(lambda e: [{**e[0], "embedding": "%%%"}, *e[1:]]), "not a valid answer"),
     "no list": (lambda *_: (200, b'{"data": 3}', {}), "no list"),
-    "no object": (lambda *_: (200, b"[]", {}), "not what"),
+    "no object": (lambda *_: (200, b"[]", {}), "not a valid answer"),
     "a page": (lambda *_: (200, b"<html>welcome</html>", {}), "no JSON"),
     "a redirect": (lambda *_: (307, b"", {"location": "http://127.0.0.1:1/v1"}), "redirect"),
     "an endless body": (lambda *_: (200, b"[" * 5_000_000, {}), "more than"),

@@ -85,7 +85,7 @@ def test_pickled_objects_are_refused_and_never_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="holds object"):
         NpyFile(path)
     path.write_bytes(pickle.dumps(Harmful(harmed)))
-    with pytest.raises(InvalidInput, match=r"no \.npy file"):
+    with pytest.raises(InvalidInput, match=r"not a \.npy file"):
         NpyFile(path)
     assert not harmed.exists()
 
@@ -93,11 +93,11 @@ def test_pickled_objects_are_refused_and_never_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((3, DIM), np.int32), "vectors are of float16, float32 or float64"),
-        (np.zeros((3, DIM), np.complex64), "vectors are of"),
-        (np.zeros((3, DIM), np.longdouble), "vectors are of"),
-        (np.zeros((3, DIM), "U4"), "vectors are of"),
-        (np.zeros(3, [("a", "f4"), ("b", "f4")]), "vectors are of"),
+        (np.zeros((3, DIM), np.int32), "vectors must be float16, float32 or float64"),
+        (np.zeros((3, DIM), np.complex64), "vectors must be"),
+        (np.zeros((3, DIM), np.longdouble), "vectors must be"),
+        (np.zeros((3, DIM), "U4"), "vectors must be"),
+        (np.zeros(3, [("a", "f4"), ("b", "f4")]), "vectors must be"),
         (np.zeros(DIM, np.float32), r"shape \(12,\); expected \(vectors, dimensions\)"),
         (np.zeros((2, 3, DIM), np.float32), "expected"),
         (np.float32(1), "expected"),
@@ -127,9 +127,9 @@ def python(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (header(f"(1000, {DIM})") + VECTORS.tobytes(), "1,000 × 12 numbers, 48,000 bytes, and 24,000 follow"),
-        (header(f"(3, {DIM})") + VECTORS.tobytes(), "144 bytes, and 24,000 follow"),
-        (header(f"({10**15}, {10**9})") + VECTORS.tobytes(), "and 24,000 follow"),
+        (header(f"(1000, {DIM})") + VECTORS.tobytes(), r"1,000 × 12 numbers \(48,000 bytes\), but 24,000 bytes follow"),
+        (header(f"(3, {DIM})") + VECTORS.tobytes(), r"144 bytes\), but 24,000 bytes follow"),
+        (header(f"({10**15}, {10**9})") + VECTORS.tobytes(), "but 24,000 bytes follow"),
         (header(f"(-500, {DIM})") + VECTORS.tobytes(), "shape"),
         (header("('a', 'b')") + VECTORS.tobytes(), "header cannot be read"),
         (header("(1, 2)", descr="__import__('os')") + VECTORS.tobytes(), "header cannot be read"),
@@ -142,8 +142,8 @@ def python(text: str) -> bytes:
         (python("-" * 60_000 + "1"), "header cannot be read"),
         (b"\x93NUMPY\x09\x00" + header(f"(500, {DIM})")[8:] + VECTORS.tobytes(), "header cannot be read"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + b" " * 1000, "header cannot be read"),
-        (b"PK\x03\x04", r"no \.npy file"),
-        (b"", r"no \.npy file"),
+        (b"PK\x03\x04", r"not a \.npy file"),
+        (b"", r"not a \.npy file"),
     ],
 )
 def test_a_file_that_lies_about_its_shape_is_refused_before_it_is_read(
@@ -162,8 +162,8 @@ def test_a_file_that_lies_about_its_shape_is_refused_before_it_is_read(
         (lambda v: v.__setitem__((499, 0), np.inf), "row 499 .*holds NaN or infinity"),
         (lambda v: v.__setitem__((0, 0), 1e300), "row 0 .*holds NaN or infinity"),  # beyond float32
         (lambda v: v.__setitem__(64, 0), "row 64 .*vector of zeros"),
-        (lambda v: v.__setitem__(64, v[64] * 1e13), r"row 64 .*has the length \d.*e\+13; 1e-12 to 1e\+12 are taken"),
-        (lambda v: v.__setitem__(64, v[64] * 1e-14), "row 64 .*has the length .*scale the vectors"),
+        (lambda v: v.__setitem__(64, v[64] * 1e13), r"row 64 .*has the norm \d.*e\+13; 1e-12 to 1e\+12 are accepted"),
+        (lambda v: v.__setitem__(64, v[64] * 1e-14), "row 64 .*has the norm .*scale the vectors"),
     ],
 )
 def test_a_row_that_is_no_vector_is_named(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
@@ -177,11 +177,11 @@ def test_another_dimension_and_another_length_are_named(tmp_path: Path) -> None:
     file = NpyFile(saved(tmp_path, VECTORS))
     with pytest.raises(InvalidInput, match="vectors of 12 numbers; the encoder's have 13"):
         list(checked_blocks(file, DIM + 1, unit=False))
-    with pytest.raises(InvalidInput, match=r"row 0 .* has the length \d.*registered with unit vectors"):
+    with pytest.raises(InvalidInput, match=r"row 0 .* has the norm \d.*registered with unit vectors"):
         list(checked_blocks(file, DIM, unit=True))
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     list(checked_blocks(NpyFile(saved(tmp_path, unit.astype(np.float16))), DIM, unit=True))
-    with pytest.raises(InvalidInput, match=r"has the length 1\.001\d"):  # and not "the length 1"
+    with pytest.raises(InvalidInput, match=r"has the norm 1\.001\d"):  # and not "the norm 1"
         list(checked_blocks(NpyFile(saved(tmp_path, 1.0011 * unit)), DIM, unit=True))
 
 
@@ -244,7 +244,7 @@ def test_a_column_of_lists_gives_the_same_rows(tmp_path: Path, kind: str) -> Non
             r"row 20 \(from 0\): 11 numbers, the first row has 12",
         ),
         ([*VECTORS[:20].tolist(), None], r"row 20 \(from 0\): no vector"),
-        ([*VECTORS[:20].tolist(), [None] * DIM], "a vector has an empty place"),
+        ([*VECTORS[:20].tolist(), [None] * DIM], "a vector contains null"),
         ([[1] * DIM] * 3, "expected lists of float16"),
         (["text"] * 3, "expected lists of float16"),
     ],

@@ -490,7 +490,7 @@ def test_a_hand_over_that_comes_late_takes_nothing_from_the_attempt_after_it(job
     job = silent(jobs, clock, jobs.begin(post(jobs).id, handed=0))
     waiting = jobs.requeue(job.id)
     for late in ({"handed": 0, "dead": 1}, {"handed": 0}):
-        with pytest.raises(Conflict, match="handed over again"):
+        with pytest.raises(Conflict, match="was queued again"):
             jobs.begin(job.id, **late)
     assert jobs.read(job.id) == waiting
     second = jobs.begin(job.id, handed=1)

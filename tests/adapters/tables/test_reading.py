@@ -228,17 +228,17 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
         (
             "\n".join(["Привет, как дела сегодня"] * 9).encode("cp1251"),
             Hints(),
-            "cannot be told; name it with charset=",
+            "cannot be detected; name it with charset=",
         ),
-        ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be told"),
-        ("\n".join(["Mała szkoła stała obok pałacu."] * 9).encode("cp1250"), Hints(), "cannot be told"),
+        ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be detected"),
+        ("\n".join(["Mała szkoła stała obok pałacu."] * 9).encode("cp1250"), Hints(), "cannot be detected"),
         ("\n".join(GERMAN).encode("cp1252"), Hints(charset="utf-8"), "is not text in utf-8 .line 1"),
         (b"ab\n", Hints(format="xlsx"), "does not begin like one"),
         (workbook(ROWS), Hints(format="csv"), "the file is xlsx"),
         (b"ab\n", Hints(sheet="a"), "belongs to Excel workbooks"),
         (b"ab\n", Hints(header=True), "belongs to CSV"),
         (b'[{"a": "b"},\n{"a": "c"}]\n', Hints(), "one JSON list.*jq"),
-        (b'{"text": "a"}\n"b"\n', Hints(), "strings and JSON objects in turn"),
+        (b'{"text": "a"}\n"b"\n', Hints(), "strings and others JSON objects"),
         (b'{"text": "a"}\n{"text"\n', Hints(format="ndjson"), "line 2 is not JSON"),
         (b'"\\ud800"\n', Hints(format="ndjson"), "half of a surrogate pair"),
         (b"a" * 2_000_000, Hints(), "line 1 is longer than 1,048,576 characters"),
@@ -342,7 +342,7 @@ def test_a_csv_with_one_column_is_no_text_whatever_it_is_called() -> None:
         assert column(one_column(texts), None, hints) == texts
     dialogue = [f'"I left {n} times," she said.' if n % 2 else f'"Well, no {n}."' for n in range(60)]
     assert column("\n".join(dialogue).encode()) == dialogue
-    with pytest.raises(InvalidInput, match="this file is text; where it is a CSV with one column, add format=csv"):
+    with pytest.raises(InvalidInput, match="this file is text; if it is a CSV with one column, add format=csv"):
         read("\n".join(GERMAN).encode(), Hints(header=True))
 
 

@@ -76,7 +76,7 @@ class TestOpenAI:
         assert embedding(server, input=ids) == embedding(server, input=TEXTS[0])
         assert embedding(server, input=[ids, [*ids, *ids]])[0] == embedding(server, input=ids)[0]
         error = post(server, "/v1/embeddings", 400, input=[5, 400])["error"]
-        assert "400 is not of this encoder's vocabulary" in error["message"]
+        assert "400 is not in this encoder's vocabulary" in error["message"]
         long = server.client.post("/v1/embeddings", json={"input": [5] * 100})
         assert int(long.headers["x-compute-tokens"]) == 32
 
