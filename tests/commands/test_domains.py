@@ -66,7 +66,7 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
     assert json.loads(done.stdout) == {"domain": "tickets", "champion": 1, "previous": 2}
     assert store.aliases("tickets", tiny.digest).champion == 1
     back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
-    assert back.stdout == "tickets: tickets@2 answers, tickets@1 before\n"
+    assert back.stdout == "tickets: champion tickets@2, previous tickets@1\n"
     assert store.aliases("tickets", tiny.digest).champion == 2
 
 
