@@ -43,7 +43,7 @@ def export(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="fp32: only fp32; int8 (for CPU), fp16 (for GPU): also this precision; auto: also the fastest one that "
+            help="int8 (for CPU) and fp16 (for GPU) are added to the export in fp32; auto: adds the fastest that "
             "passes its checks"
         ),
     ] = "fp32",
