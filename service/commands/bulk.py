@@ -72,7 +72,7 @@ Cores = Annotated[
 Most = Annotated[
     int, typer.Option("--engines", min=0, help="maximum number of engines at a time; 0: one per GPU or core")
 ]
-PartRows = Annotated[int, typer.Option(min=1, help="rows in each file of the output")]
+PartRows = Annotated[int, typer.Option(min=1, help="number of rows per file of the output")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ def calibrate(
     )
     if DomainRef.parse(domain) != DomainRef(domain):
         raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; name the domain alone", param_hint="--domain"
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
         )
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
@@ -247,7 +247,9 @@ def pairs(
     recall: Annotated[
         float, typer.Option(min=0, max=1, help="share of the pairs that the index must find, measured on 2,000 rows")
     ] = 0.99,
-    most_pairs: Annotated[int, typer.Option(min=1, help="maximum number of pairs; more are an error")] = 50_000_000,
+    most_pairs: Annotated[
+        int, typer.Option(min=1, help="maximum number of pairs; the command fails if it finds more")
+    ] = 50_000_000,
     keep: Keep = None,
     form: FormatOption = None,
     delimiter: Delimiter = None,

@@ -97,7 +97,7 @@ def calibrate(
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
     if DomainRef.parse(domain) != DomainRef(domain):
         raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; name the domain alone", param_hint="--domain"
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
         )
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
@@ -355,7 +355,7 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
     ref, version, _ = stored_version(settings, domain)
     if domain != ref.name:
         raise InvalidInput(
-            f"domain {domain!r}: a threshold is saved for all versions; name the domain alone: {ref.name}"
+            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {ref.name}"
         )
     store = DomainStore(settings.model_store)
     decision = decide(store.load(ref.name, version).model, ref.name, target)

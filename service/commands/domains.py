@@ -168,8 +168,8 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
     else:
         facts.append(("1 % false", "no reference distribution: calibrate the domain with texts"))
     facts.append(("repeated", repetition(report)))
-    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores carry a probability"))
-    facts.append(("flags", "texts foreign to the domain" if report.get("domain_test") else None))
+    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores have a probability"))
+    facts.append(("flags", "texts unlike the domain's own" if report.get("domain_test") else None))
     return [(name, value) for name, value in facts if value is not None]
 
 
@@ -266,7 +266,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     workers at their next heartbeat."""
     name = DomainRef.parse(domain).name
     if name != domain:
-        raise InvalidInput(f"domain {domain!r}: name the domain alone; its version is a separate argument")
+        raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
     store, jobs = DomainStore(settings.model_store), JobStore(settings.jobs_root)
     count = len(store.versions(name))
     versions = f"{count} version{'' if count == 1 else 's'}"
@@ -373,7 +373,7 @@ def alone(settings: Settings, domain: str) -> str:
     """The name of a domain. Raises InvalidInput if it includes a version, NotFound if the store has no such domain."""
     ref = known(settings, domain)
     if domain != ref.name:
-        raise InvalidInput(f"domain {domain!r}: name the domain alone; its version is a separate argument")
+        raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
     if not DomainStore(settings.model_store).versions(ref.name):
         raise NotFound(f"domain {ref.name!r} has no version yet")
     return ref.name

@@ -11,7 +11,9 @@ from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, 
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
 
-MAX_LENGTH = 8192  # estimated tokens; the remote server itself cuts or refuses texts that are too long for its model
+# Default maximum number of estimated tokens per text. The remote server itself cuts or refuses texts that are longer
+# than its model allows.
+MAX_LENGTH = 8192
 
 HELP = "List encoders; add, check and remove encoders that run on another server or whose vectors you bring."
 
@@ -39,7 +41,7 @@ def add(
     url: Annotated[
         str | None, typer.Option(help="address of the encoder's server with /v1, like http://127.0.0.1:8080/v1")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="the model's name on that server")] = None,
+    model: Annotated[str | None, typer.Option(help="name of the model on the encoder's server")] = None,
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="instead of --url: dimension of the vectors that you bring")
     ] = None,

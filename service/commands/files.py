@@ -23,7 +23,9 @@ FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FO
 Sheet = Annotated[
     str | None, typer.Option(help="sheet of a workbook; default: the first with at least 20 rows, else the longest")
 ]
-Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="whether the first row contains column names")
+]
 # Maximum number of rows of a file; more than a server allows, because the command runs on the user's own machine.
 MOST = 10_000_000
 

@@ -96,7 +96,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        # `prune` determines the old versions again and removes all of them.
+        # `prune` itself determines the old versions of the domain again, and removes all of them.
         remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)

@@ -132,7 +132,7 @@ def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
 
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
-EPILOG = "Exit codes: 0 done, 1 a stated error, 2 a wrong command line or setting, 130 interrupted."
+EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
 
 
 class ReaderLeft(Exception):
