@@ -26,7 +26,7 @@ COMMANDS = {  # name: (module and function, line in the list of commands)
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
     "threshold": ("commands.calibration:threshold", "Compute or save a similarity threshold."),
     "domains": ("commands.domains:app", "List domains; show, promote, roll back, delete."),
-    "keys": ("commands.keys:app", "Make API keys; list a file of them."),
+    "keys": ("commands.keys:app", "Make API keys, and list the keys of a file."),
     "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
     "store": ("commands.store:app", "Remove unused files from the model store."),
     "encoder": ("commands.encoders:app", "List encoders; add one that runs on another server."),

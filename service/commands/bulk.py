@@ -35,28 +35,44 @@ app = typer.Typer(
 )
 
 Form = Literal["parquet", "csv", "jsonl"]
-Input = Annotated[str, typer.Argument(help="a file, a folder or a pattern; a path, or a URL like s3://bucket/texts/")]
+Input = Annotated[
+    str, typer.Argument(help="path or URL of a file, a folder or a glob pattern, like s3://bucket/texts/")
+]
 Output = Annotated[
-    str, typer.Argument(help="a folder for this job alone, which all nodes can reach; the same command again resumes")
+    str,
+    typer.Argument(
+        help="folder to write, for this job alone, on storage that all nodes can reach; running the same command again "
+        "resumes the job"
+    ),
 ]
 Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)]
 Keep = Annotated[list[str] | None, typer.Option(help="a column to copy to the output; may be repeated")]
 FormatOption = Annotated[
-    Form | None, typer.Option("--format", help="format of the input, if file names do not end in it")
+    Form | None, typer.Option("--format", help="format of the input; default: by the file extension")
 ]
-Delimiter = Annotated[str | None, typer.Option(help="delimiter of CSV; default: a comma, and a tab for .tsv")]
+Delimiter = Annotated[str | None, typer.Option(help="delimiter of CSV; default: a comma, or a tab for .tsv")]
 Write = Annotated[Form, typer.Option(help="format of the output")]
 OnError = Annotated[
     Literal["null", "fail"],
-    typer.Option(help="a row without a usable text; null: empty result and a reason in `error`; fail: end the job"),
+    typer.Option(
+        help="what to do with a row without usable text: 'null' writes an empty result and the reason in `error`; "
+        "'fail' ends the job"
+    ),
 ]
 Address = Annotated[
     str | None, typer.Option(help="address of a Ray cluster, like ray-head:6379; default: start one on this machine")
 ]
 Device = Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="device that engines run on")]
-Cores = Annotated[int, typer.Option("--cores-per-engine", min=1, help="CPU cores of each engine; 1 is the fastest")]
-Most = Annotated[int, typer.Option("--engines", min=0, help="most engines at a time; 0: one for each GPU or core")]
-PartRows = Annotated[int, typer.Option(min=1, help="rows in each file of the output")]
+Cores = Annotated[
+    int,
+    typer.Option(
+        "--cores-per-engine", min=1, help="CPU cores per engine; engines with one core each give the highest throughput"
+    ),
+]
+Most = Annotated[
+    int, typer.Option("--engines", min=0, help="maximum number of engines at a time; 0: one per GPU or core")
+]
+PartRows = Annotated[int, typer.Option(min=1, help="number of rows per file of the output")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +104,10 @@ def embed(
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
     domain: Domain = "default",
     space: Annotated[
-        Literal["calibrated", "raw"], typer.Option(help="raw: the frozen encoder's vectors")
+        Literal["calibrated", "raw"],
+        typer.Option(help="calibrated: by the domain's calibration; raw: the frozen encoder's vectors"),
     ] = "calibrated",
-    normalize: Annotated[bool, typer.Option(help="to unit length")] = True,
+    normalize: Annotated[bool, typer.Option(help="scale vectors to unit length")] = True,
     keep: Keep = None,
     form: FormatOption = None,
     delimiter: Delimiter = None,
@@ -119,7 +136,9 @@ def score(
     source: Input,
     output: Output,
     columns: Annotated[tuple[str, str], typer.Option(help="the two columns with the texts")] = ("a", "b"),
-    vectors: Annotated[bool, typer.Option("--vectors", help="the columns hold vectors of the encoder")] = False,
+    vectors: Annotated[
+        bool, typer.Option("--vectors", help="the columns hold vectors of the encoder instead of texts")
+    ] = False,
     domain: Domain = "default",
     keep: Keep = None,
     form: FormatOption = None,
@@ -150,7 +169,7 @@ def calibrate(
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
     sample: Annotated[
-        int, typer.Option(min=200, max=MOST_SENTENCES, help="distinct texts to fit to, drawn from all rows")
+        int, typer.Option(min=200, max=MOST_SENTENCES, help="number of distinct texts to fit to, drawn from all rows")
     ] = 50_000,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
@@ -172,7 +191,9 @@ def calibrate(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
     if DomainRef.parse(domain) != DomainRef(domain):
-        raise typer.BadParameter(f"{domain!r}: a calibration makes a new version", param_hint="--domain")
+        raise typer.BadParameter(
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
+        )
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
@@ -206,22 +227,29 @@ def pairs(
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="share of the domain's random pairs that may match")
     ] = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="instead of --fmr: wanted share of true matches; needs labels")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="instead of --fmr: share of the found pairs that should be true matches; needs labels"
+        ),
     ] = None,
     clusters: Annotated[bool, typer.Option(help="also write clusters of connected rows")] = False,
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
     domain: Domain = "default",
     vectors: Annotated[
         str | None,
-        typer.Option(help="keeps the vectors for another --fmr or --precision; default: OUTPUT/_vectors"),
+        typer.Option(
+            help="folder for the vectors, to search again with another --fmr or --precision; default: OUTPUT/_vectors"
+        ),
     ] = None,
     exact_up_to: Annotated[
-        int, typer.Option(min=0, help="rows up to which the search is exact; beyond, an index with --recall is used")
+        int, typer.Option(min=0, help="maximum number of rows for an exact search; more are searched with an index")
     ] = 100_000,
     recall: Annotated[
-        float, typer.Option(min=0, max=1, help="share of pairs that the index must find, measured on 2,000 rows")
+        float, typer.Option(min=0, max=1, help="share of the pairs that the index must find, measured on 2,000 rows")
     ] = 0.99,
-    most_pairs: Annotated[int, typer.Option(min=1, help="more pairs than this are an error")] = 50_000_000,
+    most_pairs: Annotated[
+        int, typer.Option(min=1, help="maximum number of pairs; the command fails if it finds more")
+    ] = 50_000_000,
     keep: Keep = None,
     form: FormatOption = None,
     delimiter: Delimiter = None,
@@ -269,14 +297,18 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    # Share of the duplicates that reach the threshold, if they are like the labelled ones; not the index's recall.
+    # Share of all duplicates that reach the threshold, if all are like the labelled ones; not the recall of the index.
     share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
     if as_json:
         print_json(facts)
         return
-    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if result.extrapolated else ""
+    beyond = (
+        f", extrapolated, as {advice.pairs:,} random pairs are too few to count this rate"
+        if result.extrapolated
+        else ""
+    )
     print(
         f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
         f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
@@ -285,13 +317,13 @@ def pairs(
     if search.precision is not None:
         expected = "" if interval is None else " (95 % interval {:,.0f} to {:,.0f})".format(*interval)
         print(
-            f"  {result.expected_false:,.0f} of them{expected} are expected to be false, if they are like the "
+            f"  {result.expected_false:,.0f} of them{expected} are expected to be false matches, if they are like the "
             "labelled pairs"
         )
         if share is not None:
             print(
-                "  they are {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if these are like the labelled "
-                "ones".format(share, *advice.facts["recall_interval"])
+                "  the found pairs include {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if all are like "
+                "the labelled ones".format(share, *advice.facts["recall_interval"])
             )
     else:
         print(f"  {result.expected_false:,.0f} of them are expected by chance, if all rows are unrelated")
@@ -354,8 +386,8 @@ def search_of(recall: dict[str, Any] | None) -> str:
         return "exact search"
     looked = f"each row searched {recall['looked_at']} of the index's {recall['cells']} clusters"
     if recall["found"] is None:
-        return f"{looked}, recall unknown: an exact search found no pair for {recall['asked']:,} rows"
-    return f"{looked}, recall {recall['found']:.4f} of the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
+        return f"{looked}, recall unknown, as an exact search of {recall['asked']:,} rows found no pair"
+    return f"{looked}, recall {recall['found']:.4f} on the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
 
 
 def say_failed(failed: dict[str, int]) -> None:

@@ -57,15 +57,17 @@ PARQUET = {".parquet", ".pq"}
 SendMore = Annotated[
     bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than ISOSIM_MAX_REMOTE_TEXTS")
 ]
-Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
+Labels = Annotated[
+    Path | None, typer.Option(help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label")
+]
 
 
 def calibrate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="text with one sentence in each line, or a table: CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard "
-            "input; or your own vectors: .npy, .parquet"
+            help="text with one sentence per line, a table (CSV, TSV, NDJSON, Parquet, .xlsx) or your own vectors "
+            "(.npy, .parquet); - reads standard input"
         ),
     ],
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
@@ -83,17 +85,19 @@ def calibrate(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
-    text_column: Annotated[str | None, typer.Option(help="vectors in .parquet: the column with their texts")] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="for vectors in .parquet: the column with their texts")
+    ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
     if labels == STDIN == file:
-        raise typer.BadParameter("standard input can be read once", param_hint="--labels")
+        raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
     if DomainRef.parse(domain) != DomainRef(domain):
         raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; name the domain alone", param_hint="--domain"
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
         )
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
@@ -113,7 +117,7 @@ def calibrate(
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """A file of vectors; None if the file holds text. The file's name and the column's type decide."""
+    """The file as a file of vectors; None if it holds text. Its suffix and, for Parquet, the column's type decide."""
     kind = file.suffix.lower()
     if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
@@ -130,7 +134,10 @@ def vector_file(file: Path, column: str | None, text_column: str | None) -> Vect
 
 def label(
     labels: Annotated[
-        Path, typer.Argument(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label; - reads standard input")
+        Path,
+        typer.Argument(
+            help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label; - reads standard input"
+        ),
     ],
     domain: Annotated[
         str, typer.Option(help="the domain or version to add probabilities to: name or name@3", autocompletion=versions)
@@ -219,16 +226,16 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput for text if users bring the encoder's vectors, and for vectors if the encoder computes them
-    itself."""
+    """Raises InvalidInput if the input is text for an encoder whose vectors users bring, or vectors for an encoder that
+    computes them itself."""
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
-            f"encoder {artifact.id} computes no vectors, you bring them: give a .npy, or a .parquet with --column"
+            f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or a .parquet with --column"
         )
     if artifact.kind != "vectors" and vectors is not None:
         raise InvalidInput(
-            f"{vectors.name} holds vectors, and encoder {artifact.id} computes its own from text; for vectors that you "
-            f"bring: isosim encoder add NAME --dimensions {vectors.dim}, and give --encoder NAME here"
+            f"{vectors.name} holds vectors, but encoder {artifact.id} computes its own from text; to bring vectors, "
+            f"register an encoder for them (isosim encoder add NAME --dimensions {vectors.dim}) and give --encoder NAME"
         )
 
 
@@ -238,27 +245,35 @@ def threshold(
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
     ] = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="share of matches; needs a domain with labels")
+        float | None,
+        typer.Option(min=0, max=1, help="share of matches that should be true; needs a domain with labels"),
     ] = None,
     false_hit_rate: Annotated[
         float | None,
-        typer.Option(min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches with a wrong match, with --gallery"),
+        typer.Option(
+            min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches that may return a wrong match; needs --gallery"
+        ),
     ] = None,
     gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="number of entries searched")] = None,
     table: Annotated[
-        bool, typer.Option("--table", help="print precision, recall and alarms at several thresholds; needs labels")
+        bool,
+        typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
     ] = False,
-    raw: Annotated[bool, typer.Option(help="a threshold for the frozen encoder's cosine")] = False,
+    raw: Annotated[bool, typer.Option(help="compute a threshold for the frozen encoder's cosine")] = False,
     unit: Annotated[
         str | None,
-        typer.Option(help=f"also print a vector database's distance, on the raw scale: {', '.join(get_args(Metric))}"),
+        typer.Option(
+            help="also print the threshold as a vector database's distance of raw vectors: "
+            f"{', '.join(get_args(Metric))}"
+        ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="another encoder: print its equivalent thresholds", autocompletion=encoder_ids),
+        typer.Option(help="print the equivalent thresholds of this other encoder", autocompletion=encoder_ids),
     ] = None,
     similarity: Annotated[
-        float | None, typer.Option(help="with --to: the threshold to convert; else those at the usual rates")
+        float | None,
+        typer.Option(help="with --to: the threshold to convert; default: those at the usual false-match rates"),
     ] = None,
     save: Annotated[str | None, typer.Option(help="save the target under a name, for use in scoring requests")] = None,
     model_store: Store = None,
@@ -310,7 +325,7 @@ def threshold(
 def print_advice(version: str, target: Target, advice: Advice) -> None:
     """Prints a version's threshold for a target."""
     low, high = advice.interval
-    beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
+    beyond = ", extrapolated, as they are too few to count this rate" if advice.extrapolated else ""
     print(
         f"{version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
@@ -324,12 +339,15 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
         rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
         print(
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
-            f"{rate:.2g} of pairs"
+            f"which is a false-match rate of {rate:.2g}"
         )
         if spread and spread >= 0.05:  # 0 or None: too few queries had two false hits
-            print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
+            print(
+                f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query to "
+                "have one"
+            )
         else:
-            print("  too few queries have two wrong matches to tell whether some queries meet more than others")
+            print("  too few queries have two wrong matches to tell whether some queries have more than others")
 
 
 def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
@@ -337,7 +355,7 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
     ref, version, _ = stored_version(settings, domain)
     if domain != ref.name:
         raise InvalidInput(
-            f"domain {domain!r}: a threshold is saved for all versions; name the domain alone: {ref.name}"
+            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {ref.name}"
         )
     store = DomainStore(settings.model_store)
     decision = decide(store.load(ref.name, version).model, ref.name, target)
@@ -352,8 +370,8 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
-    """The distance that a vector database computes, checked. Raises InvalidInput if it is unknown, or if the cosine
-    cannot be computed from it because the encoder's vectors do not have length 1."""
+    """The metric with this name. Raises InvalidInput if there is none, or if the cosine cannot be computed from its
+    distances because the encoder's vectors are not normalized."""
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
@@ -366,7 +384,9 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     ref, version, _ = stored_version(settings, domain)
     rows = operating_points(DomainStore(settings.model_store).load(ref.name, version).model, gallery)
     if not rows:
-        raise Conflict(f"{ref.name}@{version} has no recalls; give it labels (isosim label) and no item normalization")
+        raise Conflict(
+            f"{ref.name}@{version} has no recall values: it needs labels (isosim label) and no item normalization"
+        )
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return
@@ -400,11 +420,11 @@ def carry_over(settings: Settings, domain: str, to: str, similarity: float | Non
     """Prints the new encoder's equivalent of a threshold, or a table of equivalents at the usual false-match rates.
 
     Raises:
-        NotFound: for one of the two encoders, the domain has no champion or not the requested version.
+        NotFound: the domain has no champion, or lacks the requested version, for one of the two encoders.
         Conflict: a version has no reference distribution.
     """
     if similarity is not None and not -1 <= similarity <= 1:
-        raise typer.BadParameter("a similarity lies in -1 to 1", param_hint="--similarity")
+        raise typer.BadParameter("a similarity must be between -1 and 1", param_hint="--similarity")
     name, version, old = reference_of(settings, domain, raw=raw)
     new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
     thresholds = equated_table(old, new) if similarity is None else [equate(old, new, similarity)]

@@ -166,20 +166,22 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
         at = f"similarity ≥ {reference['threshold_at_1_percent']:.4f} (95 % interval {low:.4f} to {high:.4f})"
         facts.append(("1 % false", f"{at}, from {reference['pairs']:,} random pairs"))
     else:
-        facts.append(("1 % false", "no reference: give the domain text"))
+        facts.append(("1 % false", "no reference distribution: calibrate the domain with texts"))
     facts.append(("repeated", repetition(report)))
-    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores carry a probability"))
-    facts.append(("flags", "texts foreign to the domain" if report.get("domain_test") else None))
+    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores have a probability"))
+    facts.append(("flags", "texts unlike the domain's own" if report.get("domain_test") else None))
     return [(name, value) for name, value in facts if value is not None]
 
 
 def left_out(report: dict[str, Any]) -> str | None:
     count = report.get("unreadable")
-    return None if not count else f"{count:,} distinct sentences without a token that the encoder knows, left out"
+    return (
+        None if not count else f"{count:,} distinct sentences left out: the encoder's vocabulary has no token of them"
+    )
 
 
 def repetition(report: dict[str, Any]) -> str | None:
-    """Text about sentences with equal vectors, with the lines of the largest group; None if there are none."""
+    """Describes sentences that share a vector, with the line numbers of the largest group; None if there are none."""
     repeated = report.get("repeated")
     if not repeated:
         return None
@@ -187,8 +189,8 @@ def repetition(report: dict[str, Any]) -> str | None:
     vectors = "one vector" if repeated["vectors"] == 1 else f"{repeated['vectors']:,} vectors"
     listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
     return (
-        f"the encoder cannot tell {repeated['texts']:,} different texts apart, and gives them {vectors}; the largest "
-        f"group has {largest['texts']:,}: sentences {listed} (counted from 1, without header and blank rows)"
+        f"{repeated['texts']:,} different texts share {vectors}, because the encoder cannot tell them apart; the "
+        f"largest group has {largest['texts']:,}: sentences {listed} (counted from 1, without header and blank rows)"
     )
 
 
@@ -210,7 +212,7 @@ def promote(
     store, artifact, name = change(settings, domain)
     expected = store.aliases(name, artifact.digest)
     servable(store, artifact, name, version)
-    confirmed(f"Let {name}@{version} answer instead of {called(name, expected.champion)}?", yes=yes)
+    confirmed(f"Make {name}@{version} the champion (now: {called(name, expected.champion)})?", yes=yes)
     say(name, store.promote(name, artifact.digest, version, expected=expected), as_json=as_json)
 
 
@@ -228,7 +230,7 @@ def rollback(
     expected = store.aliases(name, artifact.digest)
     if expected.previous is not None:
         servable(store, artifact, name, expected.previous)
-        confirmed(f"Let {name}@{expected.previous} answer instead of {called(name, expected.champion)}?", yes=yes)
+        confirmed(f"Make {name}@{expected.previous} the champion (now: {called(name, expected.champion)})?", yes=yes)
     say(name, store.rollback(name, artifact.digest, expected=expected), as_json=as_json)
 
 
@@ -237,7 +239,7 @@ def delete(
     domain: Name,
     version: Annotated[
         int | None,
-        typer.Argument(help="one of its versions; default: the whole domain", min=1, autocompletion=version_numbers),
+        typer.Argument(help="the version to delete; default: the whole domain", min=1, autocompletion=version_numbers),
     ] = None,
     yes: Yes = False,
     model_store: Store = None,
@@ -264,7 +266,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     workers at their next heartbeat."""
     name = DomainRef.parse(domain).name
     if name != domain:
-        raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
+        raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
     store, jobs = DomainStore(settings.model_store), JobStore(settings.jobs_root)
     count = len(store.versions(name))
     versions = f"{count} version{'' if count == 1 else 's'}"
@@ -287,7 +289,11 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
 def export_archive(
     output: Annotated[Path, typer.Option("--output", "-o", help="the tar file to write")],
     domain: Annotated[
-        str | None, typer.Argument(help="name for all its versions, name@3 or name@previous", autocompletion=versions)
+        str | None,
+        typer.Argument(
+            help="a domain with all its versions (name), or one version (name@3, name@previous)",
+            autocompletion=versions,
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="all domains")] = False,
     model_store: Store = None,
@@ -324,7 +330,9 @@ def export_archive(
 
 @app.command("import", epilog=EPILOG)
 def import_archive(
-    file: Annotated[Path, typer.Argument(help="written by isosim domains export", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="an archive written by isosim domains export", exists=True, dir_okay=False)
+    ],
     rename: Annotated[
         str | None, typer.Option("--as", help="new name of the domain, if the archive holds only one")
     ] = None,
@@ -347,11 +355,13 @@ def import_archive(
         was = "" if one.was is None else f"; it was {one.was}"
         print(f"{one.source} {is_there}: {one.domain}@{one.version}, encoder {one.encoder}{was}")
         if one.was == "champion" and not dry_run:
-            print(f"  to let it answer: isosim domains promote {one.domain} {one.version} --encoder {one.encoder}")
+            print(
+                f"  to make it the champion: isosim domains promote {one.domain} {one.version} --encoder {one.encoder}"
+            )
     for name in imported.thresholds:
         print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
     for name in imported.kept:
-        print(f"threshold {name} is not imported; this store's own is kept")
+        print(f"threshold {name} is not imported: its name is taken or invalid, or the domain has too many")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
@@ -363,7 +373,7 @@ def alone(settings: Settings, domain: str) -> str:
     """The name of a domain. Raises InvalidInput if it includes a version, NotFound if the store has no such domain."""
     ref = known(settings, domain)
     if domain != ref.name:
-        raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
+        raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
     if not DomainStore(settings.model_store).versions(ref.name):
         raise NotFound(f"domain {ref.name!r} has no version yet")
     return ref.name
@@ -382,11 +392,11 @@ def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: 
 
 
 def called(name: str, version: int | None) -> str:
-    return "nothing" if version is None else f"{name}@{version}"
+    return "none" if version is None else f"{name}@{version}"
 
 
 def say(name: str, aliases: Aliases, *, as_json: bool) -> None:
     if as_json:
         print_json({"domain": name, "champion": aliases.champion, "previous": aliases.previous})
         return
-    print(f"{name}: {called(name, aliases.champion)} answers, {called(name, aliases.previous)} before")
+    print(f"{name}: champion {called(name, aliases.champion)}, previous {called(name, aliases.previous)}")

@@ -26,17 +26,18 @@ SUFFIXES = (".npy", ".jsonl")
 
 def embed(
     file: Annotated[
-        Path, typer.Argument(help="text with one sentence in each line, or a table; - reads standard input")
+        Path, typer.Argument(help="text with one sentence per line, or a table; - reads standard input")
     ] = STDIN,
     column: Column = None,
     domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
     space: Annotated[
-        Literal["calibrated", "raw"], typer.Option(help="raw: the frozen encoder's vectors")
+        Literal["calibrated", "raw"],
+        typer.Option(help="calibrated: by the domain's calibration; raw: the frozen encoder's vectors"),
     ] = "calibrated",
     normalize: Annotated[bool, typer.Option(help="scale vectors to unit length")] = True,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="x.npy or x.jsonl; default: JSON lines on standard output"),
+        typer.Option("--output", "-o", help="the .npy or .jsonl file to write; default: JSON lines on standard output"),
     ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -103,7 +104,8 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
         if facts["empty"] or facts["too_long"]:
             raise EmptyInput(
                 f"{path}: the column {facts['column']!r} is empty in {facts['empty']:,} rows and too long in "
-                f"{facts['too_long']:,} (more than {longest:,} characters); take these rows out, as each gets a vector"
+                f"{facts['too_long']:,} (more than {longest:,} characters); remove these rows, because each row must "
+                "get a vector"
             )
         yield Cells(str(path), sentences)
 
@@ -112,7 +114,9 @@ def check(chunk: list[str], name: str, before: int) -> None:
     """Raises EmptyInput for an empty line: skipping it would shift the rows of later lines."""
     for number, line in enumerate(chunk, before + 1):
         if not line.strip():
-            raise EmptyInput(f"{name}, line {number}: empty; each line needs a sentence, as each gets a row")
+            raise EmptyInput(
+                f"{name}, line {number}: empty; each line must contain a sentence, because each gets a vector"
+            )
 
 
 def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:

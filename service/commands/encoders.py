@@ -11,9 +11,11 @@ from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, 
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
 
-MAX_LENGTH = 8192  # estimated tokens; the remote server itself cuts or refuses texts that its model cannot take
+# Default maximum number of estimated tokens per text. The remote server itself cuts or refuses texts that are longer
+# than its model allows.
+MAX_LENGTH = 8192
 
-HELP = "List encoders; add, check and remove one that runs on another server, or whose vectors you bring."
+HELP = "List encoders; add, check and remove encoders that run on another server or whose vectors you bring."
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,34 +25,39 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 
-Id = Annotated[str, typer.Argument(metavar="NAME", help="its name in the store", autocompletion=encoder_ids)]
+Id = Annotated[str, typer.Argument(metavar="NAME", help="name of the encoder in the store", autocompletion=encoder_ids)]
 
 
 @app.callback()
 def encoder() -> None:
-    """List encoders; add, check and remove one that runs on another server, or whose vectors you bring."""
+    """List encoders; add, check and remove encoders that run on another server or whose vectors you bring."""
 
 
 @app.command(epilog=EPILOG)
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="its name in the store, for ISOSIM_ENCODER")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="name for the encoder in the store, as in ISOSIM_ENCODER")
+    ],
     url: Annotated[
-        str | None, typer.Option(help="address of its server, including /v1: http://127.0.0.1:8080/v1")
+        str | None, typer.Option(help="address of the encoder's server with /v1, like http://127.0.0.1:8080/v1")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="the model's name on that server")] = None,
+    model: Annotated[str | None, typer.Option(help="name of the model on the encoder's server")] = None,
     dimensions: Annotated[
-        int | None, typer.Option(min=1, help="instead of a server: you bring vectors of so many numbers")
+        int | None, typer.Option(min=1, help="instead of --url: dimension of the vectors that you bring")
     ] = None,
     unit_vectors: Annotated[
-        bool, typer.Option("--unit-vectors", help="with --dimensions: all vectors have length 1")
+        bool, typer.Option("--unit-vectors", help="with --dimensions: all vectors have norm 1")
     ] = False,
     key_file: Annotated[
         Path | None,
         typer.Option(help="file with the server's API key; read at each request", exists=True, dir_okay=False),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="put before every text, like 'query: '")] = None,
+    prompt: Annotated[str | None, typer.Option(help="prefix of every text, like 'query: '")] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help=f"tokens of 4 bytes; longer texts are cut; default: {MAX_LENGTH}")
+        int | None,
+        typer.Option(
+            min=1, help=f"maximum tokens per text, counted as 4 bytes each; longer texts are cut; default: {MAX_LENGTH}"
+        ),
     ] = None,
     model_store: Store = None,
     as_json: AsJson = False,
@@ -59,7 +66,7 @@ def add(
     you bring.
 
     For an encoder on another server, the command stores the vectors of four fixed texts; isosim later computes them
-    again to notice that the server runs another model.
+    again to notice if the server runs another model.
     """
     of_server = {"url": url, "model": model, "key-file": key_file, "prompt": prompt, "max-length": max_length}
     if dimensions is not None:
@@ -116,14 +123,14 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     """Check that a remote encoder's server still gives the vectors that it gave at its registration."""
     artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
-        raise InvalidInput(f"encoder {name} has vectors that its users bring: there is no server to ask")
+        raise InvalidInput(f"encoder {name} has no server to check: its users bring the vectors")
     from service.adapters.encoder.remote import check as check_probes  # noqa: PLC0415 - urllib3
 
     off = check_probes(artifact)
     if as_json:
         print_json(facts_of(artifact) | {"off": off})
         return
-    print(f"{name}: answers as it was registered; known vectors differ by {off:.1e} of their length")
+    print(f"{name}: the server computes the vectors stored at the registration, up to {off:.1e} of their norm")
 
 
 @app.command(epilog=EPILOG)
@@ -152,7 +159,7 @@ def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
     """
     artifact = encoders.find(name)
     if artifact.kind == "onnx":
-        raise InvalidInput(f"encoder {name} was exported and runs in isosim itself; doctor checks it: isosim doctor")
+        raise InvalidInput(f"encoder {name} was exported and runs in isosim itself; to check it: isosim doctor")
     return artifact
 
 

@@ -32,24 +32,32 @@ def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
 
 
 def export(
-    encoder: Annotated[str, typer.Option(help="a folder, a hub id or a known name")] = "minilm",
+    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or a known name")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; default: the checkpoint's")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
-    max_length: Annotated[int | None, typer.Option(help="most tokens of a text, special ones included")] = None,
-    prompt: Annotated[str | None, typer.Option(help="put before every text; default: the checkpoint's")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="maximum number of tokens per text, including special tokens")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="prefix of every text; default: the checkpoint's")] = None,
     precision: Annotated[
         Precision,
-        typer.Option(help="fp32 alone, or also int8 (CPU) or fp16 (GPU); auto: the fastest that passes its trial"),
+        typer.Option(
+            help="int8 (for CPU) and fp16 (for GPU) are added to the export in fp32; auto: adds the fastest that "
+            "passes its checks"
+        ),
     ] = "fp32",
     text: Annotated[
         Path | None,
-        typer.Option(help="int8: sentences to determine value ranges; default: Python's manual", dir_okay=False),
+        typer.Option(
+            help="for int8: text from which value ranges are determined; default: Python's manual", dir_okay=False
+        ),
     ] = None,
     sts: Annotated[
-        Path | None, typer.Option(help="folder of labelled sets to measure the loss of accuracy on", file_okay=False)
+        Path | None,
+        typer.Option(help="folder of labelled sets on which the loss of accuracy is measured", file_okay=False),
     ] = None,
-    name: Annotated[str | None, typer.Option("--id", help="its name in the store")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="name for the encoder in the store")] = None,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +103,7 @@ def bundle(
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)
-    if not output.parent.is_dir():  # checked before the work begins
+    if not output.parent.is_dir():  # checked here, before the slow work
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
         from service.modelling.store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so

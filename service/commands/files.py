@@ -16,13 +16,18 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.settings import Settings
 
 Column = Annotated[
-    str | None, typer.Option(help="column of a table with the sentences: its name, or its number from 1")
+    str | None, typer.Option(help="for a table: name or number (from 1) of the column with the sentences")
 ]
 Charset = Annotated[str | None, typer.Option(help="encoding of the file; detected by default")]
 FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected by default")]
-Sheet = Annotated[str | None, typer.Option(help="sheet of a workbook; default: the first with 20 rows, or the longest")]
-Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
-MOST = 10_000_000  # rows of a file; more than a server allows, because the command runs on the user's own machine
+Sheet = Annotated[
+    str | None, typer.Option(help="sheet of a workbook; default: the first with at least 20 rows, else the longest")
+]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="whether the first row contains column names")
+]
+# Maximum number of rows of a file; more than a server allows, because the command runs on the user's own machine.
+MOST = 10_000_000
 
 
 def limits() -> Limits:

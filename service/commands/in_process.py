@@ -17,11 +17,11 @@ from service.migration.encoders import LoadedEncoder
 from service.server.encoders import plan, remote_options
 from service.settings import Settings
 
-CHUNK = 256  # pairs or texts computed at a time
+CHUNK = 256  # number of pairs or texts computed at a time
 
 
 class InProcess:
-    """Computes the answers of a server with the same settings. A context manager.
+    """Computes the same results as a server with the same settings. A context manager.
 
     The event loop runs only during computation, so that Ctrl-C interrupts a read from standard input.
     """
@@ -35,7 +35,8 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            replace(planned.execution, threads_alone=0),  # loading a second session takes longer than it saves
+            # 0: no second session for single texts; in a short command, loading it takes longer than it saves.
+            replace(planned.execution, threads_alone=0),
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),
             gpu_memory=settings.gpu_memory_bytes,
@@ -59,7 +60,7 @@ class InProcess:
         self._stack.close()
 
     def calibration(self, domain: str) -> Calibration:
-        """The calibration that a reference means. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        """The calibration of name, name@3 or name@previous. Raises NotFound, EncoderMismatch or CorruptArtifact."""
         return self._runner.run(self.loaded.registry.resolve(known(self.settings, domain)))
 
     def decision(self, calibration: Calibration, name: str) -> DecisionThreshold:

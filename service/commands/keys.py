@@ -23,23 +23,27 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Make API keys; list a file of them.",
+    help="Make API keys, and list the keys of a file.",
     epilog=EPILOG,
 )
 
 
 @app.callback()
 def keys() -> None:
-    """Make API keys; list a file of them."""
+    """Make API keys, and list the keys of a file."""
 
 
 @app.command(epilog=EPILOG)
 def new(
-    scopes: Annotated[str, typer.Option(help=f"what the key may do: some of {', '.join(SCOPES)}, by commas")] = "read",
+    scopes: Annotated[
+        str, typer.Option(help=f"what the key may do: any of {', '.join(SCOPES)}, separated by commas")
+    ] = "read",
     name: Annotated[str, typer.Option(help="owner of the key, as a note in the file")] = "",
-    domains: Annotated[str | None, typer.Option(help="domains it may use, like reuters,sts-*; default: all")] = None,
-    rate: Annotated[str | None, typer.Option(help="most texts over time: 100/s, 6000/m, 100000/h")] = None,
-    concurrent: Annotated[int | None, typer.Option(help="most requests in flight", min=1)] = None,
+    domains: Annotated[
+        str | None, typer.Option(help="domains that the key may use, like reuters,sts-*; default: all")
+    ] = None,
+    rate: Annotated[str | None, typer.Option(help="maximum rate of texts, like 100/s, 6000/m or 100000/h")] = None,
+    concurrent: Annotated[int | None, typer.Option(help="maximum number of requests at the same time", min=1)] = None,
     add: Annotated[Path | None, typer.Option(help="append the line to this file; creates the file if missing")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,8 +74,8 @@ def check(words: list[str]) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Appends a line by replacing the file atomically, so that a server never reads half of it; a new file is readable
-    by its owner only."""
+    """Appends a line by replacing the file atomically, so that a server never reads part of a line. A new file can be
+    read by its owner only."""
     path = path.resolve()
     with locked(path.with_name(f".{path.name}.lock")):
         before = path.read_bytes() if path.exists() else b""

@@ -1,4 +1,4 @@
-"""Reads sentence pairs from files and pipes, scores them and writes them, in order and while input arrives."""
+"""Reads sentence pairs from files and pipes, scores them and writes them in order, while more input arrives."""
 
 import shutil
 import sys
@@ -89,11 +89,11 @@ def chunked(blocks: Iterable[list[Pair]], size: int) -> Iterator[list[Pair]]:
 
 
 Row = dict[str, Any]
-NARROW = 12  # least width of a sentence on a terminal, in columns
+NARROW = 12  # characters; minimum width of the column of a sentence on a terminal
 
 
 def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) -> list[Row]:
-    """Each pair with its scores and flags, equal to those of POST /similarity."""
+    """Each pair with its scores and flags, the same as those from POST /similarity."""
     if not pairs:
         return []
     embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
@@ -135,8 +135,8 @@ class Layout:
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column, which holds words where the domain has too few random pairs to count so
-        extreme a percentile."""
+        """Width of the percentile column. A percentile too extreme to be counted on the domain's random pairs is shown
+        in words."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -178,8 +178,8 @@ class TabWriter:
 
 
 class ColumnWriter:
-    """Writes columns that fill the terminal's width. The first rows determine the widths, so that later rows need not
-    wait."""
+    """Writes columns that fill the terminal's width. The first block of rows determines the widths, so that rows can be
+    printed as they arrive."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -245,7 +245,7 @@ def printable(text: str) -> str:
 
 
 def is_unreadable(row: Row) -> bool:
-    """Whether one sentence of the pair has no token that the encoder knows, so that the similarity has no meaning."""
+    """Whether a sentence of the pair has no token of the encoder's vocabulary, so that its scores are meaningless."""
     return any("unreadable" in flags for flags in row["flags"].values())
 
 

@@ -60,7 +60,7 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log. An error that ends the process is raised; with a JSON log, it is logged as a line instead."""
+    """Configures the log. Raises an error that ends the process; with a JSON log, logs it and exits with code 1."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -88,9 +88,9 @@ def export_at_first_start(settings: Settings) -> None:
     place = store.absolute()
     if importlib.util.find_spec("torch") is None:
         raise Unavailable(
-            f"there is no encoder in {place} yet, and making one takes PyTorch, once. Either pip install "
-            f"'isosim[cpu,train]' and run this again; or run isosim export --model-store FOLDER where that is "
-            f"installed, and serve a copy of the folder with --model-store"
+            f"there is no encoder in {place} yet, and exporting one needs PyTorch. Either pip install "
+            f"'isosim[cpu,train]' and run this again; or run isosim export --model-store FOLDER on a machine with "
+            f"PyTorch, copy the folder here and give it with --model-store"
         )
     log.info("first start: exporting encoder %s into %s, once (a minute or two)", default, place)
     command = [sys.executable, "-m", "service.cli", "export", "--encoder", default, "--model-store", str(place)]
@@ -124,8 +124,8 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # Logged tracebacks omit the exception's message, which may quote a caller. No request has arrived yet, so that
-        # this message can be printed.
+        # Logged tracebacks omit the exception's message, which may quote a request. No request has arrived yet, so the
+        # message can be printed.
         self.reason = f"{kind}: {message}"
         return True
 

@@ -19,8 +19,8 @@ from service.core.scoring.registry import DEFAULT
 from service.core.wording import nearest
 from service.settings import Settings, deprecated, unread
 
-MOST_LISTED = 40  # domains in a message
-UNREADABLE = (IsosimError, OSError, ValueError)  # errors of reading a store; ValueError: a setting is invalid
+MOST_LISTED = 40  # maximum number of domains that a message lists
+UNREADABLE = (IsosimError, OSError, ValueError)  # raised if a store cannot be read; ValueError: a setting is invalid
 
 
 def store_of(context: typer.Context) -> Path:
@@ -169,7 +169,9 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
     version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
     if version is None:
         made = f"it was never calibrated for encoder {artifact.id}: isosim calibrate FILE --domain {ref.name}"
-        raise NotFound(f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another'}")
+        raise NotFound(
+            f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another version'}"
+        )
     manifest = domains.manifest(ref.name, int(version))
     if manifest["encoder"]["digest"] != artifact.digest:
         raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")

@@ -38,8 +38,8 @@ from service.core.scoring.calibration import Calibration
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="two texts, line i against line i; or one text with lines of sentence, tab, sentence. Without files, or "
-        "for -: standard input",
+        help="two texts, of which line i is compared with line i, or one text with lines of sentence, tab, sentence; "
+        "- or no file: standard input",
         show_default=False,
     ),
 ]
@@ -51,17 +51,19 @@ def similarity(
         str | None, typer.Option("--against", help="compare each line of one text with this sentence")
     ] = None,
     domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
-    sort: Annotated[bool, typer.Option("--sort", help="the most similar first; holds all rows in memory")] = False,
-    top: Annotated[int | None, typer.Option(min=1, help="only so many of the most similar, sorted")] = None,
+    sort: Annotated[
+        bool, typer.Option("--sort", help="print the most similar pairs first; holds all pairs in memory")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="print only this number of the most similar pairs, sorted")
+    ] = None,
     threshold: Annotated[
         str | None,
-        typer.Option(
-            help="only pairs with at least this similarity, or that reach the threshold saved under this name"
-        ),
+        typer.Option(help="print only pairs that reach this similarity, or the threshold saved under this name"),
     ] = None,
     fmr: Annotated[
         float | None,
-        typer.Option(min=SMALLEST_FMR, max=1, help="only pairs that match at this false-match rate"),
+        typer.Option(min=SMALLEST_FMR, max=1, help="print only pairs that match at this false-match rate"),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="print all pairs, and mark those that match")] = False,
     model_store: Store = None,
@@ -70,7 +72,7 @@ def similarity(
 ) -> None:
     """Score sentence pairs, without a server.
 
-    Prints columns on a terminal. Into a file or pipe, prints a line for each pair, separated by tabs: similarity,
+    Prints columns on a terminal. To a file or pipe, prints a line for each pair, with tabs between similarity,
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
     Pairs are printed in the order of the input, which may have any length.
 
@@ -84,7 +86,7 @@ def similarity(
     least, name = number_or_name(threshold)
     limited = threshold is not None or fmr is not None
     if every and not limited:
-        raise typer.BadParameter("needs --threshold or --fmr, as it marks the pairs that match", param_hint="--all")
+        raise typer.BadParameter("needs --threshold or --fmr, which decide which pairs match", param_hint="--all")
     settings = stored(model_store=model_store, encoder=encoder)
     for path in chosen(files, one):
         check_lines(path, pairs=one is None and len(files or ()) < 2)
@@ -122,8 +124,8 @@ def similarity(
                     yield [row for row in batch if every or row.get("match", True)]
             if unreadable:
                 remark(
-                    f"isosim: {unreadable:,} pairs have a text without any token that the encoder knows (unreadable): "
-                    "their similarity says nothing, their percentile is 0, and they never match"
+                    f"isosim: {unreadable:,} pairs have a text without any token of the encoder's vocabulary "
+                    "(unreadable): their similarity is meaningless, their percentile is 0, and they never match"
                 )
             if empty:
                 raise EmptyInput(f"{texts[0].name} is empty")
@@ -138,12 +140,14 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
     if len(paths) > most:
         raise typer.BadParameter(f"{len(paths)} texts are given; at most {most} can be read here", param_hint="FILES")
     if paths.count(STDIN) > 1:
-        raise typer.BadParameter("standard input can be read once", param_hint="FILES")
+        raise typer.BadParameter("standard input can be read only once", param_hint="FILES")
     if one is not None and not one.strip():
         raise typer.BadParameter("the sentence is empty", param_hint="--against")
     if STDIN in paths and sys.stdin.isatty():
-        what = "sentences, one a line" if one is not None or len(paths) == 2 else "sentence, tab, sentence in each line"
-        remark(f"isosim: reading {what}; Ctrl-D ends")
+        what = (
+            "sentences, one per line" if one is not None or len(paths) == 2 else "sentence, tab, sentence in each line"
+        )
+        remark(f"isosim: reading {what}; Ctrl-D ends the input")
     return paths
 
 
@@ -152,10 +156,10 @@ def check_lines(path: Path, *, pairs: bool) -> None:
     form = form_of(path)
     if form in (None, "text") or (form == "tsv" and pairs):
         return
-    wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence a line"
+    wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"
     raise InvalidInput(
-        f"{path} is a table ({form}); this command reads {wanted}. Write that from its columns, or score pairs of a "
-        f"table: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
+        f"{path} is a table ({form}); this command reads {wanted}. Convert the table to that, or score pairs of its "
+        f"columns: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
     )
 
 
@@ -172,7 +176,7 @@ def number_or_name(threshold: str | None) -> tuple[float | None, str | None]:
     except ValueError:
         return None, threshold
     if least is not None and not -1 <= least <= 1:
-        raise typer.BadParameter(f"{threshold}; a similarity lies in -1 to 1", param_hint="--threshold")
+        raise typer.BadParameter(f"{threshold}: a similarity must be between -1 and 1", param_hint="--threshold")
     return least, None
 
 

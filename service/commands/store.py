@@ -21,7 +21,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LEAST = 60.0  # s; a younger file may belong to a writer that has not taken its lock yet
+LEAST = 60.0  # seconds; a younger file may belong to a writer that has not taken its lock yet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +40,7 @@ def store() -> None:
 @app.command(epilog=EPILOG)
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only list what would be removed")] = False,
-    older_than: Annotated[str, typer.Option(help="least age of removed files: 30m, 24h, 7d")] = "24h",
+    older_than: Annotated[str, typer.Option(help="minimum age of files to remove, like 30m, 24h or 7d")] = "24h",
     encoders: Annotated[
         bool,
         typer.Option("--encoders", help="also remove exported encoders that no version, job or ISOSIM_ENCODER uses"),
@@ -56,7 +56,7 @@ def gc(
             try:
                 item.remove()
             except NotFound:
-                continue  # another process was faster
+                continue  # another process has removed it already
         rows.append({"name": item.name, "why": item.why, "bytes": item.size})
         freed += item.size
     if as_json:
@@ -64,14 +64,14 @@ def gc(
         return
     if rows:
         show(("what", "why", "bytes"), [list(row.values()) for row in rows])
-    print(f"{len(rows)} things, {freed:,} bytes {'would be' if dry_run else 'are'} freed")
+    print(f"{len(rows)} items, {freed:,} bytes {'would be' if dry_run else 'are'} freed")
 
 
 def seconds(text: str) -> float:
     """Seconds of a duration like 24h. Raises InvalidInput if it is malformed or shorter than a minute."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None or int(match[1]) * UNITS[match[2]] < LEAST:
-        raise InvalidInput(f"--older-than {text!r}: a number and s, m, h or d, at least {LEAST:g}s")
+        raise InvalidInput(f"--older-than {text!r}: give a number followed by s, m, h or d, at least {LEAST:g}s")
     return float(int(match[1]) * UNITS[match[2]])
 
 
@@ -92,17 +92,17 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
             log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
-            needed = None  # remove no encoder: the domain's versions, which cannot be read, may use any
+            needed = None  # remove no encoder: versions that cannot be read may use any of them
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        # `prune` determines the old versions again and removes all of them.
+        # `prune` itself determines the old versions of the domain again, and removes all of them.
         remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)
     if not encoders:
         needed = None
     elif needed is not None:
-        with contextlib.suppress(Unavailable):  # the store does not have ISOSIM_ENCODER
+        with contextlib.suppress(Unavailable):  # raised if the store lacks ISOSIM_ENCODER
             needed.add(exports.find(settings.encoder).digest)
     yield from exports.garbage(age, needed)

@@ -21,7 +21,7 @@ PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or p
 
 
 def dumped(value: object) -> bytes:
-    """JSON on one line, by the rules of the API's answers: NaN becomes null, and a float32 has its shortest form."""
+    """JSON on one line, written like the API's answers: NaN as null, and a float32 in its shortest form."""
     import orjson  # noqa: PLC0415 - help and shell completion need only typer
 
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SERIALIZE_DATACLASS)
@@ -64,9 +64,9 @@ def print_table(table: "Table") -> None:
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
-PATIENCE = 1.0  # s before a progress bar appears
-SHOWN = 80  # most characters of an invalid value that are repeated in a message
-NUMBERS = {  # pydantic's type of error -> the value that is wanted
+PATIENCE = 1.0  # seconds before a progress bar appears
+SHOWN = 80  # maximum number of characters that a message repeats of an invalid value
+NUMBERS = {  # pydantic's type of error -> description of a valid value
     "float_parsing": "a number",
     "int_parsing": "a whole number",
     "less_than_equal": "{le:g} or less",
@@ -74,12 +74,12 @@ NUMBERS = {  # pydantic's type of error -> the value that is wanted
     "greater_than_equal": "{ge:g} or more",
     "greater_than": "more than {gt:g}",
 }
-SHARES = {"fmr", "precision", "false_hit_rate"}  # options that users often give in per cent
-MOST_FILES = 1000  # most files of a folder that are searched for a similar name
+SHARES = {"fmr", "precision", "false_hit_rate"}  # options whose values users often give in per cent
+MOST_FILES = 1000  # maximum number of files of a folder that are searched for a similar name
 
 
 class Report(Protocol):
-    """Takes the name of a stage and the share of it that is done, 0 to 1, or None if the share is unknown."""
+    """A function that takes the name of a stage and its finished share, 0 to 1, or None if the share is unknown."""
 
     def __call__(self, stage: str, done: float | None) -> None: ...
 
@@ -121,8 +121,8 @@ class LateBar:
 
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
-    """Yields a function that takes progress reports. With `wanted` False, as for output that fills the terminal, no bar
-    appears."""
+    """Yields a function that takes progress reports. No bar appears if `wanted` is False, as when the results appear on
+    the terminal."""
     late = LateBar(shown=wanted and sys.stderr.isatty())
     late(what, None)
     try:
@@ -132,7 +132,7 @@ def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
 
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
-EPILOG = "Exit codes: 0 done, 1 a stated error, 2 a wrong command line or setting, 130 interrupted."
+EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
 
 
 class ReaderLeft(Exception):
@@ -180,8 +180,8 @@ def ended(command: Callable[[], Any]) -> int:
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """One of pydantic's errors as text. Repeats the invalid value only of numbers: an invalid address may contain a
-    password."""
+    """Describes one of pydantic's errors. Repeats the invalid value only where a number is expected: an invalid address
+    may contain a password."""
     wanted = NUMBERS.get(problem["type"])
     if wanted is None:
         return str(problem["msg"])
@@ -206,7 +206,7 @@ def near_file(error: OSError) -> str:
 
 
 def say_misuse(error: typer.TyperException) -> int:
-    """Prints an error in the command line, with the command that shows the help; returns the exit code."""
+    """Prints an error of the command line and the command that shows the help; returns the exit code."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)

@@ -15,9 +15,12 @@ Objective = Literal["simcse", "simcse-supervised", "classification", "regression
 def train(
     objective: Annotated[Objective, typer.Argument(help="training objective")],
     data: Annotated[
-        Path, typer.Argument(help="training data; simcse: text; else TSV, CSV or JSONL", exists=True, dir_okay=False)
+        Path,
+        typer.Argument(help="training data: text for simcse, otherwise TSV, CSV or JSONL", exists=True, dir_okay=False),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder to write; OUTPUT.training during training")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="folder to write; named OUTPUT.training during training")
+    ],
     encoder: Annotated[str, typer.Option(help="encoder to start from: a folder, a hub id or a known name")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
@@ -29,22 +32,24 @@ def train(
     dev: Annotated[
         Path | None,
         typer.Option(
-            help="graded pairs, score TAB a TAB b (STS-B dev); the best weights on them are kept",
+            help="graded pairs, lines of score TAB a TAB b (like STS-B dev); the weights that rank them best are kept",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
-    patience: Annotated[int | None, typer.Option(help="stop after so many evaluations without improvement")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="stop after this number of evaluations without improvement")
+    ] = None,
     every: Annotated[int, typer.Option(help="steps between evaluations; each writes a checkpoint")] = 125,
     epochs: Annotated[float, typer.Option(help="passes over the data")] = 1.0,
     steps: Annotated[int | None, typer.Option(help="number of steps, instead of epochs")] = None,
     batch_size: Annotated[int, typer.Option(help="examples in each step")] = 64,
     learning_rate: Annotated[float, typer.Option(help="highest learning rate; it falls linearly to 0")] = 3e-5,
-    warmup: Annotated[float, typer.Option(help="share of the steps over which the rate rises")] = 0.0,
+    warmup: Annotated[float, typer.Option(help="share of the steps over which the learning rate rises")] = 0.0,
     weight_decay: Annotated[float, typer.Option(help="weight decay of AdamW")] = 0.0,
-    max_length: Annotated[int, typer.Option(help="most tokens of a sentence in training")] = 32,
+    max_length: Annotated[int, typer.Option(help="maximum number of tokens per sentence in training")] = 32,
     temperature: Annotated[float, typer.Option(help="simcse: temperature")] = 0.05,
-    margin: Annotated[float, typer.Option(help="triplet: margin, Euclidean")] = 1.0,
+    margin: Annotated[float, typer.Option(help="triplet: margin, a Euclidean distance")] = 1.0,
     grades: Annotated[
         str | None,
         typer.Option(help="regression: lowest and highest grade; default: those in the data", metavar="LOW,HIGH"),
@@ -56,7 +61,7 @@ def train(
     licence: Annotated[str | None, typer.Option(help="licence of the result; default: the starting encoder's")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder; the same command again resumes after a stop. Export the folder with `isosim export`."""
+    """Train an encoder; running the same command again resumes it. Export the folder with `isosim export`."""
     need_finetuning()
     between = bounds(grades)
     if patience is not None and dev is None:
@@ -85,9 +90,7 @@ def train(
         before, step = trained.facts["dev_before"], trained.facts["steps_kept"]
         remark(f"Spearman × 100 on {dev}: {100 * before:.2f} before, {100 * kept:.2f} after step {step}")
         if kept <= before:
-            remark(
-                "no evaluation was better than the start: other settings, or no training at all, may serve you better"
-            )
+            remark("no evaluation was better than the starting encoder: try other settings, or use it without training")
     print(trained.folder)
 
 
@@ -99,5 +102,5 @@ def bounds(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise typer.BadParameter(f"{text!r}; give two numbers, like 0,5", param_hint="--grades") from None
     if not low < high:
-        raise typer.BadParameter(f"{text!r}: the lowest comes first", param_hint="--grades")
+        raise typer.BadParameter(f"{text!r}: give the lowest grade first", param_hint="--grades")
     return low, high

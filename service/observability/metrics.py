@@ -1,4 +1,4 @@
-"""All Prometheus series of the service, in base units and with a bounded number of label values. Each exists before
+"""All Prometheus series of the service, in base units and with a bounded number of labels. Each series exists before
 its first event, so that rates and alerts start from zero."""
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,9 +30,10 @@ STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts, standardized; 0 for the domain's own",
-    "distance_spread": "Standard deviation of log ||z||^2 over recent texts; 1 for the domain's own",
-    "score_stability_index": "PSI of recent similarities against the version's first ones; 0.25 means a shift",
+    "distance_mean": "Mean of log ||z||^2 over recent texts, standardized by the domain's own text, for which it is 0",
+    "distance_spread": "Standard deviation of log ||z||^2 over recent texts, divided by that of the domain's own text",
+    "score_stability_index": "Population stability index of recent similarities, compared with the version's first "
+    "ones; above 0.25, they have shifted",
 }
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
@@ -40,11 +41,11 @@ CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which htt
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # differences between percentiles, which lie in 0–1
 # Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
 DROPPED = ("full", "busy", "failed")
-MAX_DOMAINS = 500  # maximum number of domains with champion series; further domains are served but have no series
+MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
 
 
 class GaugeReading(Collector):
-    """A number that another part of the service keeps, read at each scrape. There is no series while `read`
+    """A number that another part of the service keeps and that is read at each scrape. There is no series while `read`
     returns None."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
@@ -127,15 +128,16 @@ class Metrics:
             "isosim_shared_computations_total", "Texts that joined a computation already under way", registry=r
         )
         self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximum length", registry=r)
-        self.errors = Counter("isosim_errors_total", "Error answers by type", ["error_type"], registry=r)
+        self.errors = Counter("isosim_errors_total", "Error answers, by error type", ["error_type"], registry=r)
         self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
         self.job_ends = Counter(
             "isosim_job_ends_total",
-            "Jobs that ended, on any replica, since this process started; aggregate replicas with max, not sum",
+            "Jobs of any process that ended since this one started; each replica counts all of them: use max, not sum",
             ["status"], registry=r,
         )  # fmt: skip
         self.job_seconds = Histogram(
-            "isosim_job_duration_seconds", "Seconds that successful jobs took; aggregate replicas with max, not sum",
+            "isosim_job_duration_seconds",
+            "Seconds that successful jobs took; each replica counts all of them: use max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
         self.champion = Gauge(
@@ -155,7 +157,7 @@ class Metrics:
             r,
         )
         self.load_failures = Counter(
-            "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
+            "isosim_calibration_load_failures_total", "Failed attempts to load a champion", registry=r
         )
         self.champions_age = GaugeReading(
             GaugeMetricFamily,
@@ -164,16 +166,18 @@ class Metrics:
             r,
         )
         self.split = Counter(
-            "isosim_split_requests_total", "Scoring requests to a migrating domain, by the side that answered",
+            "isosim_split_requests_total",
+            "Scoring requests to a domain that moves to a new encoder, by the encoder (side) that answered",
             ["domain", "side"], registry=r,
         )  # fmt: skip
         self.shadow_difference = Histogram(
             "isosim_shadow_percentile_difference",
-            "Difference between the percentiles of the old and the new encoder, for pairs that both scored",
+            "Difference between a pair's percentiles by the old and the new encoder, for pairs that both scored",
             ["domain"], buckets=DIFFERENCES, registry=r,
         )  # fmt: skip
         self.shadow_changed = Counter(
-            "isosim_shadow_changed_sides_total", "Pairs that the new encoder moves across the threshold for this rate",
+            "isosim_shadow_changed_sides_total",
+            "Pairs that match by one encoder, but not by the other, at this false-match rate",
             ["domain", "rate"], registry=r,
         )  # fmt: skip
         self.shadow_dropped = Counter(
@@ -193,7 +197,7 @@ class Metrics:
         )
         self.limits_fallback = Counter(
             "isosim_key_limit_fallbacks_total",
-            "Limits that this process counted alone because Redis did not answer",
+            "Checks of a key's limit by the counts of this process alone, because Redis did not answer",
             registry=r,
         )
         self.connections = Gauge("isosim_connections", "Open connections", registry=r)

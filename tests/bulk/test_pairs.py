@@ -212,7 +212,7 @@ def test_the_command_says_what_it_rests_on(
     out = str(tmp_path / "out")
     done = run_bulk("pairs", str(texts_file), out, "--fmr", "1e-4", "--domain", "tickets", "--address", two_nodes)
     assert done.returncode == 0, done.stderr
-    assert "extrapolated beyond what" in done.stdout
+    assert "extrapolated, as" in done.stdout
     assert "exact search" in done.stdout
     success = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
     assert success["extrapolated"] is True

@@ -66,7 +66,7 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
     assert json.loads(done.stdout) == {"domain": "tickets", "champion": 1, "previous": 2}
     assert store.aliases("tickets", tiny.digest).champion == 1
     back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
-    assert back.stdout == "tickets: tickets@2 answers, tickets@1 before\n"
+    assert back.stdout == "tickets: champion tickets@2, previous tickets@1\n"
     assert store.aliases("tickets", tiny.digest).champion == 2
 
 
@@ -167,7 +167,7 @@ def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, o
     rows = json.loads(run("domains", "--json", model_store=own_store).stdout)
     assert [row["thresholds"] for row in rows] == [{}, {}, {"duplicates": {"precision": 0.9}}]
     for words, said in (
-        (("tickets@1", "--fmr", "0.1"), "name the domain alone"),
+        (("tickets@1", "--fmr", "0.1"), "give the name without a version"),
         (("tickets", "--fmr", "0.1", "--raw"), "--save"),
         (("nowhere", "--fmr", "0.1"), "no domain 'nowhere'"),
     ):

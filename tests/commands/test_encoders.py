@@ -34,7 +34,7 @@ def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: Remot
     assert (listed["kind"], listed["model"], listed["dim"], listed["url"]) == ("remote", "m", 16, server.url)
     assert (listed["prompt"], listed["max_length"], listed["key_file"]) == ("p: ", 50, str(key))
     checked = command("encoder", "check", "far", model_store=store)
-    assert checked.stdout.startswith("far: answers as it was registered; known vectors differ by ")
+    assert checked.stdout.startswith("far: the server computes the vectors stored at the registration, up to ")
     assert json.loads(command("encoder", "check", "far", "--json", model_store=store).stdout)["off"] < 1e-6
     server.seed = 1
     swapped = command("encoder", "check", "far", model_store=store)
@@ -85,7 +85,7 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     assert (again.returncode, again.stdout.strip()) == (0, "ours"), again.stderr
     (listed,) = json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
     assert (listed["kind"], listed["dim"], listed["unit_vectors"], listed["url"]) == ("vectors", 24, True, None)
-    assert "no server to ask" in command("encoder", "check", "ours", model_store=store).stderr
+    assert "no server to check" in command("encoder", "check", "ours", model_store=store).stderr
 
     np.save(tmp_path / "v.npy", vectors)
     rows = np.random.default_rng(1).integers(0, 400, (60, 2))

@@ -48,11 +48,11 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("threshold", "default", "--fmr", "2"), "--fmr"),
         (("similarity", "--nope"), "--nope"),
         (("similarity", "a", "b", "c"), "at most 2"),
-        (("similarity", "-", "-"), "read once"),
+        (("similarity", "-", "-"), "read only once"),
         (("similarity", "--all"), "--all"),
         (("calibrate", "-", "--domain", "d", "--method", "magic"), "magic"),
         (("domains", "promote", "tickets", "one"), "version"),
-        (("train", "regression", __file__, "-o", "x", "--grades", "5,0"), "the lowest comes first"),
+        (("train", "regression", __file__, "-o", "x", "--grades", "5,0"), "give the lowest grade first"),
     ],
 )
 def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: tuple[str, ...], said: str) -> None:

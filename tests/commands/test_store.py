@@ -149,7 +149,7 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
         "dry_run": True, "bytes": 11, "removed": [{"name": str(left), "why": "left unfinished", "bytes": 11}]
     }, dry.stderr  # fmt: skip
     assert left.exists()
-    assert "1 things, 11 bytes are freed" in command("store", "gc", **given).stdout
+    assert "1 items, 11 bytes are freed" in command("store", "gc", **given).stdout
     assert not left.exists()
     refused = command("store", "gc", "--older-than", "5s", **given)
     assert (refused.returncode, "at least 60s" in refused.stderr) == (1, True)

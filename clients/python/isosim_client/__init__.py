@@ -127,6 +127,6 @@ __all__ = [
     "errors",
 ]
 
-for _name in __all__:  # tracebacks and reprs show names that can be imported
+for _name in __all__:  # so that tracebacks and reprs show the name by which users import a class
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

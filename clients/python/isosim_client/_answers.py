@@ -11,7 +11,7 @@ from typing import Any
 class PairFlags:
     """Flags of a pair's two texts.
 
-    `truncated`: the text was too long and was cut. `unreadable`: the encoder knows no token of the text.
+    `truncated`: the text was too long and was cut. `unreadable`: no token of the text is in the encoder's vocabulary.
     `out_of_domain`: the text is unlike the domain's own text.
     """
 
@@ -29,7 +29,7 @@ class PairNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Numbers from which flags and percentiles follow, one entry for each pair."""
+    """The numbers behind flags and percentiles, one entry for each pair."""
 
     # Share (0-1) of the domain's sentences that are at least as unusual as the text.
     out_of_domain: tuple[PairNumbers, ...] | None = None
@@ -43,8 +43,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Least similarity of a match. None if the version cannot reach the target, or if item normalization is on: then
-    # percentiles decide which pairs match.
+    # Smallest similarity of a match. None if the version cannot reach the target, or if it has item normalization, with
+    # which percentiles decide which pairs match.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -67,7 +67,7 @@ class Similarity:
     notices: tuple[str, ...] = ()
     threshold: NamedThreshold | None = None  # only if the request names a threshold
     match: tuple[bool, ...] | None = None  # whether pairs reach the threshold; None if the version cannot reach it
-    detail: Detail | None = None  # only if the request asks for it
+    detail: Detail | None = None  # only if the request has `detail`
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -80,7 +80,7 @@ class Ranked:
 
     index: int
     score: float
-    text: str | None = None  # only if the request asks for it
+    text: str | None = None  # only with `return_text`
     # Only with `gallery`: share of searches in which a wrong match reaches this score.
     false_hit_rate: float | None = None
 
@@ -98,13 +98,13 @@ class Job:
     stage: str = ""
     progress: float = 0.0  # 0-1
     attempt: int = 0
-    method: str = ""  # as requested; the report has the method that was chosen
+    method: str = ""  # as requested; the report states the method that was chosen
     promote: str = ""
     seed: int = 0
     normalization: str = ""
-    sentences: int = 0  # as posted, duplicates included
-    labels: int = 0  # labelled pairs, as posted
-    base: int | None = None  # version that labels were posted for; None for other jobs
+    sentences: int = 0  # number of posted sentences, including duplicates
+    labels: int = 0  # number of posted labelled pairs
+    base: int | None = None  # version to which `add_labels` adds labels; None for other jobs
     encoder: str = ""  # digest of the encoder that the calibration is for
     created: str = ""
     started: str | None = None
@@ -117,8 +117,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has stopped, for good or until a retry. Also True for a status that this client does not
-        know."""
+        """Whether the job has stopped, for good or until a retry. Also True for a status that is unknown to this
+        client."""
         return self.status not in ("queued", "running")
 
     @property
@@ -160,9 +160,10 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
-    distance_mean: float | None = None  # mean of log ‖z‖², in standard deviations of the domain's own text
-    distance_spread: float | None = None  # standard deviation of log ‖z‖², relative to the domain's own text
-    # Population stability index (PSI) of recent similarities against the version's first ones; 0.25 means a shift.
+    distance_mean: float | None = None  # mean of log ‖z‖², standardized by the domain's own text (0 for it)
+    distance_spread: float | None = None  # standard deviation of log ‖z‖², divided by that of the domain's own text
+    # Population stability index (PSI) of recent similarities, compared with the first ones that the version computed;
+    # above 0.25, they have shifted.
     stability_index: float | None = None
 
 
@@ -176,7 +177,7 @@ class Domain:
     domain: str
     champion: int | None = None
     previous: int | None = None
-    # Number of changes of champion, previous and thresholds. None if these cannot be read, or from an older server.
+    # Number of changes of champion, previous and thresholds. None if these cannot be read, or if the server is older.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
@@ -191,25 +192,25 @@ class Domains:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The similarity from which pairs match, for a wanted false-match rate, false hit rate or precision."""
+    """The smallest similarity at which pairs match, for a requested false-match rate, false hit rate or precision."""
 
     domain: str
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    pairs: int | None = None  # number of random pairs, labelled pairs or search comparisons that it is computed from
-    extrapolated: bool = False  # whether the wanted rate is too low to be counted on these pairs (below 10 / pairs)
+    pairs: int | None = None  # number of random pairs, labelled pairs or search comparisons behind `similarity`
+    extrapolated: bool = False  # whether the rate is too low to be counted on `pairs` pairs (below 10 / pairs)
     target: dict[str, float] = field(default_factory=dict)  # as requested
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
     recall: float | None = None  # with precision: share of true matches that reach the threshold
     recall_interval: tuple[float, float] | None = None  # 95 % interval of `recall`
-    precision_interval: tuple[float, float] | None = None  # 95 % interval of the share of matches at this similarity
+    precision_interval: tuple[float, float] | None = None  # 95 % interval of the precision at this similarity
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # With false_hit_rate: how many times as likely as the average query a query with one false hit is to have another.
-    # About 1 if all queries are alike; None if too few queries have false hits.
+    # With false_hit_rate: chance of a further false hit for a query that has one, divided by the chance of a false hit
+    # for a random query. About 1 if all queries are alike; None if too few queries have false hits.
     query_spread: float | None = None
 
 
@@ -219,8 +220,8 @@ class SavedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # least similarity of a match; if None, `notice` says why
-    interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if that is None
+    similarity: float | None = None  # smallest similarity of a match; if None, `notice` says why
+    interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if `similarity` is None
     extrapolated: bool | None = None  # as in `Threshold`; None if the version cannot reach the target
     notice: str | None = None  # the reason if `similarity` is None; otherwise None
 
@@ -230,7 +231,7 @@ class Thresholds:
     """The saved thresholds of a domain."""
 
     domain: str
-    version: int  # version that the similarities belong to
+    version: int  # version for which the similarities are computed
     revision: int  # number of changes of the domain's champion, previous version and thresholds
     thresholds: tuple[SavedThreshold, ...] = ()  # sorted by name
 

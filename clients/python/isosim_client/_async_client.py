@@ -38,9 +38,9 @@ class AsyncClient:
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
-        timeout: seconds without data from the server until a request fails; connecting may take at most 5.
+        timeout: seconds without data from the server until a request fails; at most 5 seconds for connecting.
         retries: how often and how long requests are retried.
-        transport: a transport of httpx2, for certificates, proxies and tests.
+        transport: an httpx2 transport, for own certificates, proxies or tests.
         sleep: function that waits between attempts; tests replace it.
 
     Example:
@@ -129,10 +129,10 @@ class AsyncClient:
             texts: a server accepts 2,048 per request by default.
             domain: `name`, `name@3` or `name@previous`; if you store the vectors, name the version.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
-            normalize: scales vectors to length 1.
+            normalize: scales vectors to norm 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
-            truncate: False refuses a text that is too long for the encoder, instead of cutting it.
-            truncation_direction: the end at which a too long text is cut.
+            truncate: if False, a text that is too long for the encoder is refused instead of cut.
+            truncation_direction: the end at which a text that is too long is cut.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -165,8 +165,8 @@ class AsyncClient:
             query: one text.
             texts: the texts to rank.
             domain: `name`, `name@3` or `name@previous`.
-            raw_scores: returns similarities instead of percentiles.
-            return_text: repeats each text in the answer.
+            raw_scores: if True, scores are similarities instead of percentiles.
+            return_text: if True, the answer repeats each text.
             gallery: number of entries among which the texts were found; adds the `false_hit_rate` of each text.
 
         Returns:
@@ -207,18 +207,19 @@ class AsyncClient:
 
         Args:
             source: a `pathlib.Path` to a file with one sentence per line (`.ndjson` and `.jsonl`: one JSON value per
-                line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. It is read while it is
-                sent, and never held in memory as a whole. It must contain at least 200 distinct sentences.
+                line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. The source is read while
+                it is sent and never held in memory as a whole. It must contain at least 200 distinct sentences.
             domain: the domain's name, without a version.
-            method: `auto`, or a method that the server knows; for an unknown method, the error lists all.
+            method: `auto`, or a method of the server; for an unknown method, the error lists them.
             promote: `if_better`, `always` or `never`.
-            seed: the same text, settings and seed give the same version.
+            seed: seed of the random numbers; the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
-            labels: labelled pairs for probabilities: (text, text, 0 or 1 or a grade), optionally with a weight.
+            labels: labelled pairs, from which probabilities are learned: (text, text, 0 or 1 or a grade), optionally
+                with a weight.
             force: takes each line as a sentence even if the lines look like rows of a table.
-            column: the column of a table that has the sentences: its name, or its number from 1.
-            charset, sheet, header: how to read a file, if the server does not detect it: its encoding, the sheet of a
-                workbook, whether the first row names the columns.
+            column: for a table: name or number (from 1) of the column with the sentences.
+            charset, sheet, header: how to read a file, if the server does not detect it: the encoding, the sheet of a
+                workbook, and whether the first row names the columns.
             idempotency_key: True generates a key; a string is used as the key; False sends none and disables retries.
 
         Returns:
@@ -227,7 +228,7 @@ class AsyncClient:
         Raises:
             EmptyInput, InvalidInput: no text, too few sentences, a table without `column`, or an invalid line, which
                 the message names.
-            TooLarge: more bytes than the server accepts. Conflict: the key was used with other content.
+            TooLarge: more bytes than the server accepts. Conflict: the idempotency key was used with other content.
             Unavailable: no worker runs jobs on this server. Overloaded: too many jobs are waiting.
             OSError, UnicodeDecodeError: the file cannot be read.
         """
@@ -267,13 +268,13 @@ class AsyncClient:
             labels: (text, text, 0 or 1 or a grade), optionally with a weight; at least 20 pairs.
             version: the version to start from; default: the champion.
             promote: `always`, `if_better` or `never`.
-            seed: the same labels and seed give the same version.
-            seen: the domain as you read it before you decided; None: the client reads it now.
+            seed: seed of the random numbers; the same labels and seed give the same version.
+            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
             idempotency_key: as for `calibrate`.
 
         Raises:
             InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
-            Conflict: the domain has no reference yet, or another champion than `seen`.
+            Conflict: the domain has no reference yet, or its champion is not that of `seen`.
         """
         return await self._send(
             _calibrating.add_labels(
@@ -313,8 +314,8 @@ class AsyncClient:
         """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: returns only names that sort after this one; give a page's last name to get the next page.
-            contains: returns only names that contain this text.
+            after: returns only domains whose names sort after this one; give a page's last name to get the next page.
+            contains: returns only domains whose names contain this text.
         """
         return await self._send(_domains.domains(after=after, contains=contains))
 
@@ -344,20 +345,20 @@ class AsyncClient:
         gallery: int | None = None,
         space: Space = "calibrated",
     ) -> Threshold:
-        """The similarity from which pairs match, for a target. Give one of `fmr`, `precision` and `false_hit_rate`.
+        """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`.
 
         Args:
             domain: `name`, `name@3` or `name@previous`.
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
             precision: share of matches that should be right, among pairs like the labelled ones.
-            false_hit_rate: share of searches in which a wrong match may pass, at least 1e-6 and less than 1.
+            false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
-            InvalidInput: no target, several targets, or a target out of range. NotFound: no such domain.
-            Conflict: the version lacks the data for this target: a reference, labels, or counts of searches, which
-                versions of earlier releases do not have.
+            InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
+            Conflict: the version lacks the data for this target: a reference, labels, or counts of searches (missing in
+                versions of earlier releases).
         """
         return await self._send(
             _domains.threshold(
@@ -366,7 +367,7 @@ class AsyncClient:
         )
 
     async def thresholds(self, domain: str) -> Thresholds:
-        """The saved thresholds of a domain, with their similarities in the version that answers.
+        """The saved thresholds of a domain, with the similarities that its current version computes for them.
 
         Raises:
             NotFound: no such domain.
@@ -392,13 +393,14 @@ class AsyncClient:
             domain: the domain's name, without a version.
             name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: the domain as you read it before you decided; if it has changed since, nothing is saved.
+            seen: the state of the domain that the change is based on, from `domain`; if the domain has changed since,
+                nothing is saved.
 
         Returns:
             The saved target. If the current version cannot reach it, its `notice` says why.
 
         Raises:
-            InvalidInput: no target, several targets, or a target out of range.
+            InvalidInput: no target, several targets, or a target that is out of range.
             NotFound: no such domain, or the domain has no version.
             Conflict: the domain has changed since `seen`.
         """
@@ -420,7 +422,8 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             name: the name under which it is saved.
-            seen: the domain as you read it before you decided; if it has changed since, nothing is deleted.
+            seen: the state of the domain that the change is based on, from `domain`; if the domain has changed since,
+                nothing is deleted.
 
         Raises:
             NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
@@ -433,7 +436,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: the domain as you read it before you decided; None: the client reads it now.
+            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
 
         Raises:
             NotFound: no such version.
@@ -447,7 +450,7 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            seen: the domain as you read it before you decided; None: the client reads it now.
+            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
@@ -470,7 +473,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: the domain as you read it before you decided; None: the client reads it now.
+            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
 
         Raises:
             NotFound: no such version.

@@ -19,13 +19,13 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, a body or a field that the server does not know
+UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, body or field that the server does not support
 
 IdempotencyKey = str | bool
 FROM_FILE = {  # argument -> advice for callers who have its value in a file
-    "labels": "for rows of text,text,label read it first: [(a, b, float(label)) for a, b, label in "
-    'csv.reader(open(path, newline=""))], with delimiter="\\t" for tabs, and label, a, b where '
-    "the label comes first; or give the file to the command line: isosim label FILE --domain NAME",
+    "labels": "read a file of rows text,text,label first: [(a, b, float(label)) for a, b, label in "
+    'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '
+    "comes first; or give the file to the command line: isosim label FILE --domain NAME",
 }
 
 
@@ -64,10 +64,12 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
     if status >= 400:
         error = api_error(status, headers, content, retry_after(headers))
         if older and status in UNKNOWN:
-            error.args = (f"{error}; this client may ask for more than the server has: {older}",)
+            error.args = (f"{error}; the server may be too old for this request: {older}",)
         raise error
     if status >= 300:
-        raise UnexpectedAnswer(f"status {status} to {headers.get('location')}: is the base URL the server's own?")
+        raise UnexpectedAnswer(
+            f"redirected (status {status}) to {headers.get('location')}; give the server's own address as base_url"
+        )
 
 
 def check_contract(contract: str | None) -> str | None:

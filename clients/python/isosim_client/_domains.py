@@ -44,7 +44,7 @@ def threshold(
     gallery: int | None = None,
     space: Space = "calibrated",
 ) -> Call[Threshold]:
-    """The similarity from which pairs match, for a target. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`."""
     given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
@@ -52,7 +52,7 @@ def threshold(
 
 
 def thresholds(domain: str) -> Call[Thresholds]:
-    """The saved thresholds of a domain, with their similarities in the version that answers."""
+    """The saved thresholds of a domain, with the similarities that its current version computes for them."""
     return Call(method="GET", path=f"domains/{segment(domain)}/thresholds", parse=answer(Thresholds))
 
 
@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        # Without a revision, a repeated request gets 404 if the first one succeeded.
+        # Without a revision, a repeated request is answered by 404 if the first one succeeded.
         repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
@@ -135,8 +135,9 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
     None.
 
     Args:
-        change: makes the call from the fields for champion and revision. There are none for a server of an earlier
-            release, which has no revision and refuses unknown fields, and none if the key may not read the domain.
+        change: makes the call from the fields that state champion and revision. There are none for a server of an
+            earlier release, which has no revision and refuses unknown fields, nor for a key that may not read the
+            domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -158,6 +159,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be repeated. If it states the champion that it expects, it may: the server then answers a
-    repeated request like the first one."""
+    """Whether a change may be sent again: SAFE if it states the champion that it expects, because the server then
+    answers a repeated request like the first one."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

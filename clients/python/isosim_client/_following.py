@@ -14,8 +14,8 @@ from ._reading import read
 from ._retries import Repeat, Retries, Tries
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
 
-SILENCE = 30.0  # s without an event after which the client reconnects, because the connection may be dead
-AGAIN = 1.0  # s to wait before the client reconnects after a stream that ended before the job
+SILENCE = 30.0  # seconds without an event after which the client reconnects, because the connection may be dead
+AGAIN = 1.0  # seconds before the client reconnects after a stream that ended before the job
 
 
 class Events:
@@ -62,7 +62,7 @@ class Following:
         return replace(self._call, path=f"{self._call.path}/events", headers={"accept": "text/event-stream"})
 
     def seconds_of_silence(self) -> float:
-        """Seconds that the connection may be silent."""
+        """Maximum number of seconds without data before the client reconnects."""
         return SILENCE if self._deadline is None else max(min(SILENCE, self._left()), 0.001)
 
     def _left(self) -> float:
@@ -98,7 +98,7 @@ class Following:
         if self._heard and isinstance(error, TimedOut):
             pause = 0.0  # silence after an event is no failure: the job's state has not changed
         elif error is not None or not self._heard:
-            failure = error or ConnectionLost("the events ended before the job did")
+            failure = error or ConnectionLost("the event stream ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)
             if found is None:
                 raise failure
@@ -109,7 +109,7 @@ class Following:
 
     def _too_late(self) -> WaitTimeout:
         state = "its state is unknown" if self.last is None else f"it is {self.last.status}"
-        return WaitTimeout(f"the wait is over, the calibration goes on; {state}", self.last)
+        return WaitTimeout(f"the time limit of the wait is over, but the calibration goes on; {state}", self.last)
 
     def outcome(self) -> Job:
         """The job's last state, if it has succeeded.
@@ -119,7 +119,7 @@ class Following:
             ConnectionLost: no state of the job has arrived.
         """
         if self.last is None:
-            raise ConnectionLost("the events ended before the job did")
+            raise ConnectionLost("the event stream ended before the job did")
         if not self.last.succeeded:
             raise job_error(self.last)
         return self.last

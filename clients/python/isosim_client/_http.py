@@ -15,9 +15,9 @@ from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
-TIMEOUT = 30.0  # s without data; unmeasured, but a full request of 512 pairs takes less on two cores
+TIMEOUT = 30.0  # seconds without data; unmeasured, but a full request of 512 pairs takes less on two cores
 
-# httpx2's errors -> (our error, what happened). Of an error's classes that are in the table, the most specific applies.
+# httpx2's errors -> (our error, what happened). The most specific class of an error that is in the table applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
     httpx2.ConnectError: (ConnectionFailed, "no connection"),
     httpx2.ConnectTimeout: (ConnectionFailed, "no connection in time"),
@@ -63,13 +63,13 @@ def settings(base_url: str, api_key: str | None, transport: object, kind: type) 
     Raises:
         ValueError: the address is not http or https, or the key cannot be sent in a header; the message does not
             contain the key.
-        TypeError: the transport belongs to another library, such as httpx, with which requests would fail unclearly.
+        TypeError: the transport belongs to another library, such as httpx. Requests would fail with an unclear error.
     """
     if not re.match(r"https?://[^/]", base_url):
         raise ValueError(f"base_url {base_url!r}: expected http://host:port or https://host")
     if transport is not None and not isinstance(transport, kind):
         given = f"{type(transport).__module__}.{type(transport).__qualname__}"
-        raise TypeError(f"transport: expected an httpx2.{kind.__name__}, got {given}; httpx's do not work since 1.0")
+        raise TypeError(f"transport: expected an httpx2.{kind.__name__}, got {given}; transports of httpx do not work")
     headers = {"user-agent": f"isosim-client/{__version__}", "accept": "application/json"}
     if api_key is not None:
         if not re.fullmatch(r"[\x21-\x7e]+", api_key):

@@ -21,17 +21,17 @@ class Repeat(Enum):
     """The effect of sending a request twice."""
 
     SAFE = "the same as sending it once"
-    IF_REFUSED = "harm, unless the first one was certainly not carried out"
-    NEVER = "harm, or nothing of use"
+    IF_REFUSED = "harmful, unless the first request was certainly not carried out"
+    NEVER = "harmful or useless"
 
 
 @dataclass(frozen=True)
 class Retries:
     """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The pause before retry n (counted from 0) is the server's `Retry-After` plus a random share of `first` x 2^n, or of
-    `most` if that is less. The random share keeps callers that were refused at the same time from all returning at the
-    same time. All defaults are unmeasured.
+    The pause before retry n (counted from 0) is the server's `Retry-After` plus a random share of the smaller of `most`
+    and `first` x 2^n. The random share keeps callers that were refused at the same time from all returning at the same
+    time. All defaults are unmeasured.
 
     Example:
         >>> from isosim_client import Client, Retries
@@ -41,10 +41,10 @@ class Retries:
     """
 
     times: int = 5  # retries after the first attempt
-    budget: float = 60.0  # s from the first attempt after which no retry begins
-    first: float = 0.5  # s
-    most: float = 8.0  # s
-    random: Callable[[], float] = chance.random  # returns the share, 0-1
+    budget: float = 60.0  # seconds after the start of the first attempt; no retry begins later
+    first: float = 0.5  # seconds
+    most: float = 8.0  # seconds
+    random: Callable[[], float] = chance.random  # returns the random share, 0-1
     clock: Callable[[], float] = time.monotonic  # returns seconds
 
 
@@ -56,7 +56,7 @@ class Tries:
 
     @property
     def remaining(self) -> float:
-        """Seconds left of the budget."""
+        """Seconds that are left of the budget."""
         return self.retries.budget - (self.retries.clock() - self._started)
 
     def timeout(self, usual: float) -> float:
@@ -64,7 +64,7 @@ class Tries:
         return usual if not self.failed else max(min(usual, self.remaining), 0.001)
 
     def pause_after(self, error: IsosimError, repeat: Repeat) -> float | None:
-        """Seconds to wait before the next attempt; None if there should be none."""
+        """Seconds to wait before the next attempt; None if no attempt should follow."""
         if self.failed >= self.retries.times or not may_heal(error, repeat):
             return None
         backoff = min(self.retries.most, self.retries.first * 2.0**self.failed)
@@ -88,7 +88,7 @@ def may_heal(error: IsosimError, repeat: Repeat) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait by the header `Retry-After`, a number or a date; None if it is missing or invalid."""
+    """Seconds to wait according to the header `Retry-After` (a number or a date); None if it is missing or invalid."""
     given = headers.get("retry-after", "").strip()
     try:
         seconds = float(given)

@@ -20,7 +20,7 @@ def similarity(
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
     if threshold is not None:
         body["threshold"] = threshold
-    if detail:  # left out if False, because an older server refuses fields that it does not know
+    if detail:  # left out if False, because an older server refuses unknown fields
         body["detail"] = True
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 

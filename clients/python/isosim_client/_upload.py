@@ -26,7 +26,7 @@ class Upload:
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
-        """With `read`, the caller states how to read the file: it is sent unchanged as a table, whatever its suffix.
+        """`read`: the caller states how to read the file, so it is sent unchanged as a table, whatever its suffix.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
@@ -49,7 +49,9 @@ class Upload:
             table = not is_utf8(self._path)  # sent as a table, so that the server detects the encoding
         if read or table:
             if self._labels or self._path is None:
-                raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")
+                raise TypeError(
+                    "a table must be a file and is sent without labels; add them afterwards with add_labels"
+                )
             self._as_it_is, self.content_type = True, "application/octet-stream"
 
     @property
@@ -75,7 +77,7 @@ class Upload:
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a file begins with valid UTF-8. Also True if the file cannot be opened: sending it raises the error."""
+    """Whether a file begins with valid UTF-8. Also True if it cannot be opened; the error is raised when it is sent."""
     try:
         with path.open("rb") as file:
             codecs.getincrementaldecoder("utf-8")().decode(file.read(CHUNK))
@@ -87,7 +89,7 @@ def is_utf8(path: Path) -> bool:
 
 
 def entry(value: str | bytes | dict[str, str | float]) -> bytes:
-    """A value as a line of NDJSON. Raises TypeError for bytes, the lines of a file opened with "rb"."""
+    """A value as a line of NDJSON. Raises TypeError for bytes, such as a line of a file opened with "rb"."""
     if isinstance(value, bytes):
         raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._answers import Job
 
-QUOTED = 200  # most characters quoted from an unknown answer, enough to recognize a proxy's page
+QUOTED = 200  # maximum number of characters quoted from an unknown answer; enough to recognize a proxy's page
 
 
 class IsosimError(Exception):
@@ -74,7 +74,7 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 class ApiError(IsosimError):
     """The server's message, with `status`, `error_type`, and the `request_id` by which the server's log names it."""
 
-    retry_after: float | None  # s, as the server requested
+    retry_after: float | None  # seconds, as requested by the server
 
     def __init__(
         self,

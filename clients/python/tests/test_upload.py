@@ -202,7 +202,7 @@ def test_a_table_is_posted_alone(tmp_path: Path) -> None:
     assert Upload(tmp_path / "tickets.csv").content_type == "application/octet-stream"
     with pytest.raises(TypeError, match="add_labels"):
         Upload(tmp_path / "tickets.csv", [("a", "b", 1)])
-    with pytest.raises(TypeError, match="a table is a file"):
+    with pytest.raises(TypeError, match="a table must be a file"):
         Upload(["a sentence"], read=True)
 
 
