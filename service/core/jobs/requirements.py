@@ -47,8 +47,8 @@ def check_sentences(
         repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
         other = "" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
         raise InvalidInput(
-            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}, and thresholds are steady from 2,000 "
-            f"on{besides(unreadable)}"
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}; with 2,000, thresholds are "
+            f"steady{besides(unreadable)}"
         )
 
 
