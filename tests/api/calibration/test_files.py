@@ -242,7 +242,7 @@ def test_a_file_that_is_too_large_is_refused_while_it_streams(reading_server: Se
 def test_options_of_files_do_not_go_with_vectors_or_json(reading_server: Server) -> None:
     post = reading_server.client.post
     npy = post("/calibrate?domain=d&column=a", content=b"\x93NUMPY", headers={"content-type": "application/x-npy"})
-    assert (npy.status_code, "not to .npy" in npy.json()["error"]) == (422, True)
+    assert (npy.status_code, "not for .npy" in npy.json()["error"]) == (422, True)
     body = post("/calibrate?column=a", json={"domain": "d", "texts": ["a"]})
     assert (body.status_code, "belongs in the JSON body" in body.json()["error"]) == (422, True)
 

@@ -111,7 +111,7 @@ def test_int8_is_near_and_no_neighbour_moves_it(bench: Bench, int8: onnx.ModelPr
 def test_ranges_of_the_batch_are_seen_to_move_scores_and_refused(bench: Bench, graph: onnx.ModelProto) -> None:
     trial = bench.trial("dynamic", precision.dynamic(graph))
     assert trial.shift > precision.MOST_SHIFT
-    assert "texts that share a batch" in trial.refused
+    assert "texts share the batch" in trial.refused
 
 
 def test_half_precision_is_near(bench: Bench, graph: onnx.ModelProto) -> None:
@@ -137,7 +137,7 @@ def test_other_ranges_are_another_encoder(graph: onnx.ModelProto, bench: Bench, 
     ("change", "why"),
     [
         ({}, ""),
-        ({"shift": 2e-3}, "texts that share a batch"),
+        ({"shift": 2e-3}, "texts share the batch"),
         ({"lost": 0.31}, "Spearman"),
         ({"lost": None, "moved": 0.011}, "without labelled sets"),
         ({"lost": None}, ""),
