@@ -85,8 +85,8 @@ def check_no_labels_wait(jobs: JobStore, domain: str, digest: str) -> None:
     for job in jobs.unended():
         if job.request.labels and (job.request.domain, job.request.encoder) == (domain, digest):
             raise Conflict(
-                f"domain {domain!r} has no labels yet; a job with {job.request.labels:,} labelled pairs is {job.status}: "
-                f"GET /calibrate/{job.id}, and ask again when that job has succeeded"
+                f"domain {domain!r} has no labels yet; a job with {job.request.labels:,} labelled pairs is "
+                f"{job.status}: GET /calibrate/{job.id}, and ask again when that job has succeeded"
             )
 
 
