@@ -323,12 +323,17 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     """Prints a version's threshold for a target."""
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
+    kind = "random pairs" if target.fmr is not None else "labelled pairs"
+    kind = "comparisons in searches" if target.false_hit_rate is not None else kind
     print(
         f"{version}: similarity ≥ {advice.similarity:.4f} "
-        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
+        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} {kind}{beyond})"
     )
     if (shares := advice.facts.get("precision_interval")) is not None:
-        print(f"  precision {target.precision:.0%} (95 % interval {shares[0]:.0%} to {shares[1]:.0%})")
+        print(
+            f"  precision {target.precision:.0%}, as requested; the labelled pairs from this similarity on allow "
+            f"{shares[0]:.0%} to {shares[1]:.0%} (95 % interval)"
+        )
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]
         print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
