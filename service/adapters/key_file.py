@@ -179,5 +179,7 @@ class Keys:
             raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
         grant = self.file.find(key.strip())
         if grant is None:
-            raise Unauthorized("the API key is not known")
+            raise Unauthorized(
+                "the API key is not known; ask the server's operator for one: isosim keys new --add FILE"
+            )
         return grant

@@ -13,7 +13,7 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
 from service.adapters.labelled_pairs import labelled_pairs
 from service.adapters.tables.detection import Hints
-from service.adapters.tables.isolation import Reading, read_path
+from service.adapters.tables.isolation import Reading, as_options, other_column, read_path
 from service.adapters.text_lines import STDIN
 from service.commands.domains import repetition, said
 from service.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
@@ -32,7 +32,7 @@ from service.commands.shared import (
 from service.commands.terminal import bar, print_json, remark, show
 from service.core.errors import Conflict, InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
-from service.core.jobs.requirements import Allowance
+from service.core.jobs.requirements import Allowance, check_sentences
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
 from service.core.scoring.advice import (
     GALLERY,
@@ -113,7 +113,9 @@ def calibrate(
         first = list(islice(texts, LOOKED_AT))
         if not force:
             check_sentences_only(first)
-        fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, yes=yes, as_json=as_json)
+        fit_here(
+            domain, asked, chain(first, texts), labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json
+        )
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
@@ -175,16 +177,25 @@ def fit_here(
     encoder: str | None,
     *,
     vectors: VectorFile | None = None,
+    facts: dict[str, Any] | None = None,
     yes: bool = False,
     as_json: bool,
 ) -> None:
-    """Runs a calibration in this process with a progress bar, publishes the version and prints its report."""
+    """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
+
+    `facts` describes the file of the texts, if any.
+    """
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     check_brings(artifact, vectors, base="base" in asked)
+    if facts is not None:
+        try:
+            check_sentences(asked["method"], artifact.spec.dim, facts["distinct"], sent=facts["sentences"])
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}{as_options(other_column(facts))}") from None
     domains = DomainStore(settings.model_store)
     pairs = [] if labels is None else labelled_pairs(labels)
     asked["generation"] = domains.generation(domain)
@@ -204,9 +215,10 @@ def fit_here(
         )
     version, promoted, why = result.publish(domains)
     prune(settings, domain)
-    facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
     if as_json:
-        print_json(facts)
+        print_json(
+            {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
+        )
         return
     print(f"{domain}@{version}: {result.report['method']}")
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # absent in old versions
@@ -326,12 +338,17 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     """Prints a version's threshold for a target."""
     low, high = advice.interval
     beyond = ", extrapolated, as they are too few to count this rate" if advice.extrapolated else ""
+    kind = "random pairs" if target.fmr is not None else "labelled pairs"
+    kind = "comparisons in searches" if target.false_hit_rate is not None else kind
     print(
         f"{version}: similarity ≥ {advice.similarity:.4f} "
-        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
+        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} {kind}{beyond})"
     )
     if (shares := advice.facts.get("precision_interval")) is not None:
-        print(f"  precision {target.precision:.0%} (95 % interval {shares[0]:.0%} to {shares[1]:.0%})")
+        print(
+            f"  precision {target.precision:.0%}, as requested; the labelled pairs from this similarity on allow "
+            f"{shares[0]:.0%} to {shares[1]:.0%} (95 % interval)"
+        )
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]
         print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")

@@ -30,10 +30,15 @@ export async function retry(context, job) {
   return act(context, "POST", path("calibrate", job.job, "retry"), "The calibration was not started again", "The calibration starts again.");
 }
 
-const read = new Map(); // what each job's text was read from, until the page is loaded anew: the server keeps no names of files
+const textOf = (job) => `isosim.text.${job}`; // stays in the tab: the server keeps no names of files
 
 /** Notes for the job's page what its text was read from. */
-export const noteText = (job, words) => read.set(job, words);
+export function noteText(job, words) {
+  try {
+    sessionStorage.setItem(textOf(job), words);
+  } catch { // the browser keeps no more; the page does without
+  }
+}
 
 async function act(context, method, where, failed, done) {
   try {
@@ -77,7 +82,7 @@ export async function openJob([id], context) {
     h("h1", {}, first.base ? `Labels for ${first.domain}, version ${first.base}` : `Calibration of ${first.domain}`),
     h("section", { class: "card" }, place, lost),
     h("section", { class: "card" }, h("h2", {}, "What was asked"), facts([
-      ["Text", read.get(first.job)],
+      ["Text", sessionStorage.getItem(textOf(first.job))],
       ["Sentences posted", first.base ? null : count(first.sentences)],
       ["Labelled pairs", first.labels ? count(first.labels) : null],
       ["Method", methodName(first.method)],

@@ -68,7 +68,8 @@ class Grant:
         """Raises Forbidden if the key lacks the scope."""
         if scope not in self.scopes:
             raise Forbidden(
-                f"the API key lacks the scope {scope!r}; ask for a key with it: isosim keys new --scopes {scope}"
+                f"the API key lacks the scope {scope!r}; ask the server's operator for a key with it: isosim keys new "
+                f"--scopes {scope} --add FILE"
             )
 
     def check_domain(self, domain: str) -> None:

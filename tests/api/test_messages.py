@@ -322,6 +322,12 @@ def test_a_version_that_has_no_such_name_is_told_what_the_name_alone_is(stocked:
     assert "name (its champion), name@version or name@previous" in refused_with(answer)[1]
 
 
+def test_an_unknown_key_is_told_who_makes_one(stocked: Server) -> None:
+    status, text = refused_with(stocked.client.get("/domains", headers=bearer("isk_guess")))
+    assert status == 401
+    assert text == "the API key is not known; ask the server's operator for one: isosim keys new --add FILE"
+
+
 def test_a_missing_scope_is_told_how_a_key_comes_to_have_it(stocked: Server) -> None:
     body = {"labels": [["a", "b", 1]]}
     status, text = refused_with(stocked.client.post("/domains/invoices/labels", json=body, headers=bearer(NARROW)))

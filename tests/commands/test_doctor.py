@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from service.commands.diagnosis import machine, packages, redis_server
-from service.settings import Settings
+from service.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run, publish_repeated
 from tests.processes import RedisServer, Serve, free_port
 
@@ -107,6 +107,13 @@ def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:
     assert states["ISOSIM_API_KEY_FILE"]["state"] == "fault"
     assert "ISOSIM_API_KEYS_FILE" in states["ISOSIM_API_KEY_FILE"]["remedy"]
     assert states["ISOSIM_COLOUR_OF_THE_DOOR"]["state"] == "warning"
+
+
+def test_a_deprecated_setting_is_a_warning_with_the_value_that_will_apply(run: Run) -> None:
+    finding = one(examined(run, keep_jobs=5, max_batch_tokens=2048), "variables")
+    assert finding["state"] == "warning"
+    assert finding["found"] == f"ISOSIM_KEEP_JOBS is deprecated and will be ignored: {DEPRECATED['keep_jobs']}"
+    assert finding["remedy"] == "unset ISOSIM_KEEP_JOBS"
 
 
 def test_a_setting_out_of_range_is_a_fault(run: Run) -> None:

@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.store import JobStore
+from service.commands.calibration import print_advice
 from service.core.jobs.job import JobRequest
+from service.core.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
 from tests.text import sentences
 
@@ -118,6 +122,18 @@ def test_a_domain_that_is_not_there_is_told_the_nearest(run: Run, own_store: Pat
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert "no domain 'ticket' in " in done.stderr
         assert "did you mean 'tickets'? there are: default, " in done.stderr
+
+
+def test_an_advised_precision_says_what_was_asked_and_what_the_labels_allow(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"precision_interval": [0.71, 0.85], "recall": 0.45, "recall_interval": [0.39, 0.52]}
+    print_advice("tickets@2", Target(precision=0.8), Advice({}, 0.8986, (0.85, 0.93), 600, False, facts))
+    print_advice("tickets@2", Target(fmr=0.01), Advice({}, 0.3, (0.29, 0.31), 2_000_000, False))
+    assert capsys.readouterr().out.splitlines() == [
+        "tickets@2: similarity ≥ 0.8986 (95 % interval 0.8500 to 0.9300; from 600 labelled pairs)",
+        "  precision 80%, as requested; the labelled pairs from this similarity on allow 71% to 85% (95 % interval)",
+        "  lets through 45% of the matches (95 % interval 39% to 52%)",
+        "tickets@2: similarity ≥ 0.3000 (95 % interval 0.2900 to 0.3100; from 2,000,000 random pairs)",
+    ]
 
 
 def test_a_champion_that_cannot_be_deleted_is_told_what_can(run: Run, own_store: Path) -> None:

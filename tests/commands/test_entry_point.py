@@ -113,6 +113,21 @@ def test_every_deprecated_setting_is_one_and_says_the_value_that_stays() -> None
     assert [name for name, value in fixed.items() if value not in DEPRECATED[name]] == []
 
 
+def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(
+    run: Run, own_store: Path, tmp_path: Path
+) -> None:
+    rows = (f"{number}\t{text}\topen\n" for number, text in enumerate(sentences(300)))
+    (tmp_path / "tickets.tsv").write_text("id\tquestion\tstate\n" + "".join(rows))
+    words = ("calibrate", str(tmp_path / "tickets.tsv"), "--domain", "few", "--column")
+    done = run(*words, "state", model_store=own_store)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.rstrip().endswith(
+        "texts: 1 distinct sentences among 300; method 'auto' needs at least 200, as every method does; column 'state' "
+        "was read, the likeliest is --column question"
+    )
+    assert run(*words, "question", "--method", "identity", model_store=own_store).returncode == 0
+
+
 def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) -> None:
     text = "\n".join(sentences(300)).encode()
     words = ("calibrate", "-", "--domain", "piped", "--method", "identity", "--json")

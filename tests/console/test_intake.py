@@ -49,7 +49,7 @@ def tickets(count: int) -> list[list[str]]:
 def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
     rows = [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]]
-    choose(analyst, "tickets.csv", csv_of(rows, ";", "windows-1252"))
+    choose(analyst, "<i>tickets & 1.csv", csv_of(rows, ";", "windows-1252"))
     analyst.sees("CSV with semicolons, windows-1252.")
     assert heads(analyst) == ["id", "question", "state"]
     assert analyst.page.get_by_role("radio", name="question").is_checked()
@@ -59,8 +59,14 @@ def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit
     analyst.sees("1 row longer than 10,000 characters will be left out (row 303).")
     analyst.fills("Domain", "tickets")
     analyst.presses("Start the calibration")
-    analyst.sees("tickets.csv, CSV with semicolons, windows-1252, column question")
+    source = "<i>tickets & 1.csv, CSV with semicolons, windows-1252, column question"
+    analyst.sees(source)
     analyst.sees(OUTCOME, 120)
+    analyst.page.reload()
+    analyst.sees(OUTCOME)
+    assert analyst.page.get_by_text(source).count() == 1  # the tab has kept it; the server has no names of files
+    assert analyst.page.locator("main i").count() == 0
+    assert "tickets & 1" not in server.client.get("/calibrate").text
     assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 300
 
 

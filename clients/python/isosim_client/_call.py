@@ -19,6 +19,11 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
+METHODS = (  # routes that the server's messages name as a remedy, and this client's method for each
+    (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
+    (re.compile(r"POST /calibrate\?"), "calibrate"),
+    (re.compile("GET /calibrate/"), "wait"),
+)
 UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, body or field that the server does not support
 
 IdempotencyKey = str | bool
@@ -63,6 +68,8 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
     older = check_contract(headers.get("x-isosim-contract"))
     if status >= 400:
         error = api_error(status, headers, content, retry_after(headers))
+        if (method := next((name for route, name in METHODS if route.search(str(error))), None)) is not None:
+            error.args = (f"{error}; this client's method for that is {method}",)
         if older and status in UNKNOWN:
             error.args = (f"{error}; the server may be too old for this request: {older}",)
         raise error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import httpx2
 
 from ._call import Call
+from ._upload import as_json
 from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
@@ -30,9 +30,7 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-REMEDY: dict[type[NoAnswer], str] = {
-    ConnectionFailed: "; is the server running (isosim serve), and is base_url its address?"
-}
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # OpenSSL's names for a server that answers without TLS
 
 
 @contextmanager
@@ -42,19 +40,30 @@ def translated() -> Iterator[None]:
         yield
     except httpx2.RequestError as error:
         kind, what = next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
+        where = address(error)
+        to = "to" if kind is ConnectionFailed else "from"
         raise kind(
-            f"{what}{addressed(error, kind)}{f': {error}' if str(error) else ''}{REMEDY.get(kind, '')}"
+            f"{what}{f' {to} {where}' if where else ''}{f': {error}' if str(error) else ''}{remedy(error, kind, where)}"
         ) from error
 
 
-def addressed(error: httpx2.RequestError, kind: type[NoAnswer]) -> str:
-    """The server's address for a message, without a password that the URL may contain."""
+def address(error: httpx2.RequestError) -> str:
+    """The server's address for a message, without a password that the URL may contain; empty if it is not known."""
     try:
         url = error.request.url
     except RuntimeError:  # the error has no request, because it was raised before one was made
         return ""
     port = f":{url.port}" if url.port is not None else ""
-    return f" {'to' if kind is ConnectionFailed else 'from'} {url.scheme}://{url.host}{port}"
+    return f"{url.scheme}://{url.host}{port}"
+
+
+def remedy(error: httpx2.RequestError, kind: type[NoAnswer], where: str) -> str:
+    """End of the message: how the caller may get a connection."""
+    if kind is not ConnectionFailed:
+        return ""
+    if where.startswith("https:") and any(reason in str(error) for reason in NO_TLS):
+        return f"; the server there answers without TLS: is base_url http{where.removeprefix('https')}?"
+    return "; is the server running (isosim serve), and is base_url its address?"
 
 
 def settings(base_url: str, api_key: str | None, transport: object, kind: type) -> dict[str, Any]:
@@ -95,11 +104,6 @@ def request(
         call.path,
         params=dict(call.query),
         headers=headers,
-        content=json_bytes(call.body) if body is None and call.body is not None else body,
+        content=as_json(call.body) if body is None and call.body is not None else body,
         timeout=httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
     )
-
-
-def json_bytes(value: Any) -> bytes:
-    """A value as JSON in UTF-8. Raises ValueError for an unpaired surrogate, NaN and infinity."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 CHUNK = 64 * 1024  # bytes of a chunk; a chunk of lines may exceed this by one line
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
@@ -72,8 +74,9 @@ class Upload:
             with self._path.open(encoding="utf-8-sig", newline="\n") as lines:
                 yield from gathered(entry(line.strip()) for line in lines)
         else:
-            yield from gathered(entry(text) for text in self._texts)
-        yield from gathered(entry(dict(zip(FIELDS, pair, strict=False))) for pair in self._labels)
+            yield from gathered(entry(text, f"source[{place}]") for place, text in enumerate(self._texts))
+        labels = enumerate(self._labels)
+        yield from gathered(entry(dict(zip(FIELDS, pair, strict=False)), f"labels[{place}]") for place, pair in labels)
 
 
 def is_utf8(path: Path) -> bool:
@@ -88,11 +91,39 @@ def is_utf8(path: Path) -> bool:
     return True
 
 
-def entry(value: str | bytes | dict[str, str | float]) -> bytes:
+def entry(value: str | bytes | dict[str, str | float], place: str = "") -> bytes:
     """A value as a line of NDJSON. Raises TypeError for bytes, such as a line of a file opened with "rb"."""
     if isinstance(value, bytes):
         raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return as_json(value, place) + b"\n"
+
+
+def as_json(value: Any, place: str = "") -> bytes:
+    """A value as JSON in UTF-8. `place` is its name for messages.
+
+    Raises:
+        ValueError: it contains NaN or infinity, and the message says where; or an unpaired surrogate.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise ValueError(not_finite(value, place) or str(error)) from None
+    return text.encode()
+
+
+def not_finite(value: Any, place: str) -> str:
+    """Names the place of the first NaN or infinity in a value; empty if it contains neither."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return (
+            f"{place} is {value}, which JSON cannot express; it must be a string, or a finite number where one is due. "
+            "An empty cell of a table is nan in pandas: leave out its row (dropna)"
+        )
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = ((f"{place}.{name}" if place else name, part) for name, part in value.items())
+    elif isinstance(value, list | tuple):
+        inner = ((f"{place}[{number}]", part) for number, part in enumerate(value))
+    return next((found for name, part in inner if (found := not_finite(part, name))), "")
 
 
 def gathered(lines: Iterable[bytes]) -> Iterator[bytes]:

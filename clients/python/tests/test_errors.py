@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from service.api.errors import ERROR_TYPES
-from stubs import SCORES, Step, Stub, says
+from stubs import SCORES, Step, Stub, response, says
 
 from isosim_client import (
     CONTRACT,
@@ -194,3 +194,36 @@ def test_one_string_where_several_are_due_is_a_type_error(misuse: Callable[[Clie
     with pytest.raises(TypeError, match="string"):
         misuse(stub.client())
     assert stub.requests == []
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("misuse", "told"),
+    [
+        (lambda client: client.similarity([("a", "b"), ("c", NAN)]), r"pairs\[1\]\[1\] is nan"),
+        (lambda client: client.embed(["a", NAN]), r"inputs\[1\] is nan"),
+        (lambda client: client.calibrate(iter(["a", NAN]), domain="d"), r"source\[1\] is nan"),
+        (lambda client: client.calibrate(["a"], domain="d", labels=[("a", "b", NAN)]), r"labels\[0\]\.label is nan"),
+        (lambda client: client.save_threshold("d", "n", fmr=float("inf")), "fmr is inf"),
+    ],
+)
+def test_a_cell_without_text_is_named_by_its_place(misuse: Callable[[Client], Any], told: str) -> None:
+    stub = Stub(lambda request: request.read() and response(200, SCORES))
+    with pytest.raises(ValueError, match=f"^{told}, which JSON cannot express; it must be a string, .*dropna"):
+        misuse(stub.client(times=0))
+
+
+@pytest.mark.parametrize(
+    ("message", "method"),
+    [
+        ("domain 'd' was given no labels; give it some: POST /domains/d/labels", "add_labels"),
+        ("domain 'd' has no reference; give it text: POST /calibrate?domain=d", "calibrate"),
+        ("no domain 'd'; GET /domains lists what there is", None),
+    ],
+)
+def test_a_route_that_the_server_recommends_is_told_as_a_method(message: str, method: str | None) -> None:
+    error = failure(says(409, {"error": message, "error_type": "Conflict", "request_id": "r"}))
+    assert str(error) == message + (f"; this client's method for that is {method}" if method else "")
+    assert method is None or callable(getattr(Client, method))

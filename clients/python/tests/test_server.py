@@ -215,6 +215,8 @@ def test_a_domain_is_deleted_and_deleting_it_again_does_no_harm(client: Client) 
 
 def test_labels_make_a_version_with_probabilities(client: Client) -> None:
     client.wait(client.calibrate(sentences(300), domain="labelled", method="sn"))
+    with pytest.raises(Conflict, match=r"'labelled' was given no labels; .*method for that is add_labels$"):
+        client.threshold("labelled", precision=0.8)
     labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
     done = client.wait(client.add_labels("labelled", labels))
     assert (done.version, done.base, done.labels) == (2, 1, 80)
@@ -227,6 +229,20 @@ def test_an_error_of_the_servers_is_read_whole(client: Client) -> None:
         client.embed("a", domain="nowhere")
     assert (caught.value.status, caught.value.error_type) == (404, "NotFound")
     assert len(caught.value.request_id or "") == 32
+
+
+def test_an_address_with_https_of_a_server_without_tls_says_so(server: Server) -> None:
+    told = f"the server there answers without TLS: is base_url {server.url}[?]$"
+    secure = server.url.replace("http:", "https:")
+    with Client(secure, retries=ONCE) as client, pytest.raises(ConnectionFailed, match=told):
+        client.embed("a")
+
+    async def ask() -> None:
+        async with AsyncClient(secure, retries=ONCE) as client:
+            await client.embed("a")
+
+    with pytest.raises(ConnectionFailed, match=told):
+        asyncio.run(ask())
 
 
 def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(serve: Serve, store: Path) -> None:

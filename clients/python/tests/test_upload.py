@@ -82,7 +82,7 @@ def body(source: object, labels: object = ()) -> tuple[str, bytes]:
 
 
 LABELS = [("a", "b", 1)]
-LABEL_LINE = b'{"a": "a", "b": "b", "label": 1}\n'
+LABEL_LINE = b'{"a":"a","b":"b","label":1}\n'
 
 
 def test_a_file_goes_as_it_is(tmp_path: Path) -> None:

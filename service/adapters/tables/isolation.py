@@ -269,6 +269,17 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
     return facts | counts.facts(table)
 
 
+def other_column(facts: dict[str, Any]) -> str:
+    """End of an error message about the sentences of a column, if another column was read than the one that most
+    likely holds them."""
+    if "likelier" not in facts:
+        return ""
+    return (
+        f"; column {facts['column'][:80]!r} was read; the one that most likely holds the sentences is "
+        f"column={facts['likelier'][:80]}"
+    )
+
+
 def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
     """Notices about guesses and about rows that were left out. `sheet`: the sheet that the caller named, if any."""
     notices = []

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
-from service.adapters.tables.isolation import what_was_read
+from service.adapters.tables.isolation import other_column, what_was_read
 from service.api.bodies import body_of
 from service.api.calibration.files import (
     FILE_TYPES,
@@ -175,12 +175,7 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
     try:
         return intake.check_enough(method, dim)
     except InvalidInput as error:
-        if "likelier" not in facts:
-            raise
-        raise InvalidInput(
-            f"{error}; column {facts['column'][:80]!r} was read; the one that most likely holds the sentences is "
-            f"column={facts['likelier'][:80]}"
-        ) from None
+        raise InvalidInput(f"{error}{other_column(facts)}") from None
 
 
 def intake_of(

@@ -118,13 +118,18 @@ class Threshold(BaseModel):
         default=None, min_length=2, max_length=2, description="95 % interval of the distance"
     )
     pairs: int = Field(
-        description="number of random pairs, labelled pairs or search comparisons that the threshold was computed from"
+        description="what the threshold was computed from: for fmr the number of random pairs, for precision of "
+        "labelled pairs, for false_hit_rate of comparisons in searches"
     )
     extrapolated: bool = Field(
         description="true if the wanted rate is too small to be counted in the pairs (below 10 / pairs; for searches: "
         "more entries or rarer hits than were counted)"
     )
-    false_match_rate: float | None = Field(default=None, description="share of random pairs that reach this threshold")
+    false_match_rate: float | None = Field(
+        default=None,
+        description="share of random pairs that reach this threshold; not the share of wrong ones among the pairs "
+        "found, which is 1 - precision",
+    )
     recall: float | None = Field(
         default=None, description="with precision: share of true matches that reach the threshold"
     )
@@ -135,8 +140,8 @@ class Threshold(BaseModel):
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity; "
-        "wide if few labelled pairs score that high",
+        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity, "
+        "whose estimate is target.precision; wide if few labelled pairs score that high, and not symmetric about it",
     )
     query_spread: float | None = Field(
         default=None,

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
+from service.adapters.jobs.store import JobStore
 from service.api.domains.schemas import REVISION, SavedTarget, SavedThreshold, TargetRequest, Threshold, Thresholds
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, needs, resolve
 from service.api.state import ServiceDep
-from service.core.errors import InvalidInput
+from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target, advise, decision_threshold
 from service.core.scoring.calibration import DOMAIN_NAME
 from service.core.scoring.distances import METRICS, Unit, check_metric, distance_of
@@ -62,6 +63,8 @@ async def get_threshold(
     target = Target(fmr, precision, false_hit_rate, gallery)
     resolution = await resolve(service, trace, domain)
     calibration, artifact = resolution.calibration, resolution.encoder.artifact
+    if precision is not None and calibration.model.probability is None:
+        await asyncio.to_thread(check_no_labels_wait, service.jobs, calibration.domain, artifact.digest)
     facts: dict[str, Any] = {}
     if unit != "similarity":
         if space == "calibrated":
@@ -75,6 +78,16 @@ async def get_threshold(
         ends = sorted(distance_of(end, unit) for end in advice.interval)
         facts = {"unit": unit, "distance": distance_of(advice.similarity, unit), "distance_interval": ends}
     return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts(), **facts)
+
+
+def check_no_labels_wait(jobs: JobStore, domain: str, digest: str) -> None:
+    """Raises Conflict if a job that has not ended brings labels for this encoder; the message names the job."""
+    for job in jobs.unended():
+        if job.request.labels and (job.request.domain, job.request.encoder) == (domain, digest):
+            raise Conflict(
+                f"domain {domain!r} has no labels yet; a job with {job.request.labels:,} labelled pairs is "
+                f"{job.status}: GET /calibrate/{job.id}, and ask again when that job has succeeded"
+            )
 
 
 @router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))

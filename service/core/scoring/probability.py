@@ -78,9 +78,12 @@ class ProbabilityMap:
             )
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:
+            beyond = "for a higher one, label more pairs that score high"
+            if precision < lowest:
+                beyond = f"below {lowest:.2f}, more of the pairs that pass would be wrong than right"
             raise ValueError(
                 f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
-                f"{self.pairs} labelled pairs reach; for a higher one, label more pairs that score high"
+                f"{self.pairs} labelled pairs reach; {beyond}"
             )
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 

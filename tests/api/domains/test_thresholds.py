@@ -12,6 +12,7 @@ import pytest
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import JobRequest, LabelledPair
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
@@ -132,6 +133,22 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
     assert state["thresholds"] == {one["name"]: one["target"] for one in listed["thresholds"]}
     assert state["revision"] == revision
     assert server.client.get("/domains/default/thresholds").json()["thresholds"] == []
+
+
+def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
+    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(store), EncoderStore(store).find("tiny")
+    for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
+        with jobs.spool() as spool:
+            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [], None)
+    refused(server.client.get(at), 409, "was given no labels")
+    with jobs.spool() as spool:
+        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, [], None).id
+    told = f"'news' has no labels yet; a job with 1,200 labelled pairs is queued: GET /calibrate/{job}, and ask again"
+    refused(server.client.get(at), 409, told)
+    assert "similarity" in server.client.get("/domains/news@1/threshold?precision=0.9").json()  # this one has labels
+    for waiting in jobs.unended():
+        server.client.delete(f"/calibrate/{waiting.id}").raise_for_status()
+    refused(server.client.get(at), 409, "was given no labels")
 
 
 def test_every_version_has_a_similarity_of_its_own_through_promotion_and_rollback(server: Server) -> None:

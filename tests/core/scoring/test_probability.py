@@ -94,8 +94,10 @@ def test_between_two_levels_the_similarity_lies_between_theirs() -> None:
 
 @pytest.mark.parametrize("precision", [0.91, 0.99, 0.49, 0.0, 2.0, float("nan")])
 def test_a_precision_out_of_reach_is_refused_with_the_highest_that_is_not(precision: float) -> None:
-    with pytest.raises(ValueError, match=r"0\.90, the highest that the 120 labelled pairs reach"):
+    with pytest.raises(ValueError, match=r"0\.90, the highest that the 120 labelled pairs reach") as refused:
         MAP.precision_threshold(precision)
+    assert ("below 0.50, more of the pairs that pass would be wrong" in str(refused.value)) is (precision < 0.5)
+    assert ("label more pairs" in str(refused.value)) is not (precision < 0.5)
 
 
 def test_labels_that_reach_no_level_say_so() -> None:
