@@ -34,8 +34,8 @@ RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 KEY = "the-operators-key"
 # Pages without a command that runs outside a cluster: `kubectl` and queries alone.
 OF_A_CLUSTER = {
-    "champions-differ", "down", "encoders-differ", "log-lines-dropped", "not-ready", "queueing", "readiness-flapping",
-    "refusing", "restarting", "scores-shifted", "slow", "target-down",
+    "champions-differ", "down", "encoder-mismatch", "encoders-differ", "log-lines-dropped", "not-ready", "queueing",
+    "readiness-flapping", "refusing", "restarting", "scores-shifted", "slow", "target-down",
     *(f"{slo}-{pace}-burn" for slo in ("availability", "latency", "freshness") for pace in ("fast", "slow")),
 }  # fmt: skip
 
