@@ -48,9 +48,11 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs for the metrics, requeues jobs that Redis has lost, fails jobs that were interrupted longer ago than
-    `keep_interrupted`, and deletes old records."""
+    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, fails jobs that were interrupted
+    longer ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
+    workers: int | None = None
+    service.metrics.workers.read = lambda: workers
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
     while True:
         try:
@@ -59,6 +61,7 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 service.metrics.observe_jobs(census_of_jobs.counts)
                 for job in census_of_jobs.ended:
                     service.metrics.observe_job_end(job)
+                workers = await service.runner.workers()
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:

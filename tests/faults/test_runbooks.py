@@ -174,11 +174,14 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     waiting = job("waits")
     shows(site.look("jobs-piling"), waiting, '"status":"queued"')
     shows(site.look("jobs-not-taken"), "none: POST /calibrate answers 503")
+    wait_until(lambda: "\nisosim_workers 0.0" in server.client.get("/metrics").text)
+    shows(site.look("no-worker"), "none: POST /calibrate answers 503")
     shows(site.look("jobs-interrupted"), '"stage"')
     worker(model_store=store, redis_url=redis.url)
     wait_until(lambda: accepts_jobs(server), 300)
     shows(site.look("jobs-not-taken"), "workers")
     assert "none: POST" not in site.look("jobs-not-taken")
+    wait_until(lambda: "\nisosim_workers 1.0" in server.client.get("/metrics").text)
     wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)  # handed over again by the server
 
 

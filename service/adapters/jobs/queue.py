@@ -79,6 +79,12 @@ class RqJobs:
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
+    async def workers(self) -> int | None:
+        try:
+            return await self._call(self._workers)
+        except (RedisError, OSError):
+            return None
+
     def _workers(self) -> int:
         """Number of workers with a live heartbeat. RQ also lists killed workers, until another worker removes them."""
         keys = Worker.all_keys(queue=self.queue)
