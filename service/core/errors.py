@@ -56,7 +56,7 @@ class Unauthorized(IsosimError):
 
 
 class Forbidden(IsosimError):
-    pass
+    domain: str | None = None  # the domain that the key may not use, if that is the reason
 
 
 class NotFound(IsosimError):
