@@ -117,7 +117,7 @@ class Unavailable(IsosimError):
 
 
 class CorruptArtifact(Unavailable):
-    pass
+    place = ""  # path or address of what is damaged, if the message does not contain it: for the log, not for callers
 
 
 class JobCancelled(IsosimError):

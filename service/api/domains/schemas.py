@@ -16,7 +16,12 @@ class VersionSummary(BaseModel):
     encoder: str
     created: str
     sentences: int | None
-    servable: bool = Field(description="made for an encoder that this server runs")
+    servable: bool = Field(description="made for an encoder that this server runs, and not known to be damaged")
+    damaged: bool = Field(
+        default=False,
+        description="its files could not be loaded when this server last tried; it tries when the version is asked for "
+        "or promoted",
+    )
 
 
 class DriftState(BaseModel):
