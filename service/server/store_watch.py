@@ -52,8 +52,9 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     longer ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
     workers: int | None = None
-    service.metrics.workers.read = lambda: workers
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
+    # An old count, as of a loop that hangs in the store, must not suggest that Redis is reached.
+    service.metrics.workers.read = lambda: workers if time.monotonic() - counted < 6 * pause else None
     while True:
         try:
             if time.monotonic() - counted > pause:

@@ -143,6 +143,7 @@ def test_the_pages_on_redis(site: Site) -> None:
     shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
+    wait_until(lambda: "\nisosim_workers" not in server.client.get("/metrics").text)  # else its alert would not fire
     assert score(server, "films").status_code == 200
     shows(site.look("redis-down"), "cannot be reached", "Redis does not answer")
     body = {"domain": "films", "texts": sentences(300)}
