@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from starlette.types import Scope
 
 from service.api.trace import ScoringRecord, Trace, attributes_of, stages
-from service.core.errors import IsosimError
+from service.core.errors import Forbidden, IsosimError
 from service.observability.lines import Facts, about, told
 from service.observability.tracing import Attributes, posting
 
@@ -73,6 +73,8 @@ class AccessLog:
         }
         if trace.error_type is not None:
             facts["error_type"] = trace.error_type
+            if isinstance(trace.cause, Forbidden) and trace.cause.domain is not None:
+                facts["domain"] = trace.cause.domain
         if trace.scored is not None:
             facts |= scoring(trace.scored)
         if ended.caller:
@@ -184,7 +186,7 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
     """Log fields of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup
-    return {
+    facts: dict[str, Any] = {
         "domain": scored.calibration.domain,
         "version": scored.calibration.version,
         "texts": len(embeddings.rows),
@@ -197,6 +199,9 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
         "inference_ms": milliseconds(timings.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
+    if lookup.joined:  # explains a line with `inference_ms` but without tokens
+        facts["joined"] = lookup.joined
+    return facts
 
 
 def milliseconds(seconds: float) -> float:

@@ -84,7 +84,7 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
         headers["Retry-After"] = "5"
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status >= 500 or status == 424:
+    if status >= 500 or status in (403, 424):
         request.scope["state"]["trace"].cause = error
     return answer(request, status, name, str(error), headers, error.field)
 

@@ -38,7 +38,7 @@ class Trace:
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
     error_type: str | None = None  # None: the answer is not an error
-    cause: Exception | None = None  # exception behind a 5xx or 424, for the log
+    cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
     release: Release = nothing  # gives back the request's share of its key's limits
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default

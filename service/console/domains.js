@@ -7,7 +7,7 @@ import { ago, count, counted, methodName, percent, score, sentence } from "./for
 import { term, withTerms } from "./glossary.js";
 import { page, typed } from "./listing.js";
 import { thresholdList } from "./thresholds.js";
-import { backTo, isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
+import { backTo, hindrance, isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
 
 const COUNTED = 10; // newest versions of a domain whose labels are counted: each is a request
 const MANY = 8; // domains from which on a filter is offered
@@ -113,7 +113,7 @@ function folded(state, context) {
     if (await removeDomain(context, state)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
-    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.map(inStore).join("; ")}`)]),
+    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.join("; ")}`)]),
     newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
       newest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
@@ -122,14 +122,11 @@ function folded(state, context) {
   ].filter(Boolean);
 }
 
-/** A message whose files are named from the model store on, without the place of the store on the server. */
-const inStore = (text) => text.replaceAll(/(?:\w+:)?\/\S*\/(?=domains\/)/g, "");
-
 /** What the API does with requests for a damaged domain, and what to do. */
 function damage({ domain, champion, unreadable, versions }) {
   return [h("div", { class: "alert" },
     h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. ", champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
-    ...unreadable.map((text) => h("p", {}, sentence(inStore(text)))),
+    ...unreadable.map((text) => h("p", {}, sentence(text))),
     h("p", {}, versions.length && champion !== null ? "Promote another version, restore the files from a backup, or calibrate the domain anew." : "Restore the files from a backup, or calibrate the domain anew."))];
 }
 
@@ -159,7 +156,7 @@ function versionRow(version, state, context, counting) {
   const named = number === champion || number === previous;
   const buttons = h("div", { class: "buttons tight" },
     action("Report", `#/report/${encodeURIComponent(domain)}/${number}`, { "aria-label": `Report of ${domain}, version ${number}` }),
-    number !== champion && version.servable && button("Promote", async () => {
+    number !== champion && (version.servable || version.damaged) && button("Promote", async () => {
       if (await promote(context, state, number)) context.reload();
     }, { "aria-label": `Promote ${domain}, version ${number}` }),
     !named && button("Delete", async () => {
@@ -168,7 +165,7 @@ function versionRow(version, state, context, counting) {
   );
   return h("tr", {},
     h("th", { scope: "row" }, String(number)),
-    h("td", {}, role, version.servable ? null : badge("another encoder", "warn", "Made for another encoder than this server's; it cannot answer here.")),
+    h("td", {}, role, hindrance(version)),
     h("td", {}, methodName(version.method)),
     h("td", {}, ago(version.created)),
     h("td", { class: "number" }, version.sentences ? count(version.sentences) : "–"),

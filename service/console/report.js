@@ -7,7 +7,7 @@ import { ago, count, counted, methodName, percent, promotionReason, range, score
 import { term, withTerms } from "./glossary.js";
 import { candidates, operatingPoints, randomPairs, reliability, spectrum } from "./pictures.js";
 import { thresholdList } from "./thresholds.js";
-import { promote, remove } from "./versions.js";
+import { cannotAnswer, hindrance, promote, remove } from "./versions.js";
 
 const USUAL = 0.01; // the false-match rate that the report leads with
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
@@ -31,7 +31,7 @@ export async function openReport([domain, number], context) {
     h("div", { class: "heading" },
       h("h1", {}, `${domain}, version ${version.version}`),
       h("div", { class: "buttons" }, ...actions(version, role, state.champion, context))),
-    h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", version.servable ? null : badge("another encoder", "warn")),
+    h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", hindrance(version)),
     decision(version, role, advised, state.champion),
     h("div", { class: "figures" },
       advisor(version, context, { champion: state.champion, saved: async () => {
@@ -65,10 +65,10 @@ function decision(version, role, advised, champion) {
       amongSentences(report.sentences, USUAL), " Nearly all of them are false: to find duplicates in a list, ",
       best ? "use the precision above." : "ask below for a smaller rate, or label pairs and ask for a precision."),
     report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
-    h("p", {}, version.servable ? who : "It was made for another encoder than this server's, and cannot answer here."),
+    h("p", {}, version.servable ? who : cannotAnswer(version)),
     h("p", {}, h("strong", {}, "Next step: "), version.servable
       ? `${first ? "promote this version, so that it answers and thresholds can be saved; then see" : "see"} what it does to sentences of yours${first ? "" : ", and save the threshold under a name that requests can use"}.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
-      : "calibrate the domain anew with this server's encoder."),
+      : `${version.damaged ? "restore its files from a backup, or " : ""}calibrate the domain anew with this server's encoder.`),
     h("div", { class: "buttons" }, version.servable
       ? [action("Try it on sentences", `#/compare/${encodeURIComponent(named)}`, { class: "button primary" }),
         !first && !(advised instanceof Refused) && button("Save it under a name", () => {
@@ -132,7 +132,7 @@ function details(version, signal) {
 function actions(version, role, champion, context) {
   const { domain, version: number } = version;
   return [
-    role !== "champion" && version.servable && button("Promote", async () => {
+    role !== "champion" && (version.servable || version.damaged) && button("Promote", async () => {
       if (await promote(context, { domain, champion }, number)) context.reload();
     }, { class: "primary" }),
     !role && button("Delete", async () => {

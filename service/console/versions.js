@@ -3,12 +3,23 @@
 import { report, say } from "./alerts.js";
 import { call, path } from "./api.js";
 import { confirm } from "./dialogs.js";
+import { badge } from "./dom.js";
 import { counted, plainly, sentence } from "./format.js";
 import { resolvedFor } from "./thresholds.js";
 
 /** Whether requests for the domain fail because of what cannot be read. */
 export function isDamaged({ champion, versions, unreadable }) {
   return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
+}
+
+/** Why a version cannot answer on this server, which its `servable` denies. A damaged one may be promoted again, after a repair. */
+export function cannotAnswer({ damaged }) {
+  return damaged ? "Its files are damaged: this server could not load it." : "It was made for another encoder than this server's, and cannot answer here.";
+}
+
+/** The same as a badge; null if nothing hinders it. */
+export function hindrance(version) {
+  return version.servable ? null : badge(version.damaged ? "damaged" : "another encoder", "warn", cannotAnswer(version));
 }
 
 /** Asks, does it, says so. Resolves to whether it was done. */

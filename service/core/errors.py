@@ -56,7 +56,7 @@ class Unauthorized(IsosimError):
 
 
 class Forbidden(IsosimError):
-    pass
+    domain: str | None = None  # the domain that the key may not use, if that is the reason
 
 
 class NotFound(IsosimError):
@@ -117,7 +117,7 @@ class Unavailable(IsosimError):
 
 
 class CorruptArtifact(Unavailable):
-    pass
+    place = ""  # path or address of what is damaged, if the message does not contain it: for the log, not for callers
 
 
 class JobCancelled(IsosimError):

@@ -77,7 +77,9 @@ class Grant:
         if not self.scopes:
             raise Unauthorized("an API key is needed")  # without scopes: no key has been checked
         if not self.may_use(domain):
-            raise Forbidden(f"the API key may not use the domain {domain!r}")
+            error = Forbidden(f"the API key may not use the domain {domain!r}")
+            error.domain = domain
+            raise error
 
 
 NOBODY = Grant("nobody", frozenset())

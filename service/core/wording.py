@@ -41,6 +41,10 @@ def named(names: Iterable[str]) -> str:
     return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
 
 
+def version_name(domain: str, version: int) -> str:
+    return f"version {version} of {domain!r}"
+
+
 def ordinal(number: int) -> str:
     """A number as an ordinal in digits.
 

@@ -140,6 +140,13 @@ class Metrics:
             "Seconds that successful jobs took; each replica counts all of them: use max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
+        self.workers = GaugeReading(
+            GaugeMetricFamily,
+            "isosim_workers",
+            "Calibration workers registered in Redis; a killed one's registration expires after two minutes. Absent if "
+            "Redis is not configured or does not answer",
+            r,
+        )
         self.champion = Gauge(
             "isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory",
             ["domain", "version", "method"], registry=r,
@@ -221,8 +228,9 @@ class Metrics:
         )  # fmt: skip
         # `labels()` takes a lock, so the series that every request updates are looked up here, once.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
-        self._memory_hits, self._memory_misses = (self.cache.labels("memory", result) for result in ("hit", "miss"))
-        self._redis_hits, self._redis_misses = (self.cache.labels("redis", result) for result in ("hit", "miss"))
+        self._memory_hits, self._memory_misses, self._redis_hits, self._redis_misses = (
+            self.cache.labels(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")
+        )
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
         self._moving: set[str] = set()  # migrating domains that have series

@@ -12,6 +12,7 @@ VERSION: dict[str, Any] = {
     "created": "2026-11-24T01:45:12.341763+00:00",
     "sentences": 300,
     "servable": True,
+    "damaged": False,
 }
 DOMAIN: dict[str, Any] = {
     "domain": "tickets",

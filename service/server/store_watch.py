@@ -48,10 +48,14 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs for the metrics, requeues jobs that Redis has lost, marks jobs as failed that were interrupted longer
-    ago than `keep_interrupted`, and deletes old records."""
+    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, marks jobs as failed that were
+    interrupted longer ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
+    workers: int | None = None
+    seen = 0.0  # time of the count of workers, s, monotonic
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
+    # An old count, as of a loop that hangs in the store, must not suggest that Redis is reached.
+    service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:
             if time.monotonic() - counted > pause:
@@ -59,6 +63,7 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 service.metrics.observe_jobs(census_of_jobs.counts)
                 for job in census_of_jobs.ended:
                     service.metrics.observe_job_end(job)
+                workers, seen = await service.runner.workers(), time.monotonic()
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:

@@ -1,7 +1,9 @@
 """`isosim doctor` through the real entry point: each fault is found, and a remedy given."""
 
 import json
+import re
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from redis import Redis
 
 from service.commands.diagnosis import machine, packages, redis_server
+from service.commands.diagnosis.redis_server import workers
 from service.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run, publish_repeated
 from tests.processes import RedisServer, Serve, free_port
@@ -166,6 +169,24 @@ def test_redis_is_asked_what_it_is(run: Run, redis_server: RedisServer) -> None:
     assert one(found, "redis latency")["found"].startswith("ping ")
     assert one(found, "redis eviction")["state"] == "warning"  # as installed: no bound
     assert "isosim worker" in one(found, "workers")["remedy"]
+
+
+def test_the_workers_are_those_with_a_heartbeat_and_its_age_is_shown(redis_server: RedisServer) -> None:
+    """As RQ stores them: a name in a set, which outlives a killed worker, and a heartbeat in a hash that expires."""
+    with Redis.from_url(redis_server.url) as redis:
+        redis.sadd("rq:workers:isosim", "rq:worker:killed")
+        assert workers(redis).found == "none: POST /calibrate answers 503"
+        for name, age in (("running", 20), ("hung", 300)):
+            redis.sadd("rq:workers:isosim", f"rq:worker:{name}")
+            beat = datetime.now(UTC) - timedelta(seconds=age)
+            redis.hset(f"rq:worker:{name}", "last_heartbeat", beat.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        finding = workers(redis)
+        assert finding.state == "ok"
+        assert re.fullmatch("2, last heartbeat [2-5][0-9], 3[0-9]{2} s ago", finding.found)
+        redis.delete("rq:worker:running")
+        finding = workers(redis)
+    assert (finding.state, finding.remedy) == ("warning", "start one with: isosim worker")
+    assert re.match("1, last heartbeat 3[0-9]{2} s ago: a running worker", finding.found)
 
 
 def test_a_redis_that_refuses_every_lookup_is_a_fault(run: Run, redis_server: RedisServer) -> None:

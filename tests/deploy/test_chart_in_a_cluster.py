@@ -250,6 +250,15 @@ def rules_of(found: list[Manifest]) -> list[Manifest]:
     return [rule for group in named(found, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
 
 
+def test_a_missing_worker_is_no_alert_of_a_chart_that_runs_none() -> None:
+    enabled, no_worker = {"prometheusRule": {"enabled": True}}, {"worker": {"enabled": False}}
+    with_workers, without = (
+        {rule["alert"] for rule in rules_of(render(IMAGE, KEYS, OWN_REDIS, enabled, values)) if "alert" in rule}
+        for values in ({}, no_worker)
+    )
+    assert with_workers - without == {"IsosimNoWorker"}
+
+
 def test_objectives_are_those_of_the_file_unless_values_choose_others() -> None:
     """The defaults stand in values.yaml and, for those without the chart, in the file."""
     base = merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"enabled": True}})

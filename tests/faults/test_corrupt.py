@@ -73,10 +73,14 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
     assert score(back, "films").json()["similarity"] == before["films"]
     listed = {found["domain"]: found for found in back.client.get("/domains").json()["domains"]}
     for domain, (_, name) in cases.items():
-        word = "2 belongs to version 1" if domain == "swapped-manifest" else name
-        refused(ask(back, domain), word)
+        answer = ask(back, domain)
+        refused(answer, "2 belongs to version 1" if domain == "swapped-manifest" else name)
+        assert f"version 2 of '{domain}'" in answer.json()["error"]
+        assert "promote another version, or restore this one from a backup" in answer.json()["error"]
+        assert str(news) not in answer.text
         assert score(back, f"{domain}@1").json()["version"] == 1  # a rollback would do
         assert bool(listed[domain]["unreadable"]) == (name == "manifest.json")
+        assert str(news) not in str(listed[domain])
     assert len(back.client.get("/v1/models").json()["data"]) == 2 * (len(cases) + 3) + 1
     domain = "flipped-weights"
     assert back.client.post(f"/domains/{domain}/rollback").json()["champion"] == 1
@@ -104,9 +108,34 @@ def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log_once(serve: Serve, news
         return [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
 
     lines = wait_until(lambda: len(found := reported()) >= 2 and found)  # a thread writes them
+    assert [f"{news}/domains/{domain}" in line for domain, line in zip(("news/2", "films"), lines, strict=True)] == [
+        True, True
+    ]  # fmt: skip
     assert [("champion of news" in line, "weights.safetensors" in line) for line in lines] == [
         (True, True), (False, False)
     ], lines  # fmt: skip
+
+
+def test_a_version_that_could_not_be_loaded_is_listed_as_damaged_until_it_can(serve: Serve, news: Path) -> None:
+    weights = news / "domains" / "news" / "2" / "weights.safetensors"
+    whole = weights.read_bytes()
+    server = serve(model_store=news, encoder="tiny")
+
+    def listed() -> list[tuple[bool, bool]]:
+        versions = server.client.get("/domains/news").json()["versions"]
+        return [(version["servable"], version["damaged"]) for version in versions]
+
+    flip(weights)
+    assert listed() == [(True, False), (True, False)]  # no file is read for a listing
+    refused(ask(server, "news"), "weights.safetensors")
+    assert listed() == [(True, False), (False, True)]
+    one = server.client.get("/domains/news/versions/2").json()
+    assert (one["servable"], one["damaged"]) == (False, True)
+    assert server.client.post("/domains/news/rollback").json()["champion"] == 1
+    refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
+    weights.write_bytes(whole)
+    assert server.client.put("/domains/news/champion", json={"version": 2}).json()["champion"] == 2
+    assert listed() == [(True, False), (True, False)]
 
 
 def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_can_be_set_right(

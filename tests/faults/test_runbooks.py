@@ -34,8 +34,8 @@ RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 KEY = "the-operators-key"
 # Pages without a command that runs outside a cluster: `kubectl` and queries alone.
 OF_A_CLUSTER = {
-    "champions-differ", "down", "encoders-differ", "log-lines-dropped", "not-ready", "queueing", "readiness-flapping",
-    "refusing", "restarting", "scores-shifted", "slow", "target-down",
+    "champions-differ", "down", "encoder-mismatch", "encoders-differ", "log-lines-dropped", "not-ready", "queueing",
+    "readiness-flapping", "refusing", "restarting", "scores-shifted", "slow", "target-down",
     *(f"{slo}-{pace}-burn" for slo in ("availability", "latency", "freshness") for pace in ("fast", "slow")),
 }  # fmt: skip
 
@@ -143,6 +143,7 @@ def test_the_pages_on_redis(site: Site) -> None:
     shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
+    wait_until(lambda: "\nisosim_workers" not in server.client.get("/metrics").text)  # else its alert would not fire
     assert score(server, "films").status_code == 200
     shows(site.look("redis-down"), "cannot be reached", "Redis does not answer")
     body = {"domain": "films", "texts": sentences(300)}
@@ -174,11 +175,14 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     waiting = job("waits")
     shows(site.look("jobs-piling"), waiting, '"status":"queued"')
     shows(site.look("jobs-not-taken"), "none: POST /calibrate answers 503")
+    wait_until(lambda: "\nisosim_workers 0.0" in server.client.get("/metrics").text)
+    shows(site.look("no-worker"), "none: POST /calibrate answers 503")
     shows(site.look("jobs-interrupted"), '"stage"')
     worker(model_store=store, redis_url=redis.url)
     wait_until(lambda: accepts_jobs(server), 300)
     shows(site.look("jobs-not-taken"), "workers")
     assert "none: POST" not in site.look("jobs-not-taken")
+    wait_until(lambda: "\nisosim_workers 1.0" in server.client.get("/metrics").text)
     wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)  # handed over again by the server
 
 

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+from service.api.access_log import scoring
+from service.api.trace import ScoringRecord
+from service.core.encoding.embedding import CacheLookup, Embeddings, Timings
+from service.core.scoring.calibration import Calibration
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.text import sentences
@@ -48,6 +53,32 @@ def test_a_request_is_one_line_with_its_parts(serve: Serve, store: Path, redis_s
     server.client.get("/metrics")
     assert len(ask(server, "last")) > 10
     assert not events(server.log, route="/livez") + events(server.log, route="/metrics")
+
+
+def test_the_line_of_a_domain_that_a_key_may_not_use_names_it(serve: Serve, store: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    digest = hashlib.sha256(b"a-key").hexdigest()
+    keys.write_text(f"{digest} read domains=mine some team\n")
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    server.client.headers["authorization"] = "Bearer a-key"
+    for number, domain in enumerate(("theirs", "theirs@3")):
+        line = ask(server, f"scores-{number}", PAIR | {"domain": domain})
+        assert (line["status"], line["domain"], line["caller"]) == (403, "theirs", "some team")
+        assert "version" not in line
+    server.client.get("/domains/theirs", headers={"x-request-id": "path"})
+    assert event(server.log, request_id="path")["domain"] == "theirs"
+    server.client.post("/domains/mine/rollback", headers={"x-request-id": "scope"})
+    line = event(server.log, request_id="scope")
+    assert (line["status"], "domain" in line) == (403, False)  # the scope is the reason, for any domain
+
+
+def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
+    nothing = np.zeros(0, np.intp)
+    records = [
+        ScoringRecord(Calibration("d", 1, "sn", "e"), Embeddings([], nothing, nothing, Timings(), lookup), 0.0, 0.0)
+        for lookup in (CacheLookup(joined=2), CacheLookup(computed=2))
+    ]
+    assert [(scoring(record)["tokens"], scoring(record).get("joined")) for record in records] == [(0, 2), (0, None)]
 
 
 def test_only_slow_and_failed_requests_are_logged_where_that_is_asked_for(

@@ -28,7 +28,7 @@ METRICS = {
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
     "isosim_shadow_changed_sides_total",
     "isosim_shadow_dropped_total", "isosim_shadow_percentile_difference", "isosim_shared_computations_total",
-    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
+    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
 }  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
     ):
         assert line in text
     assert "\nisosim_redis_up" not in text  # there is none
+    assert "\nisosim_workers" not in text  # the server runs its calibrations itself
 
 
 def test_every_end_of_a_job_is_counted_once_by_each_server(

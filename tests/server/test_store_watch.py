@@ -1,23 +1,29 @@
 """What a server looks for in the store while it serves: one look does not hold up another; how old champions may be."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from service.adapters.jobs.census import JobCensus
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import Job
 from service.observability.metrics import Metrics
-from service.server.store_watch import watch, watch_champions
+from service.server.store_watch import watch, watch_champions, watch_jobs
 
 
 class HungRunner:
-    """Its Redis does not answer."""
+    """Its Redis does not answer any longer, after it has told how many workers there are."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+
+    async def workers(self) -> int:
+        return 2
 
     async def recover(self, waiting: Sequence[Job]) -> None:
         self.asked.set()
@@ -58,6 +64,24 @@ def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path)
                 champions.looks.get_nowait()
             for _ in range(3):
                 await champions.looks.get()
+        watching.cancel()
+
+    asyncio.run(seen())
+
+
+def test_a_count_of_workers_is_shown_for_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def seen() -> None:
+        jobs, runner, metrics = JobStore(tmp_path), HungRunner(), Metrics()
+        service: Any = SimpleNamespace(jobs=jobs, runner=runner, metrics=metrics)
+        assert metrics.workers.read() is None
+        watching = asyncio.create_task(watch_jobs(service, JobCensus(jobs)))
+        async with asyncio.timeout(10):
+            await runner.asked.wait()
+        assert metrics.workers.read() == 2
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+        assert metrics.workers.read() is None  # the loop hangs: Redis may be away
+        monkeypatch.undo()
         watching.cancel()
 
     asyncio.run(seen())

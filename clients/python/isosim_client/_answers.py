@@ -140,7 +140,8 @@ class VersionSummary:
     encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # whether it was made for an encoder that this server runs
+    servable: bool = True  # whether it was made for an encoder that this server runs, and is not known to be damaged
+    damaged: bool = False  # whether its files could not be loaded when the server last tried
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,17 @@
 """Loads stored versions for serving with this process's encoder, and watches the store for changes."""
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
-from service.core.errors import EncoderMismatch
+from service.core.errors import CorruptArtifact, EncoderMismatch
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import DomainAliases, Registry
 
@@ -27,7 +28,8 @@ class StoredCalibrations:
         return self.watch.changes(resident)
 
     def named(self, domain: str) -> DomainAliases:
-        aliases = self.store.aliases(domain, self.encoder_digest)
+        with self._placed(domain):
+            aliases = self.store.aliases(domain, self.encoder_digest)
         return DomainAliases(aliases.champion, aliases.previous, aliases.targets)
 
     def exists(self, domain: str) -> bool:
@@ -38,6 +40,19 @@ class StoredCalibrations:
 
     def load(self, domain: str, version: int) -> Calibration:
         """Loads a version, ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        with self._placed(domain, version):
+            return self._load(domain, version)
+
+    @contextlib.contextmanager
+    def _placed(self, domain: str, version: int | None = None) -> Iterator[None]:
+        """Adds the path or address of a damaged file's version or domain to the error, for the log."""
+        try:
+            yield
+        except CorruptArtifact as error:
+            error.place = self.store.storage.where(domain, version)
+            raise
+
+    def _load(self, domain: str, version: int) -> Calibration:
         encoder = self.store.manifest(domain, version)["encoder"]
         if encoder["digest"] != self.encoder_digest:
             raise EncoderMismatch(

@@ -18,12 +18,13 @@ from service.adapters.storage.artifacts import (
     drop,
     leftovers,
     locked,
-    read_manifest,
+    parsed_manifest,
     seal,
     size_of,
     sweep,
     write_atomically,
 )
+from service.core.wording import version_name
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
@@ -197,7 +198,8 @@ class FolderStorage:
         return self.root / domain / str(version)
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
-        return read_manifest(self._folder(domain, version))
+        content = (self._folder(domain, version) / MANIFEST).read_bytes()
+        return parsed_manifest(content, f"{MANIFEST} of {version_name(domain, version)}")
 
     def read(self, domain: str, version: int, name: str) -> bytes:
         return (self._folder(domain, version) / name).read_bytes()

@@ -31,6 +31,7 @@ from service.adapters.domains.folders import AliasSnapshot, Claim
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
 from service.adapters.storage.object_storage import BATCH, Entry, ObjectStorage, PreconditionFailed
 from service.core.errors import Conflict, CorruptArtifact, IsosimError
+from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
@@ -75,7 +76,7 @@ class BucketStorage:
         content, _ = self.storage.read(f"{MANIFESTS}{domain}!{version}")
         if not content:
             raise FileNotFoundError(f"{self.where(domain, version)} is deleted")
-        return parsed_manifest(content, self.where(domain, version))
+        return parsed_manifest(content, f"{MANIFEST} of {version_name(domain, version)}")
 
     def _files(self, domain: str, manifest: Mapping[str, Any]) -> str:
         return f"{FILES}{domain}/{manifest['upload']}/"

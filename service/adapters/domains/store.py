@@ -30,6 +30,7 @@ from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFoun
 from service.core.scoring.advice import Target, targets_in, unknown_threshold
 from service.core.scoring.calibration import DOMAIN_NAME, DomainModel
 from service.core.scoring.registry import DEFAULT
+from service.core.wording import version_name
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +97,12 @@ class StoredVersion:
         return sum(array.nbytes for array in arrays)
 
 
-def read_version(folder: Path) -> StoredVersion:
-    """Reads a version from its folder. Raises CorruptArtifact, which names the file that cannot be read or does not
-    match its hash."""
-    manifest = verified(folder)
+def read_version(folder: Path, called: str | None = None) -> StoredVersion:
+    """Reads a version from its folder. Raises CorruptArtifact, which names the file that does not match its hash.
+
+    `called`: the version's name in messages; its folder by default.
+    """
+    manifest = verified(folder, called=called)
     weights = None
     parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
     try:
@@ -111,7 +114,7 @@ def read_version(folder: Path) -> StoredVersion:
                     parts[name] = dict(arrays)
         model = DomainModel.from_arrays(parts)
     except (SafetensorError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
-        raise CorruptArtifact(f"{folder} cannot be read: {error}") from error
+        raise CorruptArtifact(f"{called or folder} cannot be read: {error}") from error
     return StoredVersion(manifest, weights, model)
 
 
@@ -201,7 +204,7 @@ class DomainStore:
             CorruptArtifact: the manifest is invalid or belongs to another version.
             Unavailable: a newer release wrote it.
         """
-        where = self.storage.where(self.checked(domain), version)
+        where = version_name(self.checked(domain), version)
         try:
             manifest = self.storage.manifest(domain, version)
         except FileNotFoundError:
@@ -242,15 +245,13 @@ class DomainStore:
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
         try:
-            return parsed(
-                self.storage.read(domain, version, REPORT), f"{REPORT} of {self.storage.where(domain, version)}"
-            )
+            return parsed(self.storage.read(domain, version, REPORT), f"{REPORT} of {version_name(domain, version)}")
         except FileNotFoundError:  # deleted meanwhile
             raise self._no_version(domain, version) from None
 
     def load(self, domain: str, version: int) -> StoredVersion:
         """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that does not match its hash."""
-        return self._read(domain, version, read_version)
+        return self._read(domain, version, lambda folder: read_version(folder, version_name(domain, version)))
 
     def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
         """A version's manifest and its files by name, verified as in `load`.
@@ -261,7 +262,7 @@ class DomainStore:
         """
 
         def read(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-            manifest = read_version(folder).manifest
+            manifest = read_version(folder, version_name(domain, version)).manifest
             return manifest, {name: (folder / name).read_bytes() for name in sorted(manifest["files"])}
 
         return self._read(domain, version, read)
@@ -362,7 +363,7 @@ class DomainStore:
     def _aliases(self, domain: str, snapshot: AliasSnapshot) -> dict[str, Any]:
         if snapshot.content is None:
             return {"revision": 0, "encoders": {}}
-        name = f"aliases.json of {self.storage.where(domain)}"
+        name = f"aliases.json of {domain!r}"
         try:
             stored = parsed(snapshot.content, name)
         except CorruptArtifact as error:

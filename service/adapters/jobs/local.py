@@ -56,6 +56,9 @@ class LocalJobs:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    async def workers(self) -> None:
+        """None: this process runs the jobs itself."""
+
     async def available(self) -> None:
         if self._task is None or self._task.done():
             raise Unavailable("the local job runner has stopped; restart the server")

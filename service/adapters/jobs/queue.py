@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from redis import Redis
@@ -16,6 +17,7 @@ from rq.command import send_stop_job_command
 from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.job import Job as RqJob
 from rq.job import JobStatus
+from rq.utils import as_text, utcparse
 from rq.worker_registration import register
 
 from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
@@ -79,6 +81,12 @@ class RqJobs:
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
+    async def workers(self) -> int | None:
+        try:
+            return await self._call(self._workers)
+        except (RedisError, OSError):
+            return None
+
     def _workers(self) -> int:
         """Number of workers with a live heartbeat. RQ also lists killed workers, until another worker removes them."""
         keys = Worker.all_keys(queue=self.queue)
@@ -138,9 +146,21 @@ class RqJobs:
                 continue
 
 
+def heartbeats(redis: Redis) -> list[float]:
+    """Seconds since the last heartbeat of each worker that counts as alive, the latest first."""
+    with redis.pipeline(transaction=False) as pipeline:
+        for key in Worker.all_keys(queue=Queue(QUEUE, connection=redis)):
+            pipeline.hget(key, "last_heartbeat")
+        beats = [utcparse(as_text(beat)) for beat in pipeline.execute() if beat is not None]
+    now = datetime.now(UTC)
+    return sorted(max(0.0, (now - beat).total_seconds()) for beat in beats)
+
+
 log = logging.getLogger(__name__)
 
-TTL = 60  # seconds after which a broken connection is noticed; a killed worker counts as alive for twice this time
+# Seconds after which a broken connection is noticed. A waiting worker's heartbeats are up to 15 s less apart; a killed
+# worker counts as alive for twice this time.
+TTL = 60
 MONITORING = 10  # seconds between a running job's heartbeats; a minute after the last, another worker takes over
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
 PAUSE = 2.0  # seconds between attempts to reach Redis

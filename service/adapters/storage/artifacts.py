@@ -209,23 +209,27 @@ def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
     return manifest
 
 
-def verified(folder: Path, *names: str) -> dict[str, Any]:
+def verified(folder: Path, *names: str, called: str | None = None) -> dict[str, Any]:
     """Compares the named files, or all files if none are named, with the manifest, and returns the manifest.
+
+    Args:
+        called: the artifact's name in messages; its folder by default.
 
     Raises:
         FileNotFoundError: there is no such artifact.
         CorruptArtifact: a file is missing or has another hash; the message names the file.
     """
-    manifest = read_manifest(folder)
+    where = called or folder
+    manifest = parsed_manifest((folder / MANIFEST).read_bytes(), f"{MANIFEST} of {where}")
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise CorruptArtifact(f"{folder / MANIFEST} lists no files")
+        raise CorruptArtifact(f"{MANIFEST} of {where} lists no files")
     for name in names or files:
         path = folder / name
         if name not in files or not path.is_file():
-            raise CorruptArtifact(f"{path} is missing")
+            raise CorruptArtifact(f"{where}: {name} is missing")
         if sha256(path) != files[name]:
-            raise CorruptArtifact(f"{path} does not match the SHA-256 in its manifest")
+            raise CorruptArtifact(f"{where}: {name} does not match the SHA-256 in its manifest")
     return manifest
 
 

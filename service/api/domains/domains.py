@@ -52,13 +52,16 @@ READ, ADMIN = [needs("read")], [needs("admin")]
 
 def summary(service: Service, domain: str, version: int) -> VersionSummary:
     manifest = service.domains.manifest(domain, version)
+    encoder = service.encoders.find(manifest["encoder"]["digest"])
+    damaged = encoder is not None and (domain, version) in encoder.registry.damaged
     return VersionSummary(
         version=version,
         method=manifest["method"],
         encoder=manifest["encoder"]["digest"],
         created=manifest["created"],
         sentences=manifest.get("sentences"),
-        servable=service.encoders.find(manifest["encoder"]["digest"]) is not None,
+        servable=encoder is not None and not damaged,
+        damaged=damaged,
     )
 
 

@@ -16,7 +16,15 @@ class VersionSummary(BaseModel):
     encoder: str
     created: str
     sentences: int | None
-    servable: bool = Field(description="whether this server runs the encoder that the version was made for")
+    servable: bool = Field(
+        description="whether this server runs the encoder that the version was made for, and knows of no damage to its "
+        "files"
+    )
+    damaged: bool = Field(
+        default=False,
+        description="its files could not be loaded when this server last tried; it tries when a request uses the "
+        "version, and when it is promoted",
+    )
 
 
 class DriftState(BaseModel):

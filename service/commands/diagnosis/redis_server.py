@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from redis import Redis
 from redis.exceptions import RedisError
 
-from service.adapters.jobs.queue import QUEUE, REMEDY
+from service.adapters.jobs.queue import REMEDY, TTL, heartbeats
 from service.adapters.redis.cache import PROBED
 from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.settings import Settings
 
 PINGS = 20
+MOST_AGES = 8  # most workers whose heartbeat is shown
 OLDEST = (5, 0)  # required by RQ
 
 
@@ -97,9 +98,12 @@ def eviction(policy: str, limit: int) -> Finding:
 
 
 def workers(redis: Redis) -> Finding:
-    from rq import Queue, Worker  # noqa: PLC0415 - needed only where there is a Redis
-
-    count = Worker.count(queue=Queue(QUEUE, connection=redis))
-    if not count:
+    """Counts the workers that count as alive, and checks the age of the latest heartbeat."""
+    ages = heartbeats(redis)
+    if not ages:
         return warning("workers", "none: POST /calibrate answers 503", REMEDY)
-    return ok("workers", f"{count}")
+    summary = f"{len(ages)}, last heartbeat {', '.join(f'{age:.0f}' for age in ages[:MOST_AGES])} s ago"
+    if ages[0] > TTL:
+        lost = f"{summary}: a running worker gives one every {TTL} s, so that none seems to run"
+        return warning("workers", lost, REMEDY)
+    return ok("workers", summary)

@@ -28,7 +28,10 @@ def nothing() -> None:
 
 
 class Timings(NamedTuple):
-    """Time that a request spent in each step, in seconds, and the number of tokens computed for it."""
+    """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
+
+    Tokens of texts that another request had submitted before count for that request.
+    """
 
     tokenization: float = 0.0
     queue: float = 0.0
@@ -205,6 +208,7 @@ class Embedder:
         self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
     ) -> Timings:
         """Submits the new texts and waits for all pending ones; `cache`: seconds already spent in the caches."""
+        began = time.perf_counter()
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
             pending.waiters.add(waiter)
@@ -224,6 +228,9 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
+        if len(new) < len(pending_texts):  # the others were submitted before this request, and may have waited longer
+            waited = time.perf_counter() - began
+            tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
 
     def _leave(self, waiter: Waiter) -> None:

@@ -126,6 +126,9 @@ class JobRunner(Protocol):
     async def available(self) -> None:
         """Raises Unavailable, with the remedy, if no process can run a job."""
 
+    async def workers(self) -> int | None:
+        """Number of workers that can take a job; None if unknown, or if the service runs jobs without workers."""
+
     async def submit(self, job_id: str, attempt: int) -> None:
         """Submits an attempt; submitting the same attempt twice runs it once.
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # maximum number of domains whose last logged failure is remembered
+MOST_REPORTED = 1000  # maximum number of domains whose last failure, and of versions whose damage, is remembered
 LOADERS = 4  # number of calibrations loaded at the same time; one takes about 10 ms of a core from a disk
 MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
 MOST_EVICTED = 4096  # maximum number of evicted domains whose deletion is still reported to `on_gone`
@@ -54,6 +54,11 @@ class CalibrationSource(Protocol):
         ...
 
     def load(self, domain: str, version: int) -> Calibration: ...
+
+
+def located(error: Exception) -> str:
+    """The error's message for the log, with the place of damaged files."""
+    return f"{error} ({error.place})" if isinstance(error, CorruptArtifact) and error.place else str(error)
 
 
 @dataclass
@@ -104,6 +109,7 @@ class Registry:
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
         self._identity = False  # whether `default` had no champion at the last comparison with the store
         self._misses: dict[str, Miss] = {}
+        self.damaged: set[Key] = set()  # versions whose files could not be loaded at the last attempt
         self._reported: dict[str, str] = {}  # domain: the last logged reason for a failed load
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
@@ -205,7 +211,7 @@ class Registry:
         calibration = self._resident.get((domain, named.champion))  # may be resident as a pinned version
         if calibration is None:
             try:
-                calibration = await self._call(self.source.load, domain, named.champion)
+                calibration = await self._load(domain, named.champion)
             except NotFound as error:  # not the caller's error: the request did not name this version
                 self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
@@ -220,6 +226,26 @@ class Registry:
             return calibration
         return current
 
+    async def _load(
+        self, domain: str, version: int, call: Callable[..., Coroutine[Any, Any, Calibration]] | None = None
+    ) -> Calibration:
+        """Loads a version in a thread, and remembers whether its files are damaged.
+
+        Raises:
+            CorruptArtifact: they are; the message names the remedy.
+        """
+        try:
+            calibration = await (call or self._call)(self.source.load, domain, version)
+        except CorruptArtifact as error:
+            if len(self.damaged) >= MOST_REPORTED:
+                self.damaged.clear()
+            self.damaged.add((domain, version))
+            told = CorruptArtifact(f"{error}; promote another version, or restore this one from a backup")
+            told.place = error.place
+            raise told from error
+        self.damaged.discard((domain, version))
+        return calibration
+
     def _report(self, domain: str, error: Exception) -> None:
         """Counts a champion that could not be loaded for a request, and logs each new reason once."""
         self.on_failure(domain)
@@ -227,7 +253,7 @@ class Registry:
             if len(self._reported) >= MOST_REPORTED:
                 self._reported.clear()
             self._reported[domain] = str(error)
-            log.error("champion of %s not loaded (%s); requests for the domain fail", domain, error)
+            log.error("champion of %s not loaded (%s); requests for the domain fail", domain, located(error))
 
     async def _pinned(self, domain: str, version: int) -> Calibration:
         if (domain, version) == (DEFAULT, 0):
@@ -239,7 +265,7 @@ class Registry:
         return await self._once((domain, version), partial(self._load_pinned, domain, version))
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
-        calibration = await self._call(self.source.load, domain, version)
+        calibration = await self._load(domain, version)
         self._due.add(domain)  # the version may have been deleted while it was loaded
         self._keep(calibration)
         return calibration
@@ -345,7 +371,7 @@ class Registry:
             miss = self._misses.get(domain)
             if miss is None:  # logged once, counted every time
                 self._misses[domain] = Miss()
-                log.error("champion of %s not loaded (%s); the previous version keeps serving", domain, error)
+                log.error("champion of %s not loaded (%s); the previous version keeps serving", domain, located(error))
             else:
                 miss.pause = miss.left = min(2 * miss.pause, MOST_PAUSE)
         else:
@@ -365,7 +391,7 @@ class Registry:
                 self._evicted.pop(domain, None)
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
-            loaded = await asyncio.to_thread(self.source.load, domain, champion)
+            loaded = await self._load(domain, champion, asyncio.to_thread)
             if current is None or domain in self.champions:  # otherwise it was evicted meanwhile
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)

@@ -1,6 +1,7 @@
 """What is cached is taken, what is under way is shared, and the rest is computed once."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -87,6 +88,28 @@ async def test_a_text_under_way_for_one_request_is_not_computed_for_another(enco
     assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
     assert [answer.timings.tokens for answer in answers] == [5, 1, 1]
     assert lookups == [CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)]
+
+
+@pytest.mark.anyio
+async def test_a_request_that_joins_a_waiting_text_has_not_waited_for_it_longer_than_it_took(
+    encoder: FakeEncoder,
+) -> None:
+    with embedder(encoder) as made:
+        encoder.free.clear()
+        held = asyncio.create_task(made.embed(texts_of("held")))
+        await asyncio.to_thread(encoder.busy.wait, 10)
+        early = asyncio.create_task(made.embed(texts_of("same")))
+        await asyncio.sleep(0.3)
+        began = time.perf_counter()
+        late = asyncio.create_task(made.embed(texts_of("same")))
+        await asyncio.sleep(0)
+        encoder.free.set()
+        joined, took = await late, time.perf_counter() - began
+        first = await early
+        await held
+    assert joined.lookup == CacheLookup(joined=1)
+    assert first.timings.queue >= 0.3
+    assert joined.timings.queue <= took
 
 
 @pytest.mark.anyio
