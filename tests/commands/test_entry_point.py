@@ -123,7 +123,7 @@ def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.rstrip().endswith(
         "texts: 1 distinct sentences among 300; method 'auto' needs at least 200, as every method does; column 'state' "
-        "was read, the likeliest is --column question"
+        "was read; the one that most likely holds the sentences is --column question"
     )
     assert run(*words, "question", "--method", "identity", model_store=own_store).returncode == 0
 
