@@ -108,7 +108,7 @@ export function advisor(version, context, { champion, saved }) {
       const found = await call("GET", `${path("domains", reference, "threshold")}?${asked(target)}`, { signal });
       if (mine !== latest) return;
       saving.offer(target);
-      answer.replaceChildren(...sentences(found, report.sentences));
+      answer.replaceChildren(...sentences(found, report));
       picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
     } catch (error) {
       if (error.name === "AbortError" || mine !== latest) return;
@@ -168,7 +168,10 @@ function saveForm(domain, context, champion, saved) {
   return { element, offer };
 }
 
-function sentences(found, among) {
+/** A share of random pairs, no smaller than so many can count. */
+const passing = (rate, least = 0) => (rate < least ? `Fewer than ${percent(least)}` : percent(rate));
+
+function sentences(found, { sentences: among, reference }) {
   const [low, high] = found.interval;
   const kind = kindOf(found.target);
   const rate = percent(found.target[kind]);
@@ -184,7 +187,7 @@ function sentences(found, among) {
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,
-      kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
+      kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${passing(found.false_match_rate, reference?.resolution)} of random pairs pass.`,
       among > 1 && (found.target.fmr ?? found.false_match_rate) !== undefined ? ` ${amongSentences(among, found.target.fmr ?? found.false_match_rate)}` : "",
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
   ].filter(Boolean);

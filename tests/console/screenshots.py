@@ -86,6 +86,7 @@ def views(analyst: Analyst, texts: list[str]) -> list[tuple[str, Any]]:
         analyst.go("#/domains")
         analyst.presses("Versions of reuters")
         analyst.presses(re.compile("Roll back to version"))
+        analyst.page.get_by_role("dialog").wait_for()
 
     return [
         ("domains", lambda: analyst.go("#/domains")),

@@ -152,6 +152,7 @@ def test_searches_have_a_threshold_of_their_own(visit: Visit, shown: Server) -> 
     analyst = visit(shown, "#/report/letters/2")
     analyst.chooses("Ask for", "false_hit_rate")
     analyst.sees(re.compile("For a wrong match in 1 % of searches among 10,000 entries"))
+    analyst.sees(re.compile(r"Fewer than 0\.0\d+ % of random pairs pass\."))  # as the table of precisions says it
     analyst.fills("Entries searched", "50")
     analyst.sees(re.compile("Where sentences of the text mean the same, this similarity is too high"))
     advised = shown.client.get("/domains/letters@2/threshold?false_hit_rate=0.01&gallery=50").json()
