@@ -13,7 +13,8 @@ from enum import Enum
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
 
 RETRIED = {408, 429, 502, 503, 504}  # statuses of errors that may be temporary
-# Statuses with which the server says that it did nothing. 502 and 504 come from a proxy, which cannot know.
+# With these statuses, the server says that it did nothing. 502 and 504 are not among them: they come from a proxy,
+# which does not know what the server did.
 REFUSED = {429, 503}
 
 
