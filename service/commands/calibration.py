@@ -183,7 +183,7 @@ def fit_here(
 ) -> None:
     """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
 
-    `facts` describes the file from which `texts` are read, for example how many sentences it has; None for vectors.
+    `facts` describes the file of the texts, for example how many sentences it has; None if no texts are given.
     """
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
@@ -221,7 +221,8 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # absent in old versions
+    # `isosim label` copies the report of its base version; if an earlier release made that, these two may be missing.
+    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
     print(f"  why: {result.report['reason']}")

@@ -80,7 +80,7 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """A sentence that names both versions if the server's contract is older than this client's; otherwise None.
+    """A sentence with the contract versions of server and client if the server's is older; otherwise None.
 
     Servers up to release 0.1.0, and proxies, send no contract; their answers are not checked.
 

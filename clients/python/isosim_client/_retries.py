@@ -97,7 +97,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         until = http_date(given)
         if until is None:
             return None
-        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if known
+        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # `Date` is the server's time
         seconds = (until - now).total_seconds()
     return seconds if 0 <= seconds < float("inf") else None
 
