@@ -297,7 +297,8 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    # Share of all duplicates that reach the threshold, if all are like the labelled ones; not the recall of the index.
+    # `recall` is the share of all duplicates that reach the threshold, estimated from the labels. The
+    # index may miss some of these.
     share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}

@@ -183,7 +183,7 @@ def fit_here(
 ) -> None:
     """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
 
-    `facts` describes the file of the texts, if any.
+    `facts` describes the file of the texts, for example how many sentences it has; None if no texts are given.
     """
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
@@ -221,7 +221,8 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # absent in old versions
+    # `isosim label` copies the report of its base version; if an earlier release made that, these two may be missing.
+    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
     print(f"  why: {result.report['reason']}")
@@ -358,7 +359,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
             f"which is a false-match rate of {rate:.2g}"
         )
-        if spread and spread >= 0.05:  # 0 or None: too few queries had two false hits
+        if spread and spread >= 0.05:  # lower or None: too few queries had two false hits
             print(
                 f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query to "
                 "have one"
@@ -387,8 +388,8 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
-    """The metric with this name. Raises InvalidInput if there is none, or if the cosine cannot be computed from its
-    distances because the encoder's vectors are not normalized."""
+    """The metric named `unit`. Raises InvalidInput if no metric has this name, or if the cosine cannot be computed from
+    the metric's distances because the encoder's vectors are not normalized."""
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)

@@ -11,8 +11,8 @@ from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, 
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
 
-# Default maximum number of estimated tokens per text. The remote server itself cuts or refuses texts that are longer
-# than its model allows.
+# Default maximum number of tokens per text; isosim estimates the number and cuts longer texts. The remote server's
+# model may allow fewer tokens: then that server cuts or refuses the text.
 MAX_LENGTH = 8192
 
 HELP = "List encoders; add, check and remove encoders that run on another server or whose vectors you bring."
@@ -154,7 +154,7 @@ def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
     """Finds a remote encoder, or one whose vectors users bring.
 
     Raises:
-        InvalidInput: the encoder was exported, so that isosim runs it itself.
+        InvalidInput: the encoder is an exported one, which isosim runs itself.
         Unavailable: the store has no encoder of this name.
     """
     artifact = encoders.find(name)

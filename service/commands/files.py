@@ -35,8 +35,10 @@ def limits() -> Limits:
 
 
 def form_of(path: Path) -> Format | None:
-    """Detects a file's format by its content; None for a pipe, or if reading the file as text gives a better error
-    message.
+    """Detects a file's format by its content.
+
+    Returns None for a pipe, which is not read here, and for an empty or invalid file: the caller then reads it as text,
+    which gives a better error message.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

@@ -23,7 +23,7 @@ CHUNK = 256  # number of pairs or texts computed at a time
 class InProcess:
     """Computes the same results as a server with the same settings. A context manager.
 
-    The event loop runs only during computation, so that Ctrl-C interrupts a read from standard input.
+    The event loop runs only during computations. While it runs, Ctrl-C would not interrupt a read from standard input.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,7 +54,7 @@ class InProcess:
         return self
 
     async def _start(self) -> None:
-        self._stack.enter_context(self.loaded.embedder)  # must be started on the running event loop
+        self._stack.enter_context(self.loaded.embedder)  # the embedder can be entered only while the event loop runs
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -45,7 +45,7 @@ def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
 
 
 def against(lines: TextLines, sentence: str) -> Iterator[list[Pair]]:
-    """Pairs each line with `sentence` as its second side; blank lines are skipped."""
+    """Pairs each line with `sentence`, the second text of every pair; blank lines are skipped."""
     number = 0
     for block in lines.blocks():
         yield [Pair(number + at, line, sentence) for at, line in enumerate(block, 1) if line.strip()]
@@ -131,12 +131,12 @@ class Layout:
     both: bool  # print both sentences; False: only the first, because the second is the same in all rows
     marked: bool  # print a mark at rows that match, because all rows are printed
     probability: bool  # print probabilities
-    pairs: int | None  # number of random pairs that percentiles are counted on; None if the domain has no reference
+    pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column. A percentile too extreme to be counted on the domain's random pairs is shown
-        in words."""
+        """Width of the percentile column. Its longest entry is the text for a percentile of 1, like `fewer than 1 in
+        499,500`."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 

@@ -50,7 +50,7 @@ def serve(
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
-        with suppress(SystemExit):  # uvicorn raises it if the start fails
+        with suppress(SystemExit):  # raised by uvicorn if the start fails; reported below
             server.run()
         if refusal.reason is not None:
             raise Unavailable(refusal.reason)
@@ -60,7 +60,8 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log. Raises an error that ends the process; with a JSON log, logs it and exits with code 1."""
+    """Configures the log. If an error ends the process, a JSON log records it and the exit code is 1; with a text log,
+    the error is passed on."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -76,7 +77,7 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
 
 
 def export_at_first_start(settings: Settings) -> None:
-    """Exports the default encoder if the store has no encoder, in a child process, because a server never loads torch.
+    """Exports the default encoder into a store without encoders. A child process does so: a server never loads torch.
 
     Raises:
         Unavailable: PyTorch is missing or the export failed; the message says what to do.

@@ -99,7 +99,7 @@ def stored(**given: Any) -> Settings:
         return settings
     if not settings.model_store.is_dir():
         raise Unavailable(f"no model store at {settings.model_store} (--model-store, ISOSIM_MODEL_STORE)")
-    if not any(settings.model_store.iterdir()):  # raises OSError if the folder cannot be read
+    if not any(settings.model_store.iterdir()):  # `iterdir` raises OSError if the folder cannot be read
         raise Unavailable(f"the model store {settings.model_store} is empty; fill it with: isosim export")
     return settings
 

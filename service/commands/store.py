@@ -96,13 +96,13 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        # `prune` itself determines the old versions of the domain again, and removes all of them.
+        # The first call of `remove` deletes all old versions of the domain; the calls for the others then find none.
         remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)
     if not encoders:
         needed = None
     elif needed is not None:
-        with contextlib.suppress(Unavailable):  # raised if the store lacks ISOSIM_ENCODER
+        with contextlib.suppress(Unavailable):  # raised if the store has no encoder named ISOSIM_ENCODER
             needed.add(exports.find(settings.encoder).digest)
     yield from exports.garbage(age, needed)

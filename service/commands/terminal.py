@@ -121,8 +121,8 @@ class LateBar:
 
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
-    """Yields a function that takes progress reports. No bar appears if `wanted` is False, as when the results appear on
-    the terminal."""
+    """Yields a function that takes progress reports. It shows no bar if `wanted` is False, for example because results
+    are printed to the terminal at the same time."""
     late = LateBar(shown=wanted and sys.stderr.isatty())
     late(what, None)
     try:
@@ -168,7 +168,7 @@ def ended(command: Callable[[], Any]) -> int:
         complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
         code = FAILED
     except ValueError as error:
-        if not hasattr(error, "errors"):  # not pydantic's ValidationError, which is slow to import
+        if not hasattr(error, "errors"):  # not pydantic's ValidationError; importing that class is slow
             raise
         for problem in error.errors():
             name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"

@@ -9,7 +9,7 @@
     >>> client.similarity(pairs).percentile  # the share of the domain's random pairs that score lower
     (0.999, 0.217)
 
-Calibrate with unlabelled text of your own domain, and get a threshold for it:
+Calibrate your own domain with unlabelled text, and get a similarity threshold for the domain:
 
     >>> from pathlib import Path
     >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # one sentence per line; iterables work too
@@ -127,6 +127,6 @@ __all__ = [
     "errors",
 ]
 
-for _name in __all__:  # so that tracebacks and reprs show the name by which users import a class
+for _name in __all__:  # tracebacks and reprs show `isosim_client.Client`, not `isosim_client._client.Client`
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

@@ -43,8 +43,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Smallest similarity of a match. None if the version cannot reach the target, or if it has item normalization, with
-    # which percentiles decide which pairs match.
+    # Smallest similarity of a match. None if the version cannot reach the target, or if the version has item
+    # normalization: then pairs match by their percentile, not by their similarity.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -62,11 +62,12 @@ class Similarity:
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
-    extrapolated: tuple[bool, ...] | None = None  # True if fewer than 10 random pairs lie beyond the score
+    # Whether the percentile is extrapolated: fewer than 10 random pairs score as high, or fewer than 10 score as low.
+    extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
     threshold: NamedThreshold | None = None  # only if the request names a threshold
-    match: tuple[bool, ...] | None = None  # whether pairs reach the threshold; None if the version cannot reach it
+    match: tuple[bool, ...] | None = None  # whether each pair matches; None if the version cannot reach the target
     detail: Detail | None = None  # only if the request has `detail`
 
     def __len__(self) -> int:
@@ -161,10 +162,11 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
-    distance_mean: float | None = None  # mean of log ‖z‖², standardized by the domain's own text (0 for it)
+    # Mean of log ‖z‖² of the latents z, as its distance from the mean of the domain's own text in standard deviations.
+    distance_mean: float | None = None
     distance_spread: float | None = None  # standard deviation of log ‖z‖², divided by that of the domain's own text
-    # Population stability index (PSI) of recent similarities, compared with the first ones that the version computed;
-    # above 0.25, they have shifted.
+    # Population stability index (PSI) between the first similarities that the version computed and recent ones. A value
+    # above 0.25 means that similarities have shifted.
     stability_index: float | None = None
 
 
@@ -172,13 +174,14 @@ class Drift:
 class Domain:
     """A domain: its champion and previous version, thresholds, versions and drift.
 
-    Champion 0 is the built-in identity of `default`, which is not a stored version.
+    Champion 0 means that `default` has no stored champion: its texts are scored without a calibration.
     """
 
     domain: str
     champion: int | None = None
     previous: int | None = None
-    # Number of changes of champion, previous and thresholds. None if these cannot be read, or if the server is older.
+    # Counts the changes of `champion`, `previous` and `thresholds`. None if the server cannot read these three, or if
+    # its release is too old to count changes.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
@@ -199,8 +202,11 @@ class Threshold:
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    pairs: int | None = None  # number of random pairs, labelled pairs or search comparisons behind `similarity`
-    extrapolated: bool = False  # whether the rate is too low to be counted on `pairs` pairs (below 10 / pairs)
+    # Number of pairs that `similarity` was computed from: random pairs, labelled pairs, or comparisons in searches.
+    pairs: int | None = None
+    # Whether `similarity` is extrapolated, because the requested rate is below 10 / pairs; in searches, because
+    # there are more entries or rarer hits than in the counts.
+    extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # as requested
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
@@ -210,8 +216,8 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # With false_hit_rate: chance of a further false hit for a query that has one, divided by the chance of a false hit
-    # for a random query. About 1 if all queries are alike; None if too few queries have false hits.
+    # With a false hit rate as target: how many times more likely a query with one false hit is to have another than a
+    # random query is to have one. About 1 if all queries are alike; None if too few queries have false hits.
     query_spread: float | None = None
 
 

@@ -40,7 +40,7 @@ class AsyncClient:
         api_key: sent as `Authorization: Bearer`.
         timeout: seconds without data from the server until a request fails; at most 5 seconds for connecting.
         retries: how often and how long requests are retried.
-        transport: an httpx2 transport, for own certificates, proxies or tests.
+        transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
 
     Example:
@@ -167,7 +167,7 @@ class AsyncClient:
             domain: `name`, `name@3` or `name@previous`.
             raw_scores: if True, scores are similarities instead of percentiles.
             return_text: if True, the answer repeats each text.
-            gallery: number of entries among which the texts were found; adds the `false_hit_rate` of each text.
+            gallery: number of entries of the search that returned the texts; adds the `false_hit_rate` of each text.
 
         Returns:
             An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
@@ -210,7 +210,7 @@ class AsyncClient:
                 line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. The source is read while
                 it is sent and never held in memory as a whole. It must contain at least 200 distinct sentences.
             domain: the domain's name, without a version.
-            method: `auto`, or a method of the server; for an unknown method, the error lists them.
+            method: `auto`, or a method of the server; the error for an unknown method lists all methods.
             promote: `if_better`, `always` or `never`.
             seed: seed of the random numbers; the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
@@ -218,12 +218,12 @@ class AsyncClient:
                 with a weight.
             force: takes each line as a sentence even if the lines look like rows of a table.
             column: for a table: name or number (from 1) of the column with the sentences.
-            charset, sheet, header: how to read a file, if the server does not detect it: the encoding, the sheet of a
-                workbook, and whether the first row names the columns.
+            charset, sheet, header: encoding of the file, sheet of a workbook, and whether the first row names the
+                columns; needed only if the server does not detect them.
             idempotency_key: True generates a key; a string is used as the key; False sends none and disables retries.
 
         Returns:
-            The accepted job; `wait` returns it when it has ended.
+            The accepted job, which runs in the background; `wait` returns its final state.
 
         Raises:
             EmptyInput, InvalidInput: no text, too few sentences, a table without `column`, or an invalid line, which
@@ -261,7 +261,7 @@ class AsyncClient:
         seen: Domain | None = None,
         idempotency_key: IdempotencyKey = True,
     ) -> Job:
-        """Posts labelled pairs; a background job makes a new version of the domain that has probabilities.
+        """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain.
 
         Args:
             domain: the domain's name, without a version.
@@ -269,7 +269,7 @@ class AsyncClient:
             version: the version to start from; default: the champion.
             promote: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
-            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
+            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
             idempotency_key: as for `calibrate`.
 
         Raises:
@@ -314,7 +314,7 @@ class AsyncClient:
         """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: returns only domains whose names sort after this one; give a page's last name to get the next page.
+            after: returns only domains whose names sort after this one; for the next page, give the last domain's name.
             contains: returns only domains whose names contain this text.
         """
         return await self._send(_domains.domains(after=after, contains=contains))
@@ -350,15 +350,15 @@ class AsyncClient:
         Args:
             domain: `name`, `name@3` or `name@previous`.
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
-            precision: share of matches that should be right, among pairs like the labelled ones.
+            precision: wanted share of true matches among the pairs that reach the threshold, judged by labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
-            Conflict: the version lacks the data for this target: a reference, labels, or counts of searches (missing in
-                versions of earlier releases).
+            Conflict: the version lacks the data for this target: a reference for `fmr`, labels for `precision`, or
+                counts of false hits for `false_hit_rate` (versions of earlier releases have no such counts).
         """
         return await self._send(
             _domains.threshold(
@@ -385,16 +385,17 @@ class AsyncClient:
         gallery: int | None = None,
         seen: Domain | None = None,
     ) -> SavedTarget:
-        """Saves a target under a name for `similarity`. Give one of `fmr`, `precision` and `false_hit_rate`.
+        """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`.
 
-        The target applies to all versions; each version computes its own similarity for it.
+        `similarity` takes the name as its argument `threshold`. The target applies to all versions; each version
+        computes its own similarity for it.
 
         Args:
             domain: the domain's name, without a version.
             name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: the state of the domain that the change is based on, from `domain`; if the domain has changed since,
-                nothing is saved.
+            seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
+                saved.
 
         Returns:
             The saved target. If the current version cannot reach it, its `notice` says why.
@@ -422,8 +423,8 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             name: the name under which it is saved.
-            seen: the state of the domain that the change is based on, from `domain`; if the domain has changed since,
-                nothing is deleted.
+            seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
+                deleted.
 
         Raises:
             NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
@@ -436,7 +437,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
+            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
 
         Raises:
             NotFound: no such version.
@@ -450,7 +451,7 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
+            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
@@ -460,7 +461,8 @@ class AsyncClient:
     async def delete_domain(self, domain: str) -> None:
         """Deletes a domain with all its versions, and cancels its calibrations. Safe to repeat.
 
-        All servers that share the store answer 404 within two seconds. Version numbers are not used again.
+        Within two seconds, all servers that share the store answer requests for the domain with 404. Version numbers
+        are not used again.
 
         Raises:
             NotFound: there never was such a domain. Conflict: the domain is `default`, which cannot be deleted.
@@ -473,7 +475,7 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: the state of the domain that the change is based on, from `domain`; None: the client reads it now.
+            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
 
         Raises:
             NotFound: no such version.
@@ -496,7 +498,7 @@ class AsyncClient:
     async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
         """Waits until a job has ended, with a progress bar on a terminal (extra `progress`).
 
-        The job continues if the waiting is interrupted or its task is cancelled.
+        The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
 
         Args:
             job: the job or its id.

@@ -55,7 +55,7 @@ def add_labels(
     seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
-    """Posts labelled pairs; a background job makes a new version of the domain that has probabilities."""
+    """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain."""
     body = {"labels": many(labels, "labels"), "promote": promote, "seed": seed}
     if version is not None:
         body["version"] = version

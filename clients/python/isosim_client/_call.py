@@ -19,7 +19,7 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-METHODS = (  # routes that the server's messages name as a remedy, and this client's method for each
+METHODS = (  # route in the advice of a server's message, and the method of this client that calls it
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
@@ -47,7 +47,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
     rescue: Callable[[IsosimError], T] | None = None  # converts some errors to an answer; raises the others
-    then: Callable[[Any], Call[T]] | None = None  # makes the next call from this one's answer
+    then: Callable[[Any], Call[T]] | None = None  # makes the next call from the parsed answer of this call
 
     def repeatable(self) -> Repeat:
         """Whether the request may be sent again now; NEVER if an iterator that it sends was already partly read."""
@@ -80,7 +80,7 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """A sentence that names both versions if the server's contract is older than this client's; otherwise None.
+    """A sentence with the contract versions of server and client if the server's is older; otherwise None.
 
     Servers up to release 0.1.0, and proxies, send no contract; their answers are not checked.
 

@@ -66,7 +66,7 @@ def save_threshold(
     gallery: int | None = None,
     seen: Domain | None = None,
 ) -> Call[SavedTarget]:
-    """Saves a target under a name for `similarity`. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`."""
     given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
     body = {name: value for name, value in given.items() if value is not None} | seen_revision(seen)
     return Call(method="PUT", path=threshold_path(domain, name), body=body, parse=answer(SavedTarget))
@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        # Without a revision, a repeated request is answered by 404 if the first one succeeded.
+        # If the first request succeeded, the server answers its repetition with 404 unless both state a revision.
         repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
@@ -131,13 +131,12 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A call that changes a domain and states which champion and revision it expects; reads them first if `seen` is
-    None.
+    """A call that changes a domain and states the champion and the revision that it expects. If `seen` is None, the
+    client first reads them from the server.
 
     Args:
-        change: makes the call from the fields that state champion and revision. There are none for a server of an
-            earlier release, which has no revision and refuses unknown fields, nor for a key that may not read the
-            domain.
+        change: makes the call from the fields for champion and revision. It gets no fields if the revision is unknown:
+            an earlier release has none and would refuse the fields, or the key may not read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)

@@ -96,7 +96,7 @@ class Following:
             self._tries = Tries(self._retries)
         pause = AGAIN
         if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # silence after an event is no failure: the job's state has not changed
+            pause = 0.0  # no failure: a stream is silent while the job's state does not change
         elif error is not None or not self._heard:
             failure = error or ConnectionLost("the event stream ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)

@@ -15,7 +15,7 @@ from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
-TIMEOUT = 30.0  # seconds without data; unmeasured, but a full request of 512 pairs takes less on two cores
+TIMEOUT = 30.0  # seconds without data; a request of 512 pairs takes less on two cores (exact time unmeasured)
 
 # httpx2's errors -> (our error, what happened). The most specific class of an error that is in the table applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
@@ -30,7 +30,7 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # OpenSSL's names for a server that answers without TLS
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # parts of OpenSSL's message if a server answers without TLS
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def address(error: httpx2.RequestError) -> str:
 
 
 def remedy(error: httpx2.RequestError, kind: type[NoAnswer], where: str) -> str:
-    """End of the message: how the caller may get a connection."""
+    """End of the message for a failed connection: what to check. Empty for other errors."""
     if kind is not ConnectionFailed:
         return ""
     if where.startswith("https:") and any(reason in str(error) for reason in NO_TLS):

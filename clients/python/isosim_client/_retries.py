@@ -13,7 +13,8 @@ from enum import Enum
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
 
 RETRIED = {408, 429, 502, 503, 504}  # statuses of errors that may be temporary
-# Statuses with which the server says that it did nothing. 502 and 504 come from a proxy, which cannot know.
+# With these statuses, the server says that it did nothing. 502 and 504 are not among them: they come from a proxy,
+# which does not know what the server did.
 REFUSED = {429, 503}
 
 
@@ -96,7 +97,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         until = http_date(given)
         if until is None:
             return None
-        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if known
+        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # `Date` is the server's time
         seconds = (until - now).total_seconds()
     return seconds if 0 <= seconds < float("inf") else None
 

@@ -28,7 +28,11 @@ class Upload:
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
-        """`read`: the caller states how to read the file, so it is sent unchanged as a table, whatever its suffix.
+        """Chooses how the source is sent.
+
+        Args:
+            read: send the file unchanged and as a table, whatever its suffix. Set if the request also says how to read
+                the file, for example its `column`.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
@@ -44,8 +48,8 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # A file with an unknown suffix, like `corpus.de`, is sent as a table, so that the server detects its format. If
-        # there are labels, its lines are read here as sentences.
+        # A file with an unknown suffix, like `corpus.de`, is sent as a table, so that the server detects its format.
+        # With labels, which cannot be sent with a table, the client sends each line of the file as a sentence.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
             table = not is_utf8(self._path)  # sent as a table, so that the server detects the encoding
@@ -102,7 +106,7 @@ def as_json(value: Any, place: str = "") -> bytes:
     """A value as JSON in UTF-8. `place` is its name for messages.
 
     Raises:
-        ValueError: it contains NaN or infinity, and the message says where; or an unpaired surrogate.
+        ValueError: the value contains NaN or infinity (the message says where) or an unpaired surrogate.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -21,7 +21,7 @@ IsosimError
 │   ├── ConnectionFailed      no connection: the request was not carried out
 │   ├── ConnectionLost        the connection broke: the request may have been carried out
 │   └── TimedOut              the server was silent for too long: the request may have been carried out
-├── UnexpectedAnswer          the answer is not isosim's: a proxy's page, or a field of another type
+├── UnexpectedAnswer          not an answer of isosim, such as a proxy's page, or a field has a wrong type
 │   └── IncompatibleServer    the server's contract has another major version than this client's
 ├── JobError                  a job that the client waited for ended without success; `job` has its state
 │   ├── JobFailed             the message contains the job's error
@@ -72,7 +72,7 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 
 
 class ApiError(IsosimError):
-    """The server's message, with `status`, `error_type`, and the `request_id` by which the server's log names it."""
+    """The server's message, with `status`, `error_type`, and the `request_id`, which the server's log has too."""
 
     retry_after: float | None  # seconds, as requested by the server
 
@@ -152,7 +152,7 @@ class ServerFault(ApiError):
 
 
 class NoAnswer(IsosimError):
-    """No complete answer arrived. The class itself is raised if a retry would not help."""
+    """No complete answer arrived. Only errors of the subclasses may be retried."""
 
 
 class ConnectionFailed(NoAnswer):

@@ -32,7 +32,7 @@ def cores(root: Path = CGROUP) -> Finding:
     try:
         quota, period = (root / "cpu.max").read_text().split()
         share = int(quota) / int(period)
-    except (OSError, ValueError):  # the file holds `max` if there is no limit, and does not exist on other systems
+    except (OSError, ValueError):  # no limit: the file holds `max`, or is missing (no cgroup v2)
         return ok("cores", f"{used} (no limit by cgroup)")
     summary = f"{used} of {allowed}; cgroup limit {share:g}"
     if share < 1 or (share < allowed and share != int(share)):

@@ -97,7 +97,8 @@ def versions() -> Finding | None:
     except OSError:
         return None
     pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    installed = {name: version.partition("+")[0] for name in pins if (version := version_of(name))}  # +cpu: where from
+    # A version may end in the build's label, like +cpu, which constraints.txt leaves out.
+    installed = {name: version.partition("+")[0] for name in pins if (version := version_of(name))}
     other = [f"{name} {version}, tested {pins[name]}" for name, version in installed.items() if version != pins[name]]
     if other:
         shown = "; ".join(other[:5]) + (f"; and {len(other) - 5} more" if len(other) > 5 else "")

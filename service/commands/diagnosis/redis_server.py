@@ -14,7 +14,7 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.settings import Settings
 
 PINGS = 20
-MOST_AGES = 8  # most workers whose heartbeat is shown
+MOST_AGES = 8  # maximum number of workers whose heartbeats are shown
 OLDEST = (5, 0)  # required by RQ
 
 
@@ -98,7 +98,7 @@ def eviction(policy: str, limit: int) -> Finding:
 
 
 def workers(redis: Redis) -> Finding:
-    """Counts the workers that count as alive, and checks the age of the latest heartbeat."""
+    """Counts the workers that Redis lists, and checks the age of the latest heartbeat."""
     ages = heartbeats(redis)
     if not ages:
         return warning("workers", "none: POST /calibrate answers 503", REMEDY)

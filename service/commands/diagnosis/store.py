@@ -32,7 +32,7 @@ KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 i
 # export checks. LOOSE, for other precisions, is unmeasured; wrong kernels differ by far more.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2
-MOST_NAMED = 100  # most versions named in one finding
+MOST_NAMED = 100  # maximum number of versions that one finding names
 
 
 NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
@@ -82,8 +82,8 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
 
 
 def bucket(root: Path) -> Finding:
-    """Checks that the bucket can be read and written, and refuses the second of two conditional writes, as promotion
-    requires."""
+    """Checks that the bucket can be read and written, and that it refuses the second of two conditional writes that
+    exclude each other. Promotion relies on this refusal."""
     key = f"doctor-{uuid.uuid4().hex}"
     try:
         storage = opened(root)
@@ -200,7 +200,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
-    """A remedy for a champion that cannot be loaded: another version that can be, or a new calibration."""
+    """A remedy for a champion that cannot be loaded: promote a version that can be loaded, or calibrate anew."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
         aliases = domains.aliases(name, artifact.digest)
