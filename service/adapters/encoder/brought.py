@@ -73,7 +73,7 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """Converts a text that `encoded` made back to the vector (D,). Raises InvalidInput for any other text."""
+    """The vector (D,) in a text with the format of `encoded`. Raises InvalidInput if the text has another format."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

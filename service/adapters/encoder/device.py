@@ -44,9 +44,9 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain
     it.
 
-    None if no limit is below the machine's memory: without a limit, cgroup version 1 states a number like 2**63. The
-    limit in `root` itself is read too, because `own` may name a path that exists only on the host (version 1 without a
-    cgroup namespace); a container usually sees its own group as the root.
+    None if no limit is below the machine's memory: without a limit, cgroup version 1 states a number like 2**63. Limits
+    in `root` itself are read too: `own` may name a path that exists only on the host (version 1 without a cgroup
+    namespace), but a container usually sees its own group as the root.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 

@@ -78,7 +78,7 @@ def open_session(
     # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
-    # Otherwise, ONNX Runtime would keep a memory plan for each shape, and shapes change with every batch.
+    # With memory patterns, ONNX Runtime would keep a plan for each shape of input, and shapes change with every batch.
     options.enable_mem_pattern = False
     if CUDA in providers:
         load_cuda()

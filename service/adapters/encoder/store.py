@@ -49,7 +49,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The server of a remote encoder, which has OpenAI's embeddings API. Not part of the encoder's identity."""
+    """The server of a remote encoder, with OpenAI's embeddings API. The encoder's digest does not depend on it."""
 
     url: str  # up to and including /v1
     model: str

@@ -76,7 +76,7 @@ class NpyFile:
                         block = every[start : start + rows].astype(np.float32, order="C")
                     yield block
                     del block
-                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise the pages read count as this process's memory
+                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise, pages already read would count as used memory
             finally:
                 del flat, every  # the mapping cannot be closed while an array refers to it
 

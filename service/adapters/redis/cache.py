@@ -80,7 +80,7 @@ class RedisCache:
         """Sends a lookup that no request needs. Its result counts for the circuit like that of any lookup.
 
         PING would not be enough: it also succeeds in a cluster, and for a user of Redis who may not use MGET. In both
-        cases, all lookups fail.
+        cases, lookups fail.
         """
         if not self.breaker.allows():
             return
@@ -116,7 +116,7 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    # Errors are returned, because a raised one would quote the command and with it the vector.
+                    # Errors are returned: the message of a raised error would contain the command, and so the vector.
                     answers = await pipeline.execute(raise_on_error=False)
                 refused = [answer for answer in answers if isinstance(answer, Exception)]
                 if others := [error for error in refused if not isinstance(error, ResponseError)]:

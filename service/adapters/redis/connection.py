@@ -1,4 +1,4 @@
-"""Functions for all users of Redis: refuses clusters, and ends background tasks."""
+"""For all modules that use Redis: refuses clusters, and ends background tasks."""
 
 import asyncio
 import contextlib

@@ -124,7 +124,7 @@ def building(parent: Path) -> Iterator[Path]:
 
 
 def claim(descriptor: int) -> None:
-    """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
+    """Locks an unfinished file or folder for this process, until `descriptor` is closed or the process has ended."""
     with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` then uses the age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -1,6 +1,6 @@
 """The objects of a store: all objects in a bucket whose keys start with the store's prefix.
 
-Objects are read and written as a whole, replaced under conditions, and listed in the order of their keys.
+Objects are read and written as a whole, and listed in the order of their keys. A write may depend on a condition.
 
 The storage must guarantee what Amazon S3, MinIO, R2 and Ceph guarantee: reads see the last write, `If-None-Match: *`
 writes an object only if it does not exist, and `If-Match` replaces only the version that was read.
@@ -26,8 +26,8 @@ REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write did not find the object that it expected. Not an IsosimError, because callers translate
-    it."""
+    """A conditional write was refused: the object already exists, is missing, or has changed. Not an IsosimError,
+    because callers translate it."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ObjectStorage:
         retry finds an object with equal content, the write counts as successful.
 
         Raises:
-            PreconditionFailed: with `new`, the object already exists; with `over`, its tag has changed.
+            PreconditionFailed: with `new`, the object already exists; with `over`, it is missing or has another tag.
         """
         condition = {"IfNoneMatch": "*"} if new else {"IfMatch": over} if over is not None else {}
         try:

@@ -83,7 +83,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts about a file that the user states. A fact that is None is detected from the content."""
+    """Facts that the user states about a file. A fact that is None is detected from the content."""
 
     format: Format | None = None
     charset: str | None = None
@@ -311,8 +311,8 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """The form of a file declared as CSV or TSV. The separator is that on which most rows agree; if there is none, the
-    table has a single column."""
+    """The form of a file declared as CSV or TSV. The separator is the one with which the largest share of rows has the
+    same number of cells. If no separator gives two cells or more, the table has a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:

@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reading:
-    """The parts of a file to read, and how. `facts` also needs the whole file to be read, to count the sentences."""
+    """Which parts of a file to read, and how. Even for `facts` the whole file is read, to count the sentences."""
 
     give: Give = "facts"
     column: str | None = None

@@ -61,11 +61,11 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # includes empty rows at the top
+    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # empty rows at the top are included, and counted
 
 
 def checked_parts(file: BinaryIO) -> dict[str, str]:
-    """The file in the archive for each sheet, by the sheet's name. Sheets whose file is missing are left out.
+    """Name of each sheet -> path of its file in the archive. Sheets whose file is missing are left out.
 
     Raises:
         InvalidInput: the workbook unpacks to more bytes than allowed, or contains a part that no spreadsheet program
