@@ -118,7 +118,7 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # padded lengths on a GPU are multiples of 16, because each shape needs its own kernels and memory
+BUCKET = 16  # padded lengths on a GPU are multiples of this number: each shape needs its own kernels and memory
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 
