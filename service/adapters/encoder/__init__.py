@@ -1,1 +1,1 @@
-"""Encoders: the store of exports, ONNX Runtime, tokenizers, encoders on other servers, and the machine's resources."""
+"""Encoders: their store, ONNX Runtime, tokenizers, encoders on other servers, and the machine's resources."""

@@ -13,13 +13,13 @@ from service.core.arrays import Floats, Vectors
 from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
-LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1; rounding to float16 or bfloat16 causes a tenth of that
+LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1: ten times what rounding to float16 or bfloat16 causes
 NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
-SHORTEST, LONGEST = 1e-12, 1e12  # accepted norms: their squares stay well within the range of float32
+SHORTEST, LONGEST = 1e-12, 1e12  # smallest and largest accepted norm; float32 can represent the squares of both
 
 
 class NoEncoder:
-    """Takes the place of an encoder and its tokenizer, and refuses every text."""
+    """Used instead of an encoder and its tokenizer if users compute the vectors themselves; refuses every text."""
 
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim
@@ -73,7 +73,7 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """The vector (D,) in a text made by `encoded`. Raises InvalidInput if the text is not such a vector."""
+    """The vector (D,) in a text with the format of `encoded`. Raises InvalidInput if the text has another format."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -102,7 +102,11 @@ def vector_of(value: object) -> Vectors:
 
 
 def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) for the encoder, from JSON. The message of InvalidInput begins with `name`."""
+    """A vector (D,) for the encoder, from JSON.
+
+    Raises:
+        InvalidInput: the vector cannot be used. The message begins with `name`, which says where the vector stands.
+    """
     try:
         vector = vector_of(value)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""The machine's cores and memory: plans batches and threads, and how many bytes of calibrations fit."""
+"""The machine's cores and memory: plans batches and threads, and computes how many bytes of calibrations fit."""
 
 import os
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of m
 # Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 more for many domains.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2 * 2**30  # bytes of a process with CUDA's libraries and buffers; unmeasured
-GROWTH = 1.25  # bytes by which the process grows per counted byte of calibrations (loadtest/resident.py)
+GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
 RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory limit
-LEAST_RESIDENT = 32 * 2**20  # minimum bytes of calibrations; with less, some would be loaded again and again
+LEAST_RESIDENT = 32 * 2**20  # minimum bytes of calibrations; with less, requests would load them again and again
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain
     it.
 
-    None if no limit is below the machine's memory; for no limit, cgroup version 1 writes a number like 2**63. A
-    container usually sees its own group as the root. Without a cgroup namespace, version 1 names a path that exists
-    only on the host.
+    None if no limit is below the machine's memory: without a limit, cgroup version 1 states a number like 2**63. Limits
+    in `root` itself are read too: `own` may name a path that exists only on the host (version 1 without a cgroup
+    namespace), but a container usually sees its own group as the root.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
@@ -62,7 +62,7 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-USAGE = {  # file with the limit -> (file with the used bytes, field of memory.stat for those that the kernel can free)
+USAGE = {  # file with the limit -> (file with the used bytes, field of memory.stat with the bytes that can be freed)
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }

@@ -123,7 +123,8 @@ class Watchdog:
                 late = [connected for until, _, connected in self._under_way.values() if connected and until < now]
             for connected in late:
                 with contextlib.suppress(OSError):
-                    # Shuts the TCP socket down, not the TLS connection, from which another thread is reading.
+                    # Shuts the TCP socket down. `SSLSocket.shutdown` would also drop the TLS state, which the thread of
+                    # the request is still using.
                     socket.socket.shutdown(connected, socket.SHUT_RDWR)
             time.sleep(WATCH_SECONDS)
 
@@ -139,7 +140,7 @@ class CheckedConnection(HTTPConnection):
             refuse_link_local(str(address[0]))
         connected = super()._new_conn()
         try:
-            refuse_link_local(str(connected.getpeername()[0]))  # the name may now resolve to another address
+            refuse_link_local(str(connected.getpeername()[0]))  # the name was resolved twice: the addresses may differ
         except BaseException:
             connected.close()
             raise
@@ -165,12 +166,12 @@ class HTTPSPool(urllib3.HTTPSConnectionPool):
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """A request that gave no vectors: the reason, and the answer's status (0 if there was no answer)."""
+    """Raised if a request gives no vectors. `why` is the reason, `status` that of the answer (0: no answer)."""
 
     why: str
     status: int = 0
     retry_after: int = 1  # s
-    of_texts: bool = False  # True if the texts are the reason, so that the server may accept others
+    of_texts: bool = False  # True if these texts are the reason; the server may accept other texts
 
     @property
     def again(self) -> bool:
@@ -183,8 +184,10 @@ class OtherDimension(Refusal):
 
 
 class Conversation:
-    """Converts texts to vectors over HTTP, with one request per call. Thread-safe. Does not check probes; its callers
-    do."""
+    """Converts texts to vectors over HTTP, with one request per call. Thread-safe.
+
+    Does not check that the vectors come from the registered model; `RemoteEncoder` checks this with probes.
+    """
 
     def __init__(self, endpoint: Endpoint, requests: int) -> None:
         self.endpoint = endpoint
@@ -197,8 +200,8 @@ class Conversation:
         """Vectors (N, D) in the order of the texts, within `seconds`. If `dim` is None, any dimension is accepted.
 
         Raises:
-            Refusal: the server does not answer, its answer has no usable vectors, its key cannot be read, or its
-                address is link-local.
+            Refusal: the server does not answer, its answer has no usable vectors, its address is link-local, or the
+                key file cannot be read.
         """
         until = time.monotonic() + seconds
         key = self._key()
@@ -208,7 +211,9 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        if time.monotonic() >= until:  # http.client accepts headers that the watchdog has cut off
+        # The watchdog shuts the socket down at the deadline. If only a part of the headers has arrived by then,
+        # http.client takes this part for all of them and raises nothing.
+        if time.monotonic() >= until:
             raise Refusal(TOO_LATE)
         if status != 200:
             why = said(status, body)
@@ -295,7 +300,7 @@ def reason(error: BaseException) -> str:
 
 def said(status: int, body: bytes) -> str:
     """Describes an answer whose status is not 200, and quotes the server's message if it sent one."""
-    if status in (401, 403):  # some servers repeat the key they were sent
+    if status in (401, 403):  # the message is not quoted: some servers repeat the key in it
         return f"it answers {status}: it refuses the key, or needs one"
     if 300 <= status < 400:
         return f"it answers {status}, a redirect, which is not followed; give the address that it leads to"
@@ -304,7 +309,7 @@ def said(status: int, body: bytes) -> str:
         found = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
         words = found.get("message", found.get("detail", found)) if isinstance(found, dict) else found
     except orjson.JSONDecodeError:
-        words = ""  # an HTML page, for example
+        words = ""  # nothing to quote: the body is an HTML page, for example
     hint = "; does the address end with /v1?" if status == 404 else ""
     return f"it answers {status}: {' '.join(str(words).split())[:SAID]}".rstrip(": ") + hint
 

@@ -32,7 +32,7 @@ from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-SHORTEST_VECTOR = 24  # minimum length of a vector in base64, longer than any row number; eight numbers have 44
+SHORTEST_VECTOR = 24  # a row number has fewer characters; a vector in base64 has more (44 for 8 numbers)
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
@@ -64,7 +64,7 @@ class TextEncoder(Protocol):
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
 
 
-# Called with the number of texts before they are sent to another server; raises an error to prevent it.
+# Called with the number of texts before they are sent to another server. If it raises an error, no text is sent.
 Sending = Callable[[int], None]
 
 
@@ -83,7 +83,10 @@ def open_texts(
 
 
 class RemoteTexts:
-    """Encodes many texts on another server, with parallel requests that each carry a probe."""
+    """Encodes many texts on another server, with parallel requests.
+
+    Each request also carries a probe, a text whose vector shows whether the server still runs the registered model.
+    """
 
     def __init__(
         self, artifact: EncoderArtifact, *, codec: VectorCodec | None = None, sending: Sending = lambda _: None
@@ -114,7 +117,7 @@ class RemoteTexts:
                     vectors = self._result(future, rows, tokens)
                     encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
                     done += len(rows)
-                progress(done / len(texts))  # raises an error if the job must end
+                progress(done / len(texts))  # `progress` raises an error to end the job
         except BaseException:
             self.encoder.close()
             raise
@@ -142,7 +145,10 @@ class RemoteTexts:
 
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
-    """Yields the rows of each request, in order. Each request has as many rows as fit."""
+    """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens.
+
+    A longer text has a request of its own.
+    """
     group: list[int] = []
     size = 0
     for row, length in enumerate(lengths.tolist()):
@@ -200,7 +206,8 @@ class OfflineEncoder:
         """Encodes the texts of a window into the rows from `start`. `progress` is called with the number of texts
         done, including earlier windows."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
-        # A text that consists of control characters has no tokens if the tokenizer adds no special ones.
+        # A text of control characters has no tokens if the tokenizer adds no special ones. The encoder needs at least
+        # one token, so it gets the one for padding.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
         rows = slice(start, start + len(texts))
         encodings.tokens[rows] = [len(one) for one in ids]

@@ -50,7 +50,7 @@ def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
 
 
 def loads(provider: str, trial: Path) -> bool:
-    """Whether an installed provider also loads the graph `trial` on this machine."""
+    """Whether an installed provider can load the graph `trial` on this machine. Logs the reason if it cannot."""
     try:
         open_session(trial, [provider], threads=1)
     except Unavailable as error:
@@ -68,7 +68,7 @@ def open_session(
     next run.
 
     Raises:
-        Unavailable: the first provider does not load. ONNX Runtime would silently use the next.
+        Unavailable: the first provider does not load. Without this check, ONNX Runtime would silently use the second.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -78,7 +78,7 @@ def open_session(
     # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
-    # Otherwise, ONNX Runtime would keep a memory plan for each shape, and shapes change with every batch.
+    # With memory patterns, ONNX Runtime would keep a plan for each shape of input, and shapes change with every batch.
     options.enable_mem_pattern = False
     if CUDA in providers:
         load_cuda()
@@ -97,8 +97,7 @@ def open_session(
 
 @functools.cache
 def load_cuda() -> None:
-    """Loads CUDA's libraries from the packages of the extra [gpu], or those of the system if these are not
-    installed."""
+    """Loads CUDA's libraries: from the packages of the extra [gpu] if they are installed, otherwise from the system."""
     with contextlib.redirect_stdout(sys.stderr):  # `preload_dlls` prints missing libraries; stdout is for results
         ort.preload_dlls()
 
@@ -119,7 +118,7 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # on a GPU, lengths are multiples of this, because each shape needs its own kernels and memory
+BUCKET = 16  # padded lengths on a GPU are multiples of this number: each shape needs its own kernels and memory
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 

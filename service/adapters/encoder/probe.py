@@ -18,8 +18,8 @@ from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
-# Largest accepted ‖computed − known‖ / ‖known‖. Another batch or padding changes scores by 1e-7 (loadtest/README.md).
-# Differences between instruction sets and GPUs are unmeasured. Wrong vectors differ by tenths.
+# Largest accepted ‖computed − known‖ / ‖known‖. With other texts in the batch, or more padding, scores change by 1e-7
+# (loadtest/README.md). Differences between instruction sets and GPUs are unmeasured. Wrong vectors differ by tenths.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
@@ -29,7 +29,7 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
-    except TokenizerFailure:  # the vocabulary lacks a word of the sentence, and a token for unknown words
+    except TokenizerFailure:  # the vocabulary lacks a word of the sentence and has no token for unknown words
         return None
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 

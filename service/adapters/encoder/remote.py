@@ -37,12 +37,12 @@ REQUESTS = 8  # maximum number of parallel requests, per process
 REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddings-inference accepts 32 by default
 REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
-ATTEMPTS = 3  # maximum number of attempts per request while a caller waits
+ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
 PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration; together, half a minute or more
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts; doubled each time, then times a random 0.5 to 1.5
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; doubles each time, and varies by a random factor 0.5–1.5
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
-LONGEST_WAIT = 2.0  # longest pause (s) before another attempt while a caller waits; jobs wait longer
+LONGEST_WAIT = 2.0  # longest pause (s) before another attempt while a client of the API waits; jobs wait longer
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
 State = Literal["unknown", "ok", "down", "changed"]
@@ -149,9 +149,9 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # failures so far; an answer without a probe is rejected if one occurred since its request
+        self._failures = 0  # if this number grows during a request without a probe, the request's answer is rejected
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
-        self.off = 0.0  # distance between the last probe's vector and its known vector, divided by the latter's norm
+        self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
@@ -235,7 +235,9 @@ class RemoteEncoder:
         with self._lock:
             if failures == self._failures:
                 self._probed = started if due else self._probed
-            elif not due and self.failure is not None:  # another request failed meanwhile: the model may have changed
+            elif not due and self.failure is not None:
+                # Another request failed while this one was in progress, so the server may have changed its model, and
+                # this answer has no probe that would rule it out.
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -254,7 +256,12 @@ class RemoteEncoder:
         raise error
 
     def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
-        """The error to raise for a refusal. Counts a failure of the server. `tried`: whether no attempts are left."""
+        """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
+        texts may be the reason.
+
+        `tried`: whether enough attempts were made. Only then, after a 500, a probe is sent to find out whether the
+        texts caused it.
+        """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
             return Overloaded(f"{what}is overloaded: {refusal.why}", refusal.retry_after)
@@ -279,7 +286,7 @@ class RemoteEncoder:
             self.failure, self._probed = error, -np.inf
             self._failures += 1
             self._breaker.failed()
-            if state == "changed":  # a single such failure opens the circuit
+            if state == "changed":  # opens the circuit at once; other failures open it only if several occur in a row
                 self._breaker.open()
             if self._breaker.is_open:
                 self.state = state
@@ -304,8 +311,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Seven digits suffice, because repeated answers of a server differ
-    by more than this rounding."""
+    """The probes that a registration stores. Their vectors are rounded to seven digits, which changes them less than
+    repeating the request does."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

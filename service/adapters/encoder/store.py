@@ -49,7 +49,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The server of a remote encoder, which has OpenAI's embeddings API. Not part of the encoder's identity."""
+    """The server of a remote encoder, with OpenAI's embeddings API. The encoder's digest does not depend on it."""
 
     url: str  # up to and including /v1
     model: str
@@ -73,7 +73,7 @@ class EncoderArtifact:
     folder: Path
     probe: Probe | None = None  # None for exports of earlier versions
     licence: str | None = None  # licence of the weights; None for exports of earlier versions
-    # Prompts by name. If a request names one, it replaces the spec's prompt.
+    # Prompts by name. A prompt that a request names replaces the prompt of `spec`.
     prompts: Mapping[str, str] = field(default_factory=dict)
     remote: Endpoint | None = None
     probes: tuple[Probe, ...] = ()  # for the kind `remote`: texts and the server's vectors at registration
@@ -120,10 +120,12 @@ class EncoderStore:
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """Verifies the newest export of the encoder `id`, or the one named by `id@<start of a digest>`, and returns it.
+        """Verifies an export and returns it. `name` is an encoder's id, which stands for its newest export, or
+        `<id>@<start of a digest>`.
 
         Raises:
-            Unavailable: there is no such encoder, or another release made it. The message says how to export one.
+            Unavailable: there is no such encoder, or it was exported by a release that computes other vectors. The
+                message says how to export it.
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
@@ -176,8 +178,8 @@ class EncoderStore:
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are unfinished, or whose digest is not in `needed`. If `needed` is None,
-        only unfinished ones."""
+        """Exports that can be removed. All are older than `age` (s), and are either unfinished or have a digest that is
+        not in `needed`. If `needed` is None, only unfinished exports are yielded."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -249,14 +251,13 @@ ENCODERS = "encoders/"
 
 
 class EncoderBucket:
-    """Encoders in a bucket. Those in use are copied to this machine, because graphs have hundreds of megabytes and are
-    read as files."""
+    """Encoders in a bucket. Those in use are copied to this machine, because ONNX Runtime opens graphs as files."""
 
     def __init__(self, storage: ObjectStorage, folder: Path) -> None:
         self.storage, self.folder = storage, folder
 
     def _manifests(self, prefix: str = "") -> list[str]:
-        """Keys of the manifests of encoders whose key starts with `prefix`."""
+        """Keys of the encoders' manifests: those that start with `encoders/`, followed by `prefix`."""
         keys = (entry.key for entry in self.storage.list(ENCODERS + prefix))
         return [key for key in keys if key.count("/") == 3 and key.endswith(f"/{MANIFEST}")]
 
@@ -303,7 +304,7 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # an export here does not match its manifest: see `_is_there`
+            shutil.rmtree(place, ignore_errors=True)  # `_is_there` found it damaged or outdated, if it exists
             try:
                 folder.rename(place)
             except OSError:  # another process on this machine has just downloaded the same export
@@ -328,10 +329,11 @@ class EncoderBucket:
         self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports older than `age` (s) that are incomplete, or whose digest is not in `needed`. If `needed` is None,
-        only incomplete ones."""
+        """Exports that can be removed. All are older than `age` (s), and are either incomplete or have a digest that is
+        not in `needed`. If `needed` is None, only incomplete exports are yielded."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
-            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest first
+            # The manifest comes first: `_bury` deletes the first key before the others.
+            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))
             whole = files[0].key.endswith(f"/{MANIFEST}")
             unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
             if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):

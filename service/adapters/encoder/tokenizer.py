@@ -28,8 +28,8 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if it has only special and unknown tokens, apart from one of `prompts` at its
-    beginning. A tokenizer that falls back to bytes can read every text.
+    A text is marked `unreadable` if all its tokens are special or unknown; if it begins with one of `prompts`, the
+    prompt's tokens are not considered. A tokenizer that falls back to bytes can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -40,7 +40,8 @@ class FastTokenizer:
         self.unknown = frozenset(unknown_ids(self.whole, path))
         self.prompts = sorted({prompt for prompt in prompts if prompt}, key=len, reverse=True)
         known = [number for prompt in self.prompts for number in self.whole.encode(prompt).ids]
-        self._suspected = self.unknown.union(known)  # a text with any other token is readable
+        # Ids that an unreadable text can have. Any other id shows that a text is readable.
+        self._suspected = self.unknown.union(known)
 
     def _open(self, path: Path, side: Side | None) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
@@ -67,7 +68,8 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # `issuperset` stops at the first known id, which is the second id of most texts.
+            # Cheap: `issuperset` stops at the first id that is not suspected, for most texts the second id, right after
+            # [CLS]. Only if all ids are suspected, `_is_unreadable` is called.
             unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable))
         return tokens
@@ -79,7 +81,7 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # the text is itself equal to a prompt
+        if not content[begin:].strip():  # nothing follows the prompt, so its words are the text
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)
@@ -123,6 +125,6 @@ def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
     if isinstance(model, BPE | WordPiece | WordLevel):
         names.append(model.unk_token)
     else:
-        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # the class Unigram has no attribute for it
+        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # `Unigram` has no attribute for this id
         ids += [] if number is None else [number]
     return ids + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]

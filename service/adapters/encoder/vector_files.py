@@ -44,7 +44,8 @@ class NpyFile:
     """A memory-mapped `.npy` file with an array (N, D). Pickled objects in it are never loaded."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
-        """Raises InvalidInput if the file holds no such array, or if its size does not match its header."""
+        """Raises InvalidInput if the file is no `.npy` with an array (N, D) of floats, or if its size contradicts its
+        header."""
         self.path, self.name = path, name or str(path)
         with path.open("rb") as file:
             try:
@@ -75,7 +76,7 @@ class NpyFile:
                         block = every[start : start + rows].astype(np.float32, order="C")
                     yield block
                     del block
-                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise the pages read count as this process's memory
+                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise, pages already read would count as used memory
             finally:
                 del flat, every  # the mapping cannot be closed while an array refers to it
 
@@ -214,7 +215,7 @@ class DrawnRows:
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
     """Draws at most `most` distinct vectors: those with the smallest hashes, as `core.jobs.requirements.draw` does for
-    texts. Reads the file twice, and keeps only the hashes of the vectors that are not drawn.
+    texts. Reads the file twice, so that only the drawn vectors and the hashes of all vectors are held in memory.
 
     Raises:
         InvalidInput: for the reasons given at `checked_blocks`.
@@ -227,7 +228,8 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
     ranks, first = np.unique(hashes, return_index=True)
     rows = np.sort(first) if len(ranks) <= most else first[:most]
     vectors = rows_at(file, rows)
-    used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))  # independent of the seed
+    # Hashes without `seed`: the same vectors have the same SHA-256, whichever seed drew them.
+    used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))
     return DrawnRows(rows, vectors, len(ranks), hashlib.sha256(used.tobytes()).hexdigest())
 
 

@@ -21,7 +21,8 @@ Event = Literal["error", "open", "dropped"]
 PREFIX = b"isosim:v3:"
 BACKLOG = 8192  # maximum entries waiting to be stored; further ones are dropped and counted
 CHUNK = 256  # maximum entries stored in one round trip
-# A probe looks up two keys, like most lookups. In a cluster, they belong to different slots, and the lookup fails.
+# Keys that a probe looks up: two, because most lookups have several keys. A Redis cluster refuses such lookups, since
+# these keys belong to different slots.
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
@@ -41,7 +42,7 @@ class RedisCache:
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
         self.refusal = ""  # Redis's error message for the last probe; empty if there was none
-        self.write_refusal = ""  # Redis's error message for the last stored entries, if it is full or read-only
+        self.write_refusal = ""  # Redis's error message for the last entries sent to it; empty if Redis stored them
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -78,8 +79,8 @@ class RedisCache:
     async def probe(self) -> None:
         """Sends a lookup that no request needs. Its result counts for the circuit like that of any lookup.
 
-        PING would not be enough: a cluster answers it, and so does a Redis whose user may not use MGET, but both refuse
-        every lookup.
+        PING would not be enough: it also succeeds in a cluster, and for a user of Redis who may not use MGET. In both
+        cases, lookups fail.
         """
         if not self.breaker.allows():
             return
@@ -115,7 +116,7 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    # Errors are returned, because a raised one would quote the command and with it the vector.
+                    # Errors are returned: the message of a raised error would contain the command, and so the vector.
                     answers = await pipeline.execute(raise_on_error=False)
                 refused = [answer for answer in answers if isinstance(answer, Exception)]
                 if others := [error for error in refused if not isinstance(error, ResponseError)]:
@@ -131,8 +132,8 @@ class RedisCache:
 
 
 async def beat(cache: RedisCache) -> None:
-    """Probes Redis until cancelled. Logs when Redis stops or resumes answering, and why it refuses lookups or
-    vectors."""
+    """Probes Redis until cancelled. Logs when Redis stops or resumes answering, and the reason if Redis refuses to look
+    vectors up or to store them."""
     up, refusal, write_refusal, since = True, "", "", time.monotonic()
     while True:
         await cache.probe()

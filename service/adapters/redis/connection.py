@@ -1,4 +1,4 @@
-"""Functions for all users of Redis: refuses clusters, and ends background tasks."""
+"""For all modules that use Redis: refuses clusters, and ends background tasks."""
 
 import asyncio
 import contextlib
@@ -25,13 +25,13 @@ def refuse_cluster(url: str) -> None:
     Redis."""
     cluster = False
     redis: Redis = Redis.from_url(url, socket_timeout=START, socket_connect_timeout=START, retry=None)
-    with redis, contextlib.suppress(Exception):  # redis-py raises ValueError for invalid answers
+    with redis, contextlib.suppress(Exception):  # even ValueError: redis-py raises it for invalid answers
         cluster = is_cluster(redis)
     if cluster:
         raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
 
 
-AGAIN = 0.1  # seconds between cancellations
+AGAIN = 0.1  # seconds until a task that has not ended is cancelled again
 
 
 async def end(task: "asyncio.Task[None] | None") -> None:

@@ -135,8 +135,10 @@ class RedisLimits:
         await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
-        """Admits a request by the limits of this process alone. Also sends the release to Redis, which may still run
-        the script later."""
+        """Admits a request by the limits of this process alone, after Redis did not answer.
+
+        The release is also sent to Redis, because Redis may have counted the request, or may still do so.
+        """
         try:
             release_here = self.local.take(grant, texts)
         except Overloaded:
@@ -151,7 +153,7 @@ class RedisLimits:
 
     def _tell(self, under_way: str, request: str) -> asyncio.Future[None] | None:
         if self._released.full():
-            return None  # the request counts until its lease ends
+            return None  # the release is dropped: Redis counts the request until its lease ends
         told = asyncio.get_running_loop().create_future()
         self._released.put_nowait((under_way, request, told))
         return told

@@ -91,8 +91,8 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 def to_facts(record: Any) -> dict[str, Any]:
     """A dataclass's fields for storing.
 
-    A field with `later` in its metadata is unknown to earlier releases, which refuse records with it. Therefore it is
-    written only if it differs from its default.
+    A field with `later` in its metadata is written only if it differs from its default: earlier releases do not know
+    the field, and refuse records that contain it.
     """
     facts = {}
     for field in dataclasses.fields(record):
@@ -109,8 +109,8 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def building(parent: Path) -> Iterator[Path]:
-    """Yields a private folder in `parent`. It is removed at the end unless it was moved to its final place, as `seal`
-    does."""
+    """Yields a private folder in `parent`. At the end, the folder is removed unless it was moved to its final place (by
+    `seal`, for example)."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
@@ -124,7 +124,7 @@ def building(parent: Path) -> Iterator[Path]:
 
 
 def claim(descriptor: int) -> None:
-    """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
+    """Locks an unfinished file or folder for this process, until `descriptor` is closed or the process has ended."""
     with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` then uses the age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -1,5 +1,6 @@
-"""The objects of a bucket whose keys have a prefix: reads and writes whole objects, writes on conditions, and lists
-objects in the order of their keys.
+"""The objects of a store: all objects in a bucket whose keys start with the store's prefix.
+
+Objects are read and written as a whole, and listed in the order of their keys. A write may depend on a condition.
 
 The storage must guarantee what Amazon S3, MinIO, R2 and Ceph guarantee: reads see the last write, `If-None-Match: *`
 writes an object only if it does not exist, and `If-Match` replaces only the version that was read.
@@ -18,15 +19,15 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # seconds without a byte until a request fails: an outage must not block a thread (unmeasured)
+CONNECT, READ = 5.0, 5.0  # seconds without a byte until a request fails and its thread is free again (unmeasured)
 ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write did not find the object that it expected. Not an IsosimError, because callers translate
-    it."""
+    """A conditional write was refused: the object already exists, is missing, or has changed. Not an IsosimError,
+    because callers translate it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Entry:
 
 
 def remote(root: Path) -> bool:
-    """Whether a store is in object storage. pathlib turns s3://bucket into s3:/bucket."""
+    """Whether a store is in object storage. Its path then begins with `s3:`, because pathlib shortens `//` to `/`."""
     return root.parts[:1] == (SCHEME,)
 
 
@@ -127,7 +128,7 @@ class ObjectStorage:
         retry finds an object with equal content, the write counts as successful.
 
         Raises:
-            PreconditionFailed: an object exists although `new`, or the object does not have the tag `over` any more.
+            PreconditionFailed: with `new`, the object already exists; with `over`, it is missing or has another tag.
         """
         condition = {"IfNoneMatch": "*"} if new else {"IfMatch": over} if over is not None else {}
         try:
@@ -172,8 +173,8 @@ class ObjectStorage:
                 )
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """Yields the objects whose keys start with `prefix` and sort after `after`, in order. Requests page after
-        page."""
+        """Yields the objects whose keys start with `prefix` and sort after `after`, in order. Requests the next page of
+        the listing only when it is needed."""
         arguments: dict[str, Any] = {"Prefix": self.prefix + prefix}
         if after:
             arguments["StartAfter"] = self.prefix + after

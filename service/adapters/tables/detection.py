@@ -29,7 +29,7 @@ LOOKED_AT = 1000  # maximum rows examined
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
-MANY = 5  # minimum number of rows whose equal numbers of separators are no coincidence
+MANY = 5  # minimum rows of a table without tabs; fewer sentences may by chance have equal numbers of separators
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
@@ -72,7 +72,7 @@ ZIPPED = {
 
 @dataclass(frozen=True)
 class FileForm:
-    """How to read a file. `encoding` is None for binary formats; `certain` is False if it was guessed."""
+    """How to read a file. `encoding` is None for binary formats. `certain` is False if the encoding is a guess."""
 
     format: Format
     encoding: str | None = None
@@ -83,7 +83,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts that the caller states about a file. Those that are None are detected."""
+    """Facts that the user states about a file. A fact that is None is detected from the content."""
 
     format: Format | None = None
     charset: str | None = None
@@ -104,7 +104,7 @@ def encoding_named(charset: str) -> str:
     """The encoding's usual name. Raises InvalidInput if it is unknown."""
     try:
         wanted = codecs.lookup(charset.strip()).name if charset.isascii() else ""
-    except (LookupError, ValueError):  # ValueError: it contains a zero byte
+    except (LookupError, ValueError):  # ValueError: the name contains a zero byte
         wanted = ""
     for name in ENCODINGS:
         if codecs.lookup(name).name == wanted:
@@ -121,7 +121,7 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     Raises:
         EmptyInput: the file is empty.
         UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
-        InvalidInput: the encoding cannot be detected, the file is one JSON list, or it contradicts the hints.
+        InvalidInput: the encoding cannot be detected, the file is one JSON list, or the content contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -145,8 +145,10 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
 
 
 def binary(begin: bytes) -> str | None:
-    """Says from its first bytes what a body that should be UTF-8 text is instead, and what to do; None if it may be
-    text."""
+    """Describes the content of a body that is not UTF-8 text, often with advice. None if the body may be UTF-8 text.
+
+    `begin`: the first bytes of the body.
+    """
     found = next((what for signature, what in SIGNATURES.items() if begin.startswith(signature)), None)
     if found is None and begin.startswith((b"PK\x03\x04", b"PAR1")):
         return "an Excel workbook, a Parquet file or an archive"
@@ -180,8 +182,8 @@ def binary_format(head: bytes, file: BinaryIO) -> Format | None:
 def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
     """The encoding of a text, and whether it is certain.
 
-    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. Other
-    text that looks like a Western European language in windows-1252 is read as that, which is a guess.
+    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. For
+    other text, windows-1252 is guessed if the text decoded with it looks like a Western European language.
 
     Raises:
         UnsupportedMedia: the file is not text.
@@ -295,9 +297,10 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first 20 lines are JSON objects or strings; if the first line is a string, whether all examined lines
-    are."""
-    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 does not end a line
+    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, the other lines in `text`
+    (up to LOOKED_AT) must be objects or strings too."""
+    # Not `splitlines`: JSON strings may contain U+2028, where `splitlines` would split them.
+    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off
     strings = lines[0].lstrip().startswith('"')  # then all lines are checked: a dialogue may begin with quoted lines
@@ -308,8 +311,8 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """The form of a file declared as CSV or TSV. The separator is that on which most rows agree; if there is none, the
-    table has a single column."""
+    """The form of a file declared as CSV or TSV. The separator is the one with which the largest share of rows has the
+    same number of cells. If no separator gives two cells or more, the table has a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:
@@ -417,8 +420,10 @@ def format_of_name(name: str) -> Format | None:
 
 
 def format_of_type(content_type: str) -> Format | None:
-    """The format according to a content type. None if the type is unknown, like that which browsers send for CSV if
-    Excel is installed."""
+    """The format according to a content type; None if the type is unknown.
+
+    `application/vnd.ms-excel` is not a known type: browsers send it for CSV too, if Excel is installed.
+    """
     known: dict[str, Format] = {
         "text/plain": "text", "text/csv": "csv", "application/csv": "csv", "text/tab-separated-values": "tsv",
         "application/x-ndjson": "ndjson", "application/vnd.apache.parquet": "parquet",

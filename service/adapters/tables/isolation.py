@@ -34,10 +34,10 @@ Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: 
 # columns needed 990 MB.
 MEMORY = 3 << 29
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
-LEAST_MEMORY = 3 << 25  # 96 MiB: with 64, reading Parquet fails; with 48, a workbook of 20,000 rows is still read
+LEAST_MEMORY = 3 << 25  # minimum bytes of memory of the child process; with 64 MiB, reading Parquet fails
 SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9
 PATIENCE = 100  # seconds until a child that waits for a disk or a busy processor is killed; a request may take 120
-LOOK = 0.1  # seconds between checks whether the caller has left
+LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
 PLACES = 5  # maximum number of skipped rows that are named
 
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reading:
-    """The parts of a file to read, and how. `facts` also needs the whole file to be read, to count the sentences."""
+    """Which parts of a file to read, and how. Even for `facts` the whole file is read, to count the sentences."""
 
     give: Give = "facts"
     column: str | None = None
@@ -62,7 +62,7 @@ class Reading:
 
     @property
     def plain(self) -> bool:
-        """Whether the caller stated nothing about how to read the file."""
+        """Whether neither a column nor a hint is given; `hints.declared` does not count."""
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
@@ -82,7 +82,7 @@ def read_isolated(
 
     Args:
         file, out: files with a file descriptor. `file` is read from its beginning.
-        left: set by another thread when the caller no longer waits; the child is then killed.
+        left: set by another thread when the client has disconnected; the child process is then killed.
 
     Raises:
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `open_table`, or because a limit
@@ -96,7 +96,7 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        # The import path of this process. With -P, Python adds no folder to it.
+        # The child imports modules from the same folders as this process. -P keeps the working directory out.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -121,8 +121,8 @@ def read_isolated(
 def last_words(
     child: subprocess.Popen[bytes], limits: Limits, left: threading.Event, patience: float = PATIENCE
 ) -> bytes:
-    """Waits until the child process has ended and returns its standard error. Kills it if it takes too long or the
-    caller has left.
+    """Waits until the child process has ended and returns its standard error. Kills the child if it takes longer than
+    `patience` (s) or if `left` is set.
 
     Raises:
         InvalidInput: the child took too long.
@@ -270,8 +270,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def other_column(facts: dict[str, Any]) -> str:
-    """End of an error message about the sentences of a column, if another column was read than the one that most
-    likely holds them."""
+    """Words to append to an error message about the sentences that were read: they name the column that more likely
+    holds the sentences. Empty if that column was read."""
     if "likelier" not in facts:
         return ""
     return (
@@ -307,7 +307,8 @@ class Counts:
         self.distinct: set[int] = set()
 
     def of(self, table: Table, column: int) -> Iterator[str]:
-        """Yields the usable sentences of the column, and counts all of them.
+        """Yields the usable sentences of the column. Counts these, the blank cells, and the sentences that are too
+        long.
 
         Raises:
             InvalidInput: there are too many sentences.

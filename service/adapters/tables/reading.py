@@ -33,7 +33,8 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import named, nearest
 
-# (number from 1, cells); the number is that of the line in which the row begins, or of the row in a sheet.
+# (number, cells). In text files, the number is that of the line in which the row begins; in workbooks and Parquet, that
+# of the row. Both count from 1.
 Row = tuple[int, list[str]]
 OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
 WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
@@ -82,7 +83,7 @@ class Table:
         return itertools.chain([] if self._first is None else [self._first], rows)
 
     def full(self, cells: list[str]) -> list[str]:
-        """The cells of an object, with empty cells added until there is one for each column."""
+        """The cells of a row of NDJSON, with empty cells added at the end until there is one for each column."""
         return cells + [""] * (len(self.columns) - len(cells))
 
     def preview(self, count: int) -> list[Row]:
@@ -138,7 +139,7 @@ class Table:
         )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
-        """Yields the row number and the cell of each row in a column, including blank cells. Raises the errors of
+        """Yields each row's number and its cell in the column `place`; the cell may be blank. Raises the errors of
         `rows`."""
         for number, cells in self.rows():
             cell = cells[place] if len(cells) > place else ""
@@ -262,11 +263,14 @@ def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 
 
 def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
-    """The rows of a CSV or TSV file. Misplaced quotation marks in a row of a single line are read as text.
+    """The rows of a CSV or TSV file.
+
+    Misplaced quotation marks in a row of a single line are read as text. In a row of several lines they are refused,
+    because the rows between two stray quotation marks would silently become one cell.
 
     Raises:
         InvalidInput: a cell of several lines is too long, is never closed, or has text after its closing quotation
-            mark. Otherwise rows between two stray quotation marks would silently become one cell.
+            mark.
     """
     csv.field_size_limit(LONGEST_ROW)
     line = ""
@@ -326,7 +330,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
 
 
 def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
-    """The cells of an object, up to the last column for which it has a value.
+    """The cells of an object in NDJSON, up to the last column for which the object has a value.
 
     Making all 1,000 cells for each of 1,000,000 objects with one key took more than the minute allowed for a file.
     """
@@ -375,7 +379,7 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # those from Parquet may contain dates, decimals and bytes
+    if isinstance(value, dict | list):  # in Parquet, may contain dates or bytes: hence `default`
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 

@@ -20,8 +20,8 @@ from service.core.wording import named
 
 FEW_ROWS = 20  # a sheet with fewer rows is considered a cover sheet if another sheet has at least this many
 EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
-PROLOG = 4096  # first bytes of an XML file, which contain its document type if it has one
-FIRST_ROWS = 1 << 20  # first bytes of a sheet, in which its number of columns is checked
+PROLOG = 4096  # bytes at the beginning of an XML file in which a document type (DOCTYPE) is searched
+FIRST_ROWS = 1 << 20  # bytes at the beginning of a sheet in which `check_width` counts the columns
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
 SAVE_AGAIN = "open it in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
@@ -61,11 +61,11 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
+    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # empty rows at the top are included, and counted
 
 
 def checked_parts(file: BinaryIO) -> dict[str, str]:
-    """The file in the archive for each sheet, by the sheet's name. Sheets whose file is missing are left out.
+    """Name of each sheet -> path of its file in the archive. Sheets whose file is missing are left out.
 
     Raises:
         InvalidInput: the workbook unpacks to more bytes than allowed, or contains a part that no spreadsheet program
@@ -117,7 +117,8 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
-    """The XML elements with this name in a part of the archive whose prolog was checked; none if it cannot be read."""
+    """The XML elements called `name` in a part of the archive; an empty list if the part is missing or is not XML. The
+    part's prolog must have been checked before."""
     try:
         root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - it defines no entities
     except (KeyError, ElementTree.ParseError):
