@@ -105,7 +105,7 @@ async def unexpected(request: Request, error: Exception) -> Response:
     """
     if isinstance(error, e.IsosimError):  # raised by the middleware
         return await refused(request, error)
-    if isinstance(error, RequestValidationError):  # raised by a scoring route, which the middleware calls itself
+    if isinstance(error, RequestValidationError):  # the middleware calls scoring routes without FastAPI's handlers
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
         response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
@@ -134,7 +134,7 @@ def methods_of(request: Request) -> set[str]:
 
 
 def nearest_route(request: Request) -> str:
-    """End of the message for an unknown path: suggests the nearest route, also if a prefix precedes it in the path."""
+    """End of the message for an unknown path. Suggests the nearest route, also without the first parts of the path."""
     known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
     parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
     for start in range(len(parts)):
@@ -160,7 +160,7 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, e.IsosimError):  # FastAPI wraps errors raised while it reads the body
             return domain_error(request, error.__cause__)
         if isinstance(error.__cause__, ClientDisconnect):
-            return Response(status_code=499)  # counted in the metrics; the caller has left
+            return Response(status_code=499)  # the client has disconnected: only metrics and log get this status
         kind = HTTP.get(error.status_code)
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))

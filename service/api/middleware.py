@@ -351,7 +351,7 @@ def is_foreign(site: str, origin: str, host: str) -> bool:
 
 
 def authority(host: str) -> str:
-    """Host without port 80 or 443; the scheme is unknown, because TLS may end at a proxy."""
+    """Host without port 80 or 443. Removes either: the scheme is unknown, because TLS may end at a proxy."""
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 

@@ -49,7 +49,7 @@ class Phase(Enum):
 
 MOST_NAMES = 1000  # maximum number of domain names kept for suggestions; comparing more would make errors costly
 FRESH = 30.0  # seconds between listings of the store for suggestions
-PATIENCE = 0.25  # seconds that an error waits for a new listing; after that, it uses the names of the previous one
+PATIENCE = 0.25  # maximum seconds to wait for a new listing; after that, names of the previous one are suggested
 MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
 CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 

@@ -27,7 +27,7 @@ class ScoringRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """Facts about one request, recorded by the middleware and its route."""
+    """Facts about one request, recorded by the middleware and by the route that answers."""
 
     request_id: str
     started: float  # time.perf_counter() at the start
@@ -49,7 +49,8 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes; returns a function that stops this. The body must have been read."""
+        """Calls `left` when the connection closes, unless the returned function was called before. The request's body
+        must have been read."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)

@@ -125,8 +125,8 @@ def path_of(detail: Detail) -> list[str | int]:
         parts.pop(0)
     if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
         parts.pop(1)
-    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:  # a labelled pair may be sent as an object
-        parts[2] = LABEL_PARTS.index(parts[2])
+    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:
+        parts[2] = LABEL_PARTS.index(parts[2])  # pair sent as an object: use the field's position in a list
     index = detail.get("ctx", {}).get("index")
     return [*parts, *([] if index is None else [index])]
 
@@ -170,7 +170,8 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # numbers in a query arrive as text
+        # A number from the query is still a string here; the message shows it without quotation marks.
+        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)
         wanted = "a number" if shown.strip().lower() == "nan" else words.format(number(context[bound]))
         share = "; it is a share: 1 % is 0.01" if entry in SHARES and kind.startswith("less") else ""
         return f"{named} is {shown}; it must be {wanted}{share}"
@@ -181,7 +182,8 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        return fault.replace("domain", "threshold") if entry == "name" else fault  # names of saved thresholds
+        # Saved thresholds are named by the rules of domains, so only the word differs.
+        return fault.replace("domain", "threshold") if entry == "name" else fault
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]
         unit = "characters" if kind == "string_too_long" else "entries"

@@ -129,7 +129,7 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            if direct is None:  # the sentences of a file may take more bytes as JSON than the file itself
+            if direct is None:  # the intake gets a file's sentences as NDJSON, which may be larger than the file
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -181,7 +181,9 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
 def intake_of(
     artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
-    """The intake for a body of this form: of vectors if the encoder's users bring them, otherwise of text.
+    """The intake for a posted body: a `VectorIntake` if the encoder's users bring vectors, otherwise an `Intake`.
+
+    `form`: `text`, `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
 
     Raises:
         InvalidInput: see `check_takes`.

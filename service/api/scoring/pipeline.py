@@ -1,4 +1,4 @@
-"""Steps that all scoring routes share: check texts, compute vectors, score them, record both for headers and log."""
+"""Steps that all scoring routes share: check texts, compute vectors and scores, record timings for headers and log."""
 
 import asyncio
 import time
@@ -151,8 +151,8 @@ async def vectors(
 async def scores(
     service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
-    """Scores the texts at `left` (an index if one text is compared with all) against those at `right`, in the order of
-    the request."""
+    """Scores the texts at `left` against those at `right`, in the order of the request. If `left` is an index, that one
+    text is compared with each text at `right`."""
     started = time.perf_counter()
     calibration = resolution.calibration
     b = embeddings.rows[right]
@@ -164,7 +164,7 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked only now: another may be champion by now
+    if service.encoders.is_champion(calibration):  # checked after scoring: the champion may have changed meanwhile
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
             service.shadow.offer(resolution, embeddings, a, b, result)
@@ -173,7 +173,8 @@ async def scores(
 
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
-    """Records the origin and timings of an answer for headers, log and metrics; `spent`: seconds of calibration."""
+    """Records the origin and timings of an answer for headers, log and metrics. `spent`: seconds that applying the
+    calibration took."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
     truncated = 0
     for text in embeddings.texts:
