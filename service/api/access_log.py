@@ -26,7 +26,7 @@ def method_of(scope: Scope) -> str:
 
 
 class AccessEntry(NamedTuple):
-    """How a request ended."""
+    """Method, route, result and duration of a request that has ended."""
 
     method: str
     route: str  # template, because the path may name a domain or job
@@ -203,7 +203,7 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
         "inference_ms": milliseconds(timings.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
-    if lookup.joined:  # texts that another request was already computing: they take time here, but add no tokens
+    if lookup.joined:  # texts that another request was already computing; `tokens` does not count them
         facts["joined"] = lookup.joined
     return facts
 

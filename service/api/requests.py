@@ -30,7 +30,8 @@ from service.migration.encoders import Resolution
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
     """Dependency that requires a scope and charges `texts` to the key's limits; with 0, the route must charge them."""
 
-    async def check(request: Request, service: ServiceDep) -> None:  # async: FastAPI runs plain functions in threads
+    # Async, because FastAPI would run a plain function in a thread.
+    async def check(request: Request, service: ServiceDep) -> None:
         trace: Trace = request.scope["state"]["trace"]
         trace.grant.check_scope(scope)
         if texts:
@@ -92,7 +93,8 @@ def check_json(head: Head, route: BaseRoute | None) -> None:
         )
 
 
-async def json_body(request: Request) -> None:  # async: FastAPI runs plain functions in threads
+# Async, because FastAPI would run a plain function in a thread.
+async def json_body(request: Request) -> None:
     check_json(head_of(request.headers.raw), request.scope.get("route"))
 
 
@@ -167,7 +169,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # if the middleware did not recognize the path
+        async def handle(request: Request) -> Response:  # for paths that the middleware does not recognize
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
 MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its caller has left
+MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its client has left
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
 
@@ -43,7 +43,7 @@ class Phase(Enum):
 
     STARTING = "starting"  # only probes and metrics are answered
     SERVING = "serving"
-    DRAINING = "draining"  # not ready, so that balancers send callers elsewhere; requests are still served
+    DRAINING = "draining"  # not ready, so that load balancers use other servers; requests are still served
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
@@ -150,7 +150,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether balancers should send requests to this server."""
+        """Whether load balancers should send requests to this server."""
         return self.phase is Phase.SERVING and self.encoders.fault is None
 
     @property

@@ -54,8 +54,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, the number of workers is old. The metric then leaves it out, because a number says that Redis
-    # answers.
+    # If this loop hangs, the number of workers becomes old. It is then not reported, because a number would mean that
+    # Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

@@ -239,7 +239,7 @@ def pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
-    """The content of a file, in pieces; closes `stack`, which owns the file, at the end or when the caller leaves."""
+    """Yields a file in pieces. Closes `stack`, which owns the file, at the end or if the client disconnects."""
     async with stack:
         for piece in pieces(file):
             yield piece

@@ -107,8 +107,8 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
-    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: a
-    failure would hide that the change was made."""
+    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: if
+    that failed, the client would get an error although the change was made."""
     await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 

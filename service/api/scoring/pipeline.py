@@ -166,7 +166,7 @@ async def scores(
     )
     if service.encoders.is_champion(calibration):  # checked after scoring: the champion may have changed meanwhile
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
+        if resolution.side == "old":  # a migration may score the pairs with the next encoder, to compare
             service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
@@ -187,7 +187,8 @@ def note(service: Service, trace: Trace, calibration: Calibration, embeddings: E
 
 
 def usage(embeddings: Embeddings, resolution: Resolution) -> dict[str, Any]:
-    """`usage` of OpenAI's form: tokens of all requested texts, cached ones included; estimated for a remote encoder."""
+    """The field `usage` of OpenAI's API: tokens of all requested texts, also cached ones; estimated if the encoder is
+    remote."""
     tokens = sum(embeddings.texts[row].tokens for row in embeddings.rows)
     estimated = {} if resolution.encoder.remote is None else {"estimated": True}
     return {"prompt_tokens": tokens, "total_tokens": tokens, **estimated}
