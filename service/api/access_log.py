@@ -26,7 +26,7 @@ def method_of(scope: Scope) -> str:
 
 
 class AccessEntry(NamedTuple):
-    """How a request ended."""
+    """Method, route, result and duration of a request that has ended."""
 
     method: str
     route: str  # template, because the path may name a domain or job
@@ -37,7 +37,7 @@ class AccessEntry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the server (5xx) or the encoder (424) failed; False for errors of the caller."""
+        """Whether the server (5xx) or the encoder (424) failed. Any other 4xx is an error of the client."""
         return self.status >= 500 or self.status == 424
 
 
@@ -59,7 +59,8 @@ class AccessLog:
     ) -> None:
         self.write = write
         self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # s
-        self._stacks: dict[tuple[object, object], float] = {}  # (error, place): time.monotonic() of its last stack
+        # By error and place: time.monotonic() when the stack was last logged.
+        self._stacks: dict[tuple[object, object], float] = {}
 
     def __call__(self, trace: Trace, ended: AccessEntry) -> None:
         wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
@@ -87,8 +88,11 @@ class AccessLog:
         self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
 
     def _cause(self, error: Exception) -> dict[str, Any]:
-        """Type and place of the error and its causes, without messages that could quote a caller; also the stack,
-        unless the same one was logged within the last STACK_SECONDS."""
+        """Log fields for an error: its type and its causes, without messages that may quote a client's text.
+
+        An error other than IsosimError also gets the place where it was raised, and its stack; the stack of the same
+        error at the same place is logged once in STACK_SECONDS.
+        """
         facts = told(error)
         stack = facts.pop("stack")
         if isinstance(error, IsosimError) or not isinstance(stack, list):
@@ -199,7 +203,7 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
         "inference_ms": milliseconds(timings.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
-    if lookup.joined:  # explains a line with `inference_ms` but without tokens
+    if lookup.joined:  # texts that another request was already computing; `tokens` does not count them
         facts["joined"] = lookup.joined
     return facts
 

@@ -39,7 +39,7 @@ all_texts = entries(lambda entry: isinstance(entry, str), "a text")
 
 
 def example(*bodies: dict[str, Any]) -> ConfigDict:
-    """Model configuration with examples for the documentation; pydantic merges it into that of the base class."""
+    """Model configuration with examples for the documentation; pydantic adds it to the base class's configuration."""
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 

@@ -35,10 +35,10 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
-MOST_PARTS = 8  # only the first parts of an unknown path, at most this many, are compared with the routes
+MOST_PARTS = 8  # maximum number of parts of an unknown path that are compared with the routes
 HEALS = {429, 503}  # statuses after which a client may retry
 
-# OpenAI's error types by status, for routes under /v1, which answer 400 instead of 422.
+# OpenAI's error types by status, for routes under /v1. These routes answer 400 where others answer 422.
 V1_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -101,11 +101,11 @@ async def refused(request: Request, error: e.IsosimError) -> Response:
 async def unexpected(request: Request, error: Exception) -> Response:
     """Answers an exception that FastAPI's handlers did not see.
 
-    An unexpected error is logged with its cause; the caller gets only the request id.
+    An unexpected error is logged with its cause; the client gets only the request id.
     """
-    if isinstance(error, e.IsosimError):  # raised by the middleware
+    if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
         return await refused(request, error)
-    if isinstance(error, RequestValidationError):  # raised by a scoring route, which the middleware calls itself
+    if isinstance(error, RequestValidationError):  # the middleware calls scoring routes without FastAPI's handlers
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
         response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
@@ -134,7 +134,8 @@ def methods_of(request: Request) -> set[str]:
 
 
 def nearest_route(request: Request) -> str:
-    """End of the message for an unknown path: suggests the nearest route, also if a prefix precedes it in the path."""
+    """End of the message for an unknown path. Suggests the route nearest to the path, or to its end if the path has a
+    wrong prefix (`/api/similarity`)."""
     known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
     parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
     for start in range(len(parts)):
@@ -160,7 +161,7 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, e.IsosimError):  # FastAPI wraps errors raised while it reads the body
             return domain_error(request, error.__cause__)
         if isinstance(error.__cause__, ClientDisconnect):
-            return Response(status_code=499)  # counted in the metrics; the caller has left
+            return Response(status_code=499)  # the client has disconnected: only metrics and log get this status
         kind = HTTP.get(error.status_code)
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))

@@ -119,7 +119,7 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Gives back the request's share of its key's limits before the answer ends, since the caller may send the
+        """Gives back the request's share of its key's limits before the answer ends, since the client may send the
         next request at once."""
         told = self._trace.leave()
         if told is not None:
@@ -155,7 +155,7 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
-            # Otherwise Starlette would answer with a redirect without a body, and curl would print nothing.
+            # Starlette would redirect a path with a slash at its end, without a body, and curl would print nothing.
             scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
@@ -351,7 +351,7 @@ def is_foreign(site: str, origin: str, host: str) -> bool:
 
 
 def authority(host: str) -> str:
-    """Host without port 80 or 443; the scheme is unknown, because TLS may end at a proxy."""
+    """Host without port 80 or 443. Removes either: the scheme is unknown, because TLS may end at a proxy."""
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 

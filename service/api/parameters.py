@@ -41,7 +41,7 @@ def below(path: str, places: Iterable[str]) -> bool:
 
 
 def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
-    """All routes, also those of included routers, each of which FastAPI keeps as one nested route."""
+    """All routes, also those inside included routers; FastAPI keeps an included router as one nested route."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from flat(inner.routes) if inner is not None else (route,)
@@ -126,7 +126,7 @@ def check_query(scope: Scope) -> None:
     """Raises InvalidInput for a query parameter that the request's route does not take.
 
     Runs before FastAPI's router, so the route of a request with a query is looked up twice. Scoring requests have no
-    query.
+    query and do not pay for this.
     """
     query, path = scope["query_string"], scope["path"]
     if not query or below(path, EXEMPT):

@@ -30,7 +30,8 @@ from service.migration.encoders import Resolution
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
     """Dependency that requires a scope and charges `texts` to the key's limits; with 0, the route must charge them."""
 
-    async def check(request: Request, service: ServiceDep) -> None:  # async: FastAPI runs plain functions in threads
+    # Async, because FastAPI would run a plain function in a thread.
+    async def check(request: Request, service: ServiceDep) -> None:
         trace: Trace = request.scope["state"]["trace"]
         trace.grant.check_scope(scope)
         if texts:
@@ -60,7 +61,7 @@ def check_encoding(head: Head) -> None:
         raise UnsupportedMedia(f"content-encoding {encoding[:80]!r} is not supported; send the body uncompressed")
 
 
-SLIPS = {  # content types that are sent by mistake: start of the error message
+SLIPS = {  # start of the error message for content types that are sent by mistake
     "": "the request has no content-type",
     "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
     "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
@@ -92,7 +93,8 @@ def check_json(head: Head, route: BaseRoute | None) -> None:
         )
 
 
-async def json_body(request: Request) -> None:  # async: FastAPI runs plain functions in threads
+# Async, because FastAPI would run a plain function in a thread.
+async def json_body(request: Request) -> None:
     check_json(head_of(request.headers.raw), request.scope.get("route"))
 
 
@@ -113,7 +115,8 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     if ignored:
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
-        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers may send any characters
+        # A field name may hold characters that a header must not.
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)
 
 
 class JsonResponse(Response):
@@ -127,7 +130,7 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A value as JSON; numpy arrays become lists, and a float32 keeps its shortest form."""
+    """A value as JSON; numpy arrays become lists, and a float32 gets only as many digits as it needs."""
     return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
@@ -166,7 +169,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # for paths that only FastAPI's router recognizes
+        async def handle(request: Request) -> Response:  # for paths that the middleware does not recognize
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)
@@ -194,7 +197,7 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, split
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
     unread = trace.grant.rate is not None and not service.encoders.holds(ref)
-    if unread:  # this reads the store: an unknown name costs one text, a known one is refunded below
+    if unread:  # the store is read: charge one text, and refund it below if the domain resolves
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
     resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
     if unread:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
 MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its caller has left
+MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its client has left
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
 
@@ -43,13 +43,13 @@ class Phase(Enum):
 
     STARTING = "starting"  # only probes and metrics are answered
     SERVING = "serving"
-    DRAINING = "draining"  # not ready, so that balancers send callers elsewhere; requests are still served
+    DRAINING = "draining"  # not ready, so that load balancers use other servers; requests are still served
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
 MOST_NAMES = 1000  # maximum number of domain names kept for suggestions; comparing more would make errors costly
 FRESH = 30.0  # seconds between listings of the store for suggestions
-PATIENCE = 0.25  # seconds that an error waits for a new listing; after that, it uses the names of the previous one
+PATIENCE = 0.25  # maximum seconds to wait for a new listing; after that, names of the previous one are suggested
 MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
 CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 
@@ -150,7 +150,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether balancers should send requests to this server."""
+        """Whether load balancers should send requests to this server."""
         return self.phase is Phase.SERVING and self.encoders.fault is None
 
     @property

@@ -27,7 +27,7 @@ class ScoringRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """Facts about one request, recorded by the middleware and its route."""
+    """Facts about one request, recorded by the middleware and by the route that answers."""
 
     request_id: str
     started: float  # time.perf_counter() at the start
@@ -49,7 +49,8 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes; returns a function that stops this. The body must have been read."""
+        """Calls `left` when the connection closes, unless the returned function was called before. The request's body
+        must have been read."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)
@@ -80,7 +81,8 @@ class Trace:
         ]
 
 
-CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())  # lets a client check that it supports this version
+# Lets a client check whether it supports the version of the server's HTTP contract.
+CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())
 NOTHING_COMPUTED = [
     (b"x-tokenization-time", b"0.000"),
     (b"x-queue-time", b"0.000"),
@@ -102,8 +104,9 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    Only their durations are known, so each stage is placed right before the next; the last one is calibration. A stage
-    is as long as it was for the slowest text, so their sum can exceed the request; no stage begins before `started`.
+    Only the durations are known, so each stage is placed right before the next one; the last stage is calibration. The
+    durations are those of the slowest text, and their sum may be longer than the request: a stage that would begin
+    before `started` is cut.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

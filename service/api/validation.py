@@ -43,7 +43,7 @@ WANTED = {  # what a field must hold, for fields whose type alone says too littl
     "threshold": 'the name of a saved threshold, such as "duplicates"',
 }
 SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that users sometimes give in per cent
-ENTRY = {  # the form of one entry of a list, by the list's field
+ENTRY = {  # the form of one entry, by the name of the field that holds the list
     "pairs": 'a pair is two texts, ["a", "b"]',
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
@@ -52,7 +52,7 @@ PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # for messages that count the parts of a list's entry: singular, plural
+}  # words (singular, plural) for the parts of a list's entry, for messages that count them
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
@@ -82,7 +82,7 @@ BOUNDS = {
     "less_than_equal": ("le", "{} or less"),
     "less_than": ("lt", "less than {}"),
 }
-# Error types of values that may be texts, which messages do not quote.
+# With these error types, the wrong value may be a text; messages do not quote texts.
 TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 PATTERNS: dict[str, Callable[[str], str]] = {
@@ -125,8 +125,8 @@ def path_of(detail: Detail) -> list[str | int]:
         parts.pop(0)
     if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
         parts.pop(1)
-    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:  # a labelled pair may be sent as an object
-        parts[2] = LABEL_PARTS.index(parts[2])
+    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:
+        parts[2] = LABEL_PARTS.index(parts[2])  # a pair sent as an object: field name to position
     index = detail.get("ctx", {}).get("index")
     return [*parts, *([] if index is None else [index])]
 
@@ -170,7 +170,8 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # numbers in a query arrive as text
+        # A number from the query is still a string here; the message shows it without quotation marks.
+        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)
         wanted = "a number" if shown.strip().lower() == "nan" else words.format(number(context[bound]))
         share = "; it is a share: 1 % is 0.01" if entry in SHARES and kind.startswith("less") else ""
         return f"{named} is {shown}; it must be {wanted}{share}"
@@ -181,7 +182,8 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        return fault.replace("domain", "threshold") if entry == "name" else fault  # names of saved thresholds
+        # Saved thresholds are named by the rules of domains, so only the word differs.
+        return fault.replace("domain", "threshold") if entry == "name" else fault
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]
         unit = "characters" if kind == "string_too_long" else "entries"

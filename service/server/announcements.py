@@ -15,7 +15,7 @@ from service.observability.lines import Facts
 from service.observability.setup import STARTED
 from service.settings import Settings
 
-if TYPE_CHECKING:  # workers must not load these modules
+if TYPE_CHECKING:  # calibration workers use this module, but must not load the following ones
     from service.adapters.encoder.device import Execution
     from service.adapters.encoder.store import EncoderArtifact
     from service.api.access_log import Observer
@@ -72,7 +72,8 @@ def worker_starting(settings: Settings) -> None:
 
 
 def place_of(store: Path) -> str:
-    """The store's address, or its absolute path, because the default path is relative to the working directory."""
+    """The store's address in object storage, otherwise its absolute path: the default path is relative to the working
+    directory."""
     return str(store if remote(store) else store.absolute())
 
 

@@ -24,7 +24,7 @@ from service.settings import Settings
 
 
 class Application(FastAPI):
-    """A FastAPI application inside `middleware.Envelope`, which receives each request first."""
+    """A FastAPI application that passes each request to `middleware.Envelope` first."""
 
     envelope: ASGIApp
 

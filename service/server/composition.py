@@ -51,8 +51,10 @@ log = logging.getLogger("isosim")
 # Thresholds of Python's garbage collector. With the default, 700, it took 6 % of the time of a cached request.
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # seconds that sending the last spans may always take, even if `drain_seconds` are over
-LEASE_MARGIN = 10.0  # seconds; a request counts against its key's concurrency for `request_timeout` + this at most
+LAST_SPANS = 0.5  # seconds left for sending the last spans even if `drain_seconds` are over
+# A request whose end Redis never learns of (its process was killed) counts against its key's concurrency until
+# `request_timeout` and these seconds have passed.
+LEASE_MARGIN = 10.0
 
 
 def check_exposure(settings: Settings) -> None:

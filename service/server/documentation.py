@@ -130,7 +130,7 @@ READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that 
 
 
 def group_of(path: str) -> int:
-    """Sort key of a path. It is equal for all paths of a group, so that they keep their order."""
+    """Sort key of a path. All paths of a group have the same key, so that sorting keeps their order."""
     if below(path, OWN):
         return next(number for number, place in enumerate(OWN) if below(path, [place]))
     return len(OWN) + below(path, OPERATIONS)
@@ -175,7 +175,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             operation["summary"] = SUMMARIES[f"{method.upper()} {path}"]
             add_answer(f"{method.upper()} {path}", operation["responses"])
             add_errors(f"{method.upper()} {path}", operation["responses"])
-            # FastAPI adds its own 422 to each route with parameters; routes that can answer 422 document ours.
+            # FastAPI adds a 422 of its own form to each route with parameters. It is removed: we never send this form.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
             if not keyless(method.upper(), path):

@@ -57,7 +57,8 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: whether a batch that runs alone may use all cores; the weights are then in memory twice.
+        exclusive: whether a batch that runs alone may use all cores; this needs a second session, so the weights are in
+            memory twice.
         queue: `max_queued_texts` and `max_wait`, to override the settings.
 
     Raises:
@@ -184,7 +185,7 @@ class EncoderParts:
         return loaded
 
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
-        """Probes a remote encoder now, and again whenever it has failed. The server is not ready until it answers."""
+        """Probes a remote encoder now, and again while it fails. This server is not ready until the encoder answers."""
         stack.callback(remote.close)
         self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)
@@ -232,8 +233,8 @@ async def look_at(remote: RemoteEncoder) -> None:
 
 
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Runs a batch of two texts of each length (tokens), once on a run's usual cores and once on all cores, so that the
-    memory is allocated before the first request."""
+    """Runs a batch of two texts of each length (tokens), once on a run's usual cores and once on all cores, so that
+    onnxruntime allocates its memory before the first request."""
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

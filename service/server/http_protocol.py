@@ -23,10 +23,11 @@ Reason = Literal["headers", "body", "reading", "room", "full"]
 # Maximum size of request line and headers together, or of chunk headers and trailers between parts of a body.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
-# Seconds for a body to end whose request was answered; closing at once could keep the client from reading the answer.
+# Seconds for the rest of a body that still arrives after its request was answered. Closing the connection at once could
+# keep the client from reading the answer.
 UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
-STEP = 1024  # bytes parsed at a time; the parser cannot stop within them, and they may hold 57 requests
+STEP = 1024  # bytes given to the parser at a time; it always parses all of them, up to 57 requests
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() raises an error for thousands
 NEVER = float("inf")
 
@@ -88,8 +89,8 @@ class Turns:
 class GuardedProtocol(HttpToolsProtocol):
     """One connection. It receives headers, then a body, both with a deadline, and then waits for the answer.
 
-    One periodic timer per connection compares the clock with the deadline, which requests set. This is cheaper than a
-    timer for each request.
+    One periodic timer per connection compares the clock with `_deadline`. Moving this deadline is cheaper than
+    starting a timer for each request.
 
     Pipelined requests are answered in order. uvicorn would parse everything that has arrived: up to 8,000 requests of
     31 bytes in one read, each of which takes 3 kB of memory until it is answered. This class parses `MAX_AHEAD` of
@@ -114,7 +115,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = self._in_body = False
         self._taken = 0  # bytes of the current body that have arrived
         self._around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
-        self._unread: tuple[float, int] | None = None  # (time, bytes) when the write buffer was first found not empty
+        # Time, and size of the write buffer in bytes, when the buffer was first found not empty.
+        self._unread: tuple[float, int] | None = None
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
         self._timer = self.loop.call_later(self._round, self._look)
@@ -123,12 +125,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None  # the client has read nearly everything: its speed is measured from the start again
+        self._unread = None  # the client has read nearly everything: `_is_left_unread` begins a new measurement
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn reports this to the newest request only, but an older one may be running
+        self._leave()  # uvicorn informs the newest request only, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -327,7 +329,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse("full", 503, f"{self.limits.max_connections} connections are open and busy")
 
     def _close(self, reason: Reason) -> None:
-        """Counts the reason, drops unparsed bytes and cancels the running request. The caller closes the transport."""
+        """Counts the reason, drops unparsed bytes and cancels the running request. Leaves the transport open."""
         self.limits.on_closed(reason)
         self.waiting.pop(self, None)
         self._deadline = NEVER
@@ -335,7 +337,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Tells the running request that its caller has disconnected."""
+        """Tells the running request that the client has disconnected."""
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -343,7 +345,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._on_left()
 
     def _tell_of_leaving(self, left: Callable[[], None] | None) -> None:
-        """Registers `left`, to be called when the caller of the running request disconnects; None unregisters it."""
+        """Registers `left`, which is called when the client of the running request disconnects; None unregisters it."""
         self._on_left = left
         if left is not None and self._answering is not None and self._answering.disconnected:
             left()
@@ -365,7 +367,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.hold()
         self._refusal = status, why
         if self._in_body and self.pipeline:
-            self.pipeline.popleft()  # the newest request, whose body stays incomplete
+            self.pipeline.popleft()  # drops the newest request: its body stays incomplete
         elif self._in_body and self._owes_an_answer():
             started = self._answering is not None and self._answering.response_started
             self._leave()

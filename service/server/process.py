@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
             announcements.ready(address)
             output = logs.output()
             if output is not None and output.structured:
-                return  # the hint below is for people
+                return  # the log is read by programs: print no hint
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")
             print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)

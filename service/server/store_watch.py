@@ -15,7 +15,7 @@ EXPIRE_SECONDS = 60.0  # seconds between removals of old interrupted jobs and of
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Runs both watches at the same time, so that a hanging Redis in one does not delay the other."""
+    """Runs both watches at the same time, so that one of them can wait for Redis without delaying the other."""
     async with asyncio.TaskGroup() as both:
         both.create_task(watch_champions(service), name="champions-watch")
         both.create_task(watch_jobs(service, census), name="jobs-watch")
@@ -48,13 +48,14 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, marks jobs as failed that were
+    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, marks jobs as failed if they were
     interrupted longer ago than `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
     workers: int | None = None
-    seen = 0.0  # time of the count of workers, s, monotonic
+    seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # An old count, as of a loop that hangs in the store, must not suggest that Redis is reached.
+    # If this loop hangs, the number of workers becomes old. It is then not reported, because a number would mean that
+    # Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

@@ -55,7 +55,7 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
-MAX_EVENT_STREAMS = 256  # maximum number per process; each reads its job's record four times a second
+MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # some proxies close a connection after 30 s of silence, others after 60 s
 
 BODY_DOC = body_of(
@@ -129,7 +129,7 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            if direct is None:  # the sentences of a file may take more bytes as JSON than the file itself
+            if direct is None:  # the intake gets a file's sentences as NDJSON, which may be larger than the file
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -166,7 +166,9 @@ async def calibrate(
 
 
 def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
-    """Returns notices for the job. `facts` describes the posted file; it is empty for other bodies.
+    """Checks that the input is enough for `method`, and returns notices for the job.
+
+    `facts` describes the posted file; it is empty for other bodies.
 
     Raises:
         InvalidInput: see `Intake.check_enough`. If another column was read than the one that most likely holds the
@@ -181,7 +183,9 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
 def intake_of(
     artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
-    """The intake for a body of this form: of vectors if the encoder's users bring them, otherwise of text.
+    """The intake for a posted body: a `VectorIntake` if the encoder's users bring vectors, otherwise an `Intake`.
+
+    `form`: `text`, `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
 
     Raises:
         InvalidInput: see `check_takes`.

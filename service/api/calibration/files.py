@@ -31,14 +31,14 @@ from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
-# Maximum number of files that a process reads at the same time: each may use a core. Of these, only one may be a
-# workbook or Parquet file.
+# Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
+# core busy. At most one may be a workbook or Parquet file.
 MOST_READERS = 4
 JSON_GROWTH = 2  # maximum number of JSON bytes per byte of the file; Asian text in UTF-16 needs 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
-# Charsets that many clients send for any file, so that they say nothing about this one.
+# Charsets that many clients state for every file, whatever its encoding. They are ignored: the encoding is detected.
 UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
@@ -160,7 +160,7 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 @contextmanager
 def one_of_few(service: Service) -> Iterator[None]:
-    """Counts a file or archive while this process reads or writes it. Raises Overloaded if MOST_READERS are counted."""
+    """Counts one file or archive while a `with` block runs. Raises Overloaded if MOST_READERS such blocks run."""
     if service.file_readers >= MOST_READERS:
         raise Overloaded(
             f"this server is reading {MOST_READERS} files, which is the maximum; send the request again later",
@@ -203,14 +203,16 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # ends the child process; cancelling this task does not stop the thread
+                left.set()  # the thread then ends the child process; cancelling this task stops neither
                 unwatch()
 
 
 def memory_of_reader(left: int | None, *, whole: bool) -> int:
-    """Bytes of memory that a reader may take. `left`: free bytes of the container; None if its memory has no limit.
+    """Bytes of memory that the process which reads a file may take; LEAST_MEMORY or more.
 
-    One reader of a whole file and three readers of lines together take at most seven eighths of the free memory.
+    `left`: free bytes of the container; None if its memory has no limit. `whole`: the file is held in memory as a whole
+    (workbook, Parquet) instead of being read line by line. Only one such file is read at a time: with three others, it
+    takes at most seven eighths of the free memory (1/2 + 3/8).
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))
@@ -237,7 +239,7 @@ def pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
-    """The content of a file, in pieces; closes `stack`, which owns the file, at the end or when the caller leaves."""
+    """Yields a file in pieces. Closes `stack`, which owns the file, at the end or if the client disconnects."""
     async with stack:
         for piece in pieces(file):
             yield piece

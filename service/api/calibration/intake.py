@@ -94,7 +94,8 @@ class Intake:
         if not self._received and (what := binary(chunk)) is not None:
             raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
-        if self._received > self.limits.size:  # the middleware may have applied the larger limit for vectors
+        # Checked here too, because the middleware may have applied the larger limit for vectors.
+        if self._received > self.limits.size:
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         begins = self._received == len(chunk) and self._first is not None
@@ -190,7 +191,7 @@ class Intake:
         self._summary.check()
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """Returns notices for a job that fits vectors of dimension `dim`.
+        """Checks that the input is enough to fit vectors of dimension `dim`, and returns notices for the job.
 
         Raises:
             InvalidInput: too few distinct sentences or labelled pairs; the message says how many are needed.

@@ -185,6 +185,6 @@ class VectorIntake:
         self.spool.extend_labels([pair])
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """Notices for the job. Raises InvalidInput if there are too few distinct vectors for the method."""
+        """Returns notices for the job. Raises InvalidInput if there are too few distinct vectors for the method."""
         check_sentences(method, dim, len(self._seen), brought=True)
         return flow_notices(method, len(self._seen), "vectors")

@@ -31,7 +31,7 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": [needs("read", texts=0)],  # `embed` charges the texts to the key's limits
+    "dependencies": [needs("read", texts=0)],  # 0, because `pipeline.embed` charges the texts to the key's limits
     "response_class": Response,
 }
 
@@ -89,7 +89,7 @@ async def infer_version(
     """Embeds or scores a tensor of texts with a version of a domain."""
     check_encoding(head_of(request.headers.raw))
     settings = service.settings
-    # In a thread, because a body of 2 MB may hold half a million elements.
+    # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
     asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)

@@ -103,7 +103,8 @@ def written(service: Service, domains: list[str]) -> Response:
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """A domain's models; empty if it has no champion for its encoder on this server."""
+    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder that serves it
+    here. `default` always has both."""
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []

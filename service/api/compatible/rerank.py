@@ -74,7 +74,7 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 
 
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
-    """The model that the body names, or the calibrated model of the domain that it names."""
+    """The model in the body's field `model` (default: isosim), or the calibrated model of the domain in `domain`."""
     if body.domain is None:
         return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:

@@ -19,7 +19,7 @@ def is_row(entry: Any) -> bool:
 
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# `is_row` also checks the ids, because pydantic would build an error for each wrong row.
+# `is_row` checks the ids too: `entries` stops at the first wrong row, but pydantic would build an error for each one.
 TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
@@ -33,7 +33,7 @@ def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
 
 
 def which_input(value: Any) -> str:
-    """Tag of the union member whose form OpenAI's `input` has, judged by its first entry."""
+    """Tells pydantic which form `input` has: `text`, `texts`, `ids` or `id_lists`. Looks at the first entry only."""
     first = value[0] if isinstance(value, list) and value else value
     if isinstance(first, list):
         return "id_lists"

@@ -24,7 +24,7 @@ from service.core.errors import InvalidInput
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]
 BYTE_COUNT = re.compile("[0-9]{1,9}")
-SHOWN = 80  # maximum number of characters that a message quotes of a caller's value
+SHOWN = 80  # an error message quotes at most this many characters of a value in the request
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 

@@ -88,7 +88,8 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """A domain's drift, and the fields of its state that follow from its `aliases` (None if they cannot be read)."""
+    """A domain's drift, and those fields of its state that `aliases` determines; if `aliases` is None (could not be
+    read), these fields are null or empty."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -106,15 +107,15 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
-    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: a
-    failure would hide that the change was made."""
+    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: if
+    that failed, the client would get an error although the change was made."""
     await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
-    """Sorted names, at most `most`, of domains that the key may use, that come after `after` and contain `contains`.
-    Includes `default` even if it has no versions."""
+    """Sorted names of domains that the key may use. Each name comes after `after` and contains `contains`; at most
+    `most` are returned. `default` counts as a domain even if it has no versions."""
     stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
     builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
     return list(itertools.islice(heapq.merge(stored, builtin), most))
@@ -213,7 +214,8 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
-    shown = service.encoders.home_encoder(domain).digest  # GET /domains shows the champion for this encoder
+    # The body's `from` is the champion that GET /domains shows, which is the champion for this encoder.
+    shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None

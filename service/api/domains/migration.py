@@ -88,7 +88,7 @@ async def change(service: Service, domain: str, wanted: Migration, expected: Mig
 
 
 async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
-    """Raises Conflict if the champion or the migration has changed since the caller read them."""
+    """Raises Conflict if the champion or the migration has changed since the client read them."""
     aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
     revision = aliases.revision if migration is None else migration.revision
     start.check(domain, replace(aliases, revision=revision))

@@ -99,7 +99,7 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
     decide = partial(decision_threshold, calibration)
     decisions = await asyncio.to_thread(
         lambda: [*map(decide, aliases.targets.values())]
-    )  # in a thread: each takes some ms the first time
+    )  # in a thread: computing a threshold for the first time takes some ms
     return Thresholds(
         domain=domain,
         version=calibration.version,

@@ -1,4 +1,4 @@
-"""Steps that all scoring routes share: check texts, compute vectors, score them, record both for headers and log."""
+"""Steps that all scoring routes share: check texts, compute vectors and scores, record timings for headers and log."""
 
 import asyncio
 import time
@@ -151,8 +151,8 @@ async def vectors(
 async def scores(
     service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
-    """Scores the texts at `left` (an index if one text is compared with all) against those at `right`, in the order of
-    the request."""
+    """Scores the texts at `left` against those at `right`, in the order of the request. If `left` is an index, that one
+    text is compared with each text at `right`."""
     started = time.perf_counter()
     calibration = resolution.calibration
     b = embeddings.rows[right]
@@ -164,16 +164,17 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked only now: another may be champion by now
+    if service.encoders.is_champion(calibration):  # checked after scoring: the champion may have changed meanwhile
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
+        if resolution.side == "old":  # a migration may score the pairs with the next encoder, to compare
             service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
 
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
-    """Records the origin and timings of an answer for headers, log and metrics; `spent`: seconds of calibration."""
+    """Records the origin and timings of an answer for headers, log and metrics. `spent`: seconds that applying the
+    calibration took."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
     truncated = 0
     for text in embeddings.texts:
@@ -186,7 +187,8 @@ def note(service: Service, trace: Trace, calibration: Calibration, embeddings: E
 
 
 def usage(embeddings: Embeddings, resolution: Resolution) -> dict[str, Any]:
-    """`usage` of OpenAI's form: tokens of all requested texts, cached ones included; estimated for a remote encoder."""
+    """The field `usage` of OpenAI's API: tokens of all requested texts, also cached ones; estimated if the encoder is
+    remote."""
     tokens = sum(embeddings.texts[row].tokens for row in embeddings.rows)
     estimated = {} if resolution.encoder.remote is None else {"estimated": True}
     return {"prompt_tokens": tokens, "total_tokens": tokens, **estimated}
