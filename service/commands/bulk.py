@@ -387,7 +387,7 @@ def search_of(recall: dict[str, Any] | None) -> str:
         return "exact search"
     looked = f"each row searched {recall['looked_at']} of the index's {recall['cells']} clusters"
     if recall["found"] is None:
-        return f"{looked}, recall unknown, as an exact search of {recall['asked']:,} rows found no pair"
+        return f"{looked}; recall unknown, because an exact search for pairs of {recall['asked']:,} rows found none"
     return f"{looked}, recall {recall['found']:.4f} on the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
 
 

@@ -338,7 +338,7 @@ def threshold(
 def print_advice(version: str, target: Target, advice: Advice) -> None:
     """Prints a version's threshold for a target."""
     low, high = advice.interval
-    beyond = ", extrapolated, as they are too few to count this rate" if advice.extrapolated else ""
+    beyond = ", too few to count this rate, which is extrapolated" if advice.extrapolated else ""
     kind = "random pairs" if target.fmr is not None else "labelled pairs"
     kind = "comparisons in searches" if target.false_hit_rate is not None else kind
     print(
@@ -347,8 +347,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     )
     if (shares := advice.facts.get("precision_interval")) is not None:
         print(
-            f"  precision {target.precision:.0%}, as requested; the labelled pairs from this similarity on allow "
-            f"{shares[0]:.0%} to {shares[1]:.0%} (95 % interval)"
+            f"  precision {target.precision:.0%}, as requested (95 % interval by the labelled pairs from this "
+            f"similarity on: {shares[0]:.0%} to {shares[1]:.0%})"
         )
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]

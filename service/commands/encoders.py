@@ -130,7 +130,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts_of(artifact) | {"off": off})
         return
-    print(f"{name}: the server computes the vectors stored at the registration, up to {off:.1e} of their norm")
+    print(f"{name}: the server gives the same vectors as at the registration, up to {off:.1e} of their norm")
 
 
 @app.command(epilog=EPILOG)

@@ -43,8 +43,8 @@ def export(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="int8 (for CPU) and fp16 (for GPU) are added to the export in fp32; auto: adds the fastest that "
-            "passes its checks"
+            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; auto: the fastest precision that passes "
+            "its checks"
         ),
     ] = "fp32",
     text: Annotated[

@@ -188,8 +188,8 @@ def only_process(settings: Settings) -> Any:
     """
     if remote(settings.jobs_root):
         raise Unavailable(
-            "ISOSIM_MODEL_STORE is in object storage, where several servers may have jobs: give them a Redis "
-            "(ISOSIM_REDIS_URL), or this one server a folder for its jobs (ISOSIM_JOBS_FOLDER)"
+            "ISOSIM_MODEL_STORE is in object storage, which several servers may share: give all of them a Redis "
+            "(ISOSIM_REDIS_URL), or, if this is the only server, a folder for its jobs (ISOSIM_JOBS_FOLDER)"
         )
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))

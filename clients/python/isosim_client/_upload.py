@@ -119,7 +119,7 @@ def not_finite(value: Any, place: str) -> str:
     """Names the place of the first NaN or infinity in a value; empty if it contains neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return (
-            f"{place} is {value}, which JSON cannot express; it must be a string, or a finite number where one is due. "
+            f"{place} is {value}, which JSON cannot express; a text must be a string, and a number finite. "
             "An empty cell of a table is nan in pandas: leave out its row (dropna)"
         )
     inner: Iterable[tuple[str, Any]] = ()

@@ -51,7 +51,7 @@ class NoEncoder:
     def refuse(self) -> NoReturn:
         """Raises InvalidInput, which says what to send instead of texts."""
         raise InvalidInput(
-            f"encoder {self.name} computes no vectors (its users bring them), so that it cannot score texts; send "
+            f"encoder {self.name} cannot score texts, because its users bring their own vectors; send "
             f'vectors of {self.dim} numbers (POST /similarity {{"vectors": [[a, b], …]}}), or cosines or distances '
             "(POST /percentile)"
         )

@@ -93,11 +93,11 @@ class RemoteTokenizer:
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
         """Always raises InvalidInput."""
-        self._refuse("has its tokenizer there, so that the tokens of a text are not known")
+        self._refuse("its tokenizer is there, so that isosim cannot tell the tokens of a text")
 
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
         """Always raises InvalidInput."""
-        self._refuse("has its tokenizer there, so that tokens cannot be converted to text")
+        self._refuse("its tokenizer is there, so that isosim cannot convert tokens to text")
 
     def check(self, ids: Sequence[int]) -> NoReturn:
         """Always raises InvalidInput."""
@@ -228,7 +228,7 @@ class RemoteEncoder:
             off = float(np.linalg.norm(vectors[-1] - self.known[turn]) / np.linalg.norm(self.known[turn]))
             if not off <= TOLERANCE:
                 self._changed(
-                    f"the relative distance of a known text's vector to the registered one is {off:.2f}, "
+                    f"a known text's vector now differs from the registered vector by {off:.2f} of its norm, "
                     f"at most {TOLERANCE} is accepted"
                 )
             self.off = off

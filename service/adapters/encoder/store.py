@@ -155,7 +155,9 @@ class EncoderStore:
                 f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
             )
         if spec.digest != folder.name:
-            raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
+            raise CorruptArtifact(
+                f"{folder / 'manifest.json'} describes another encoder ({spec.digest}); export it again"
+            )
         prompts = manifest.get("prompts", {})
         return EncoderArtifact(
             artifact_id,

@@ -203,7 +203,7 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
     if fault is None:
         return "utf-8", True
     if sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in head) > len(head) // 100:
-        raise UnsupportedMedia("the file holds bytes that are no text; send plain text, CSV, NDJSON, .xlsx or Parquet")
+        raise UnsupportedMedia("the file has bytes that are not text; send plain text, CSV, NDJSON, .xlsx or Parquet")
     if decoding_fault(file, "cp1252") is None and looks_western(file):
         return "windows-1252", False
     raise InvalidInput(
@@ -222,7 +222,9 @@ def without_mark(head: bytes) -> Exception:
                 f"the file looks like UTF-16 without its byte order mark; confirm it with charset={name}, or save the "
                 "file as UTF-8"
             )
-    return UnsupportedMedia("the file holds zero bytes and is no text; send plain text, CSV, NDJSON, .xlsx or Parquet")
+    return UnsupportedMedia(
+        "the file contains zero bytes, so it is not text; send plain text, CSV, NDJSON, .xlsx or Parquet"
+    )
 
 
 def decoding_fault(file: BinaryIO, encoding: str) -> str | None:

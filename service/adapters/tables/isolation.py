@@ -256,7 +256,7 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
         and codes > MOST * counts.sentences
     ):
         raise errors.InvalidInput(
-            f"column: {facts['column']!r} holds numbers or identifiers, no sentences; try column={table.hint}"
+            f"column: {facts['column']!r} holds numbers or identifiers, not sentences; try column={table.hint}"
         )
     if give == "sentences" and chosen != table.suggested:
         facts["likelier"] = table.hint

@@ -79,7 +79,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
         for member in members:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
                 raise InvalidInput(
-                    f"the workbook holds a file for another folder, {member.filename[:80]!r}; {SAVE_AGAIN}"
+                    f"the workbook contains a file with a path outside of the workbook, {member.filename[:80]!r}; {SAVE_AGAIN}"
                 )
             if member.filename.endswith((".xml", ".rels")):
                 with archive.open(member) as content:
@@ -99,7 +99,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
                 parts[name] = part
             elif part and not part.startswith("xl/"):
                 raise InvalidInput(
-                    f"the sheet {name[:80]!r} of the workbook lies outside of it, in {part[:80]!r}; {SAVE_AGAIN}"
+                    f"the workbook's sheet {name[:80]!r} is a file outside of the workbook, {part[:80]!r}; {SAVE_AGAIN}"
                 )
     return parts
 

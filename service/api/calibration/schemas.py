@@ -26,9 +26,9 @@ class CalibrateOptions(Own):
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: promotes the domain's first version; a later one only if its false-match rates are "
-        "more accurate on the new text than the champion's, by more than the error of this difference, and if "
-        "responses keep all their fields",
+        description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
+        "its false-match rates are significantly more accurate than the champion's, and if responses keep all their "
+        "fields",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(

@@ -36,11 +36,11 @@ class DriftState(BaseModel):
         description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
     )
     distance_mean: float | None = Field(
-        description="mean of log ‖z‖² of the latents z, as its distance from the mean of the domain's own text in "
-        "standard deviations; 0 for that text"
+        description="mean of log ‖z‖² of the latents z, standardized by the mean and standard deviation of the domain's "
+        "own text, for which it is 0"
     )
     distance_spread: float | None = Field(
-        description="standard deviation of log ‖z‖², divided by that of the domain's own text; 1 for that text"
+        description="standard deviation of log ‖z‖², divided by that of the domain's own text, for which it is 1"
     )
     stability_index: float | None = Field(
         description="population stability index of the similarities, compared with the first ones that the champion "
@@ -126,12 +126,12 @@ class Threshold(BaseModel):
         default=None, min_length=2, max_length=2, description="95 % interval of the distance"
     )
     pairs: int = Field(
-        description="what the threshold was computed from: for fmr the number of random pairs, for precision of "
-        "labelled pairs, for false_hit_rate of comparisons in searches"
+        description="the threshold was computed from this number of random pairs (fmr), labelled pairs (precision) or "
+        "comparisons in searches (false_hit_rate)"
     )
     extrapolated: bool = Field(
-        description="true if the wanted rate is too small to be counted in the pairs (below 10 / pairs; for searches: "
-        "more entries or rarer hits than were counted)"
+        description="true if the requested rate is too small to be counted: below 10 / pairs, or, for searches, for more "
+        "entries or rarer hits than were counted"
     )
     false_match_rate: float | None = Field(
         default=None,
@@ -148,13 +148,13 @@ class Threshold(BaseModel):
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity, "
-        "whose estimate is target.precision; wide if few labelled pairs score that high, and not symmetric about it",
+        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity; "
+        "target.precision is the estimate of this share. Wide if few labelled pairs score that high; not symmetric",
     )
     query_spread: float | None = Field(
         default=None,
-        description="with false_hit_rate: how many times more likely a query with one false hit is to have another, "
-        "compared with an average query; about 1 if all queries are alike, null if too few have false hits",
+        description="with false_hit_rate: the probability that a query with one false hit has another, divided by the "
+        "probability that any query has one; about 1 if all queries are alike, null if too few have false hits",
     )
 
 
@@ -197,8 +197,8 @@ FROM = (
     "makes no further change"
 )
 REVISION = (
-    "`revision` that you saw; if the domain has changed since, the answer is 409. A late retry then cannot repeat a "
-    "change that has been undone in the meantime"
+    "`revision` that you saw; if the domain has changed since, the answer is 409. So a late retry cannot repeat a change "
+    "that was undone meanwhile"
 )
 
 

@@ -108,7 +108,7 @@ class PercentileResponse(BaseModel):
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="probability of a match; null if the version has no labels, another method than identity, or item "
+        description="probability of a match; null unless the version has labels, the method identity and no item "
         "normalization"
     )
     notices: list[str]

@@ -73,7 +73,7 @@ def version(text: str) -> Finding:
 def latency(times: list[float], timeout: float) -> Finding:
     """Compares ping times (s) with `timeout` (s), the longest that the cache waits before a lookup counts as a miss."""
     typical, worst = statistics.median(times), max(times)
-    summary = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
+    summary = f"ping {1e3 * typical:.2f} ms, the slowest of {PINGS} {1e3 * worst:.1f} ms"
     if typical > timeout:
         return fault(
             "redis latency", f"{summary}: every lookup is a miss", "bring it nearer, or raise ISOSIM_REDIS_TIMEOUT"

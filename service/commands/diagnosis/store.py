@@ -196,7 +196,10 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         return fault(
             "parity", f"two known sentences score {similarity:.6f} instead of {expected:.6f}", "export it anew"
         )
-    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {similarity:.4f}")
+    return ok(
+        "parity",
+        f"{JOINED} and the served model give the same vectors within {off:.0e}; two known sentences score {similarity:.4f}",
+    )
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
@@ -260,7 +263,8 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
     if versions:
         yield warning(
             "ties",
-            f"{len(versions)} versions rest on texts that repeat, and state too small false-match rates for them: "
+            f"{len(versions)} versions were calibrated on texts with repetitions, for which they give too small "
+            "false-match rates: "
             f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )
