@@ -321,8 +321,8 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
             if is_labelled_pair(entry) != pairs:
                 raise InvalidInput(
                     f"line {number} is {'no labelled pair' if pairs else 'a labelled pair'}, unlike the lines before "
-                    "it; to post sentences together with labels, use application/x-ndjson without column, format or charset, "
-                    "or put the labels into another file"
+                    "it; to post sentences together with labels, use application/x-ndjson without column, format or "
+                    "charset, or put the labels into another file"
                 )
             yield number, [entry] if isinstance(entry, str) else cells_of(entry, places)
 

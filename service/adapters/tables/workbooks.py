@@ -79,7 +79,8 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
         for member in members:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
                 raise InvalidInput(
-                    f"the workbook contains a file with a path outside of the workbook, {member.filename[:80]!r}; {SAVE_AGAIN}"
+                    f"the workbook contains a file with a path outside of the workbook, {member.filename[:80]!r}; "
+                    f"{SAVE_AGAIN}"
                 )
             if member.filename.endswith((".xml", ".rels")):
                 with archive.open(member) as content:

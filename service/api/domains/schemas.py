@@ -36,8 +36,8 @@ class DriftState(BaseModel):
         description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
     )
     distance_mean: float | None = Field(
-        description="mean of log ‖z‖² of the latents z, standardized by the mean and standard deviation of the domain's "
-        "own text, for which it is 0"
+        description="mean of log ‖z‖² of the latents z, standardized by the mean and standard deviation of the "
+        "domain's own text, for which it is 0"
     )
     distance_spread: float | None = Field(
         description="standard deviation of log ‖z‖², divided by that of the domain's own text, for which it is 1"
@@ -130,8 +130,8 @@ class Threshold(BaseModel):
         "comparisons in searches (false_hit_rate)"
     )
     extrapolated: bool = Field(
-        description="true if the requested rate is too small to be counted: below 10 / pairs, or, for searches, for more "
-        "entries or rarer hits than were counted"
+        description="true if the requested rate is too small to be counted: below 10 / pairs, or, for searches, for "
+        "more entries or rarer hits than were counted"
     )
     false_match_rate: float | None = Field(
         default=None,
@@ -197,8 +197,8 @@ FROM = (
     "makes no further change"
 )
 REVISION = (
-    "`revision` that you saw; if the domain has changed since, the answer is 409. So a late retry cannot repeat a change "
-    "that was undone meanwhile"
+    "`revision` that you saw; if the domain has changed since, the answer is 409. So a late retry cannot repeat a "
+    "change that was undone meanwhile"
 )
 
 

@@ -198,7 +198,8 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         )
     return ok(
         "parity",
-        f"{JOINED} and the served model give the same vectors within {off:.0e}; two known sentences score {similarity:.4f}",
+        f"{JOINED} and the served model give the same vectors within {off:.0e}; two known sentences score "
+        f"{similarity:.4f}",
     )
 
 

@@ -48,7 +48,7 @@ def test_an_exported_encoder_keeps_its_name(store: Path) -> None:
 
 def test_it_encodes_no_text_and_reads_vectors_that_stand_for_it(tmp_path: Path) -> None:
     made = register(tmp_path, "ours", 8, unit=False)
-    with pytest.raises(InvalidInput, match="its users bring them"):
+    with pytest.raises(InvalidInput, match="its users bring their own"):
         open_texts(made)
     assert find_unreadable(["a text"], made) == set()
     vectors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
