@@ -219,8 +219,8 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """If an earlier attempt published the job's version and died before it ended the job, ends the job. Otherwise
-    returns None.
+    """If an earlier attempt published the job's version and died before it ended the job, ends and returns the job.
+    Otherwise returns None.
 
     If the published version is not promoted, deletes the version and returns None, too: this attempt then publishes a
     new one, and decides whether to promote the new one.
@@ -297,7 +297,7 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ considers the worker or process of its first delivery dead. It may still run: a heartbeat would show this.
+        # RQ considers the process that it gave the job first dead. If that process still runs, its heartbeat shows it.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun

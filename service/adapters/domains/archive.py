@@ -69,12 +69,12 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# An imported version keeps a number up to this one. Instead of a higher number it gets a new one: numbers end at
-# 999,999,999, and each later version of the domain needs a higher number.
+# Imported versions keep numbers up to this one. A version with a higher number gets a new number: numbers end at
+# 999,999,999, and each later version of the domain needs a higher one than all before it.
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
-ROOM = 1 << 20  # bytes added to the size limit of a file of arrays, which is computed from the encoder's dimensions
+ROOM = 1 << 20  # a file of arrays may have this many bytes more than is computed from the encoder's dimensions
 ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
@@ -341,8 +341,8 @@ class Import:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
         The store calls `claim` after it has chosen a number and before it publishes. `claim` then looks once more for
-        the same version. If a concurrent import publishes that version after the look, it takes the chosen number, so
-        that the store must choose another number and calls `claim` again.
+        the same version. If a concurrent import publishes that version later than this, that import takes the chosen
+        number, so that the store must choose another number, and calls `claim` again.
         """
         what = made_of(version.manifest)
 
@@ -598,8 +598,8 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The `origin` in a manifest: from where the exporting store had imported the version. Raises InvalidInput if it is
-    malformed."""
+    """The `origin` in a manifest: the domain and version from which the exporting store had itself imported this
+    version. Raises InvalidInput if `origin` is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin must have a domain, a version, a release and the date of import (imported)")

@@ -45,7 +45,7 @@ class StoredCalibrations:
 
     @contextlib.contextmanager
     def _placed(self, domain: str, version: int | None = None) -> Iterator[None]:
-        """If CorruptArtifact is raised, stores in it, for the log, where the version (or the domain) lies."""
+        """Adds to a CorruptArtifact error the path or address of the version, or of the domain, for the log."""
         try:
             yield
         except CorruptArtifact as error:
@@ -93,7 +93,7 @@ class ChangeWatch:
         self._announced: frozenset[str] = frozenset()  # announcements in the last listing
         self._bell: str | None = None  # the store's bell (`DomainStore.bell`) at the last listing of announcements
         self._stamps: dict[str, Hashable] = {}  # resident domain -> its stamp at its last comparison
-        self._waiting: list[str] = []  # domains not yet compared in the current round through all
+        self._waiting: list[str] = []  # resident domains not yet compared in the current round
         self._compared = -math.inf  # when stamps were last compared (monotonic clock, seconds)
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
@@ -126,8 +126,8 @@ class ChangeWatch:
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
-        """The domains to compare now. The longer ago the last comparison was (`elapsed`, in s), the more they are, so
-        that a round through all domains takes at most FULL_LOOK.
+        """The domains to compare now: the longer ago the last comparison was (`elapsed`, in s), the more domains, so
+        that a round through all of them takes at most FULL_LOOK.
 
         If `elapsed` is FULL_LOOK or more, for example because the process was stopped, all domains are compared:
         announcements made meanwhile may have been removed before this process listed them.

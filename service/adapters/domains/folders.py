@@ -272,8 +272,8 @@ class FolderStorage:
                 drop(old)
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
-        """Announcements whose files were written before `before` (seconds since the epoch). The volume's clock sets the
-        times of files; the times in their names come from writers, whose clocks may differ."""
+        """Announcements that were written before `before` (seconds since the epoch), by the volume's clock. The times
+        in their names are not used, because the writers' clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process

@@ -133,7 +133,7 @@ class BucketStorage:
             return
         except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # empty: deleted; written before files are deleted
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # marks the version as deleted before its files go
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 

@@ -393,8 +393,8 @@ class DomainStore:
         """Makes a version the champion if the aliases have not changed since `expected` was read.
 
         Args:
-            repeatable: whether to succeed also if the aliases have changed, but to exactly what this call would make
-                them: probably by an earlier call whose reply was lost, so that the client sent it again.
+            repeatable: whether to succeed also if another call has already changed the aliases to what this call wants.
+                A client may then repeat a request whose reply was lost.
 
         Raises:
             NotFound: there is no such version.

@@ -119,9 +119,8 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. If the job's record still says running or queued, the child died while it ran the job
-            # or before it began it, and the job is interrupted. But a queued job with a higher attempt has begun, was
-            # interrupted, and was then queued again by a retry.
+            # The child has ended. If the job's record still says running or queued, the child died too early, and the
+            # job is interrupted. But if it says queued with a higher attempt, the job was interrupted and then retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

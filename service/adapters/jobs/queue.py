@@ -44,7 +44,7 @@ class Delivery:
     """How RQ delivered the job that this process runs."""
 
     handed: int  # number of attempts begun before the job was handed to RQ; the RQ id is `<job>-<handed>`
-    repeated: bool  # True: RQ has delivered the job before, and considers that worker or process dead
+    repeated: bool  # True: RQ has delivered the job before, and considers the worker or process of that delivery dead
     killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
@@ -111,7 +111,7 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # over for RQ, but no worker has begun the attempt
+            if before.get_status() in ENDED:  # RQ considers this delivery over, but no worker has begun it
                 before.delete()
                 self._put(name, job_id)
 
@@ -158,8 +158,9 @@ def heartbeats(redis: Redis) -> list[float]:
 
 log = logging.getLogger(__name__)
 
-# RQ derives three times from TTL: a waiting worker sends a heartbeat every 45 s (TTL - 15), notices a broken connection
-# after 55 s (TTL - 5), and counts as alive until 120 s (TTL + 60) after its last heartbeat.
+# In seconds. RQ derives from it how often a waiting worker sends a heartbeat (every 45 s: TTL - 15), when the worker
+# notices a broken connection (after 55 s: TTL - 5), and when it stops counting as alive (120 s after its last
+# heartbeat: TTL + 60).
 TTL = 60
 MONITORING = 10  # seconds between RQ's heartbeats of a running job; after a minute without, another worker may take it
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died

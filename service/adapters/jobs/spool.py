@@ -19,7 +19,7 @@ class Spool:
 
     The file of text and labels has JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
     [text, text, label, weight]. Vectors have a file of their own. If vectors are posted, a pair has, instead of texts,
-    vectors in base64 or row numbers of this file.
+    vectors in base64 or row numbers of the file of vectors.
     """
 
     def __init__(self, root: Path) -> None:

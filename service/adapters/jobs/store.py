@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request as a client posts it. Facts that the server adds are left out, because they may have changed when a
-    client posts the same labels again."""
+    """The request as a client posts it, to compare requests with the same idempotency key. Facts that the server adds
+    are left out, because they may have changed when a client repeats its request."""
     facts = to_facts(request)
     facts.pop("generation", None)
     if request.base is not None:
@@ -253,7 +253,7 @@ class JobStore:
                 raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # a job with a base got it when it was posted
+            if job.attempt == 0 and job.request.base is None:  # a job with a base got its champion when posted
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -292,7 +292,7 @@ class JobStore:
         return first
 
     def check_turn(self, job: Job, version: int | None = None) -> None:
-        """Raises JobCancelled if another attempt has replaced that of `job`.
+        """Raises JobCancelled if another attempt has replaced `job.attempt`.
 
         Args:
             version: the number under which this attempt is about to publish. In a bucket, where no lock makes the next
@@ -409,8 +409,8 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # Its cancellation was decided, but not recorded. If the process that cancels it is still alive, its
-                # call of `cancel` changes nothing.
+                # Its cancellation was decided, but not recorded. If the process that decided it still calls `cancel`,
+                # nothing changes.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
@@ -430,8 +430,8 @@ class JobStore:
             self._waiting[job_id] = job.waited, now
 
     def _waited(self, job: Job, now: float) -> float:
-        """Seconds for which an interrupted job has waited for a retry: its `waited`, and the time since this process
-        last read it. If another process has changed `waited` since then, it has added this time already.
+        """Seconds for which an interrupted job has waited for a retry: `waited` in its record, and the time since this
+        process last read `waited`. If another process has changed `waited` since then, that process has added the time.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
@@ -485,8 +485,7 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced `attempt`, which was considered dead. `attempt` must then not change the
-    job."""
+    """Whether another attempt has replaced `attempt`, which must then not change the job any more."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
         log.warning("attempt %d of job %s was considered dead and has been replaced", attempt, job.id)

@@ -130,7 +130,7 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
 
 # Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of each (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # `draw` keeps up to this many times the size of the sample before it removes surplus texts
+SPARE = 2  # `draw` lets the sample grow to this many times its size before it removes surplus texts
 
 
 def rank(text: str, seed: int) -> int:
