@@ -48,8 +48,8 @@ Claim = Callable[[int], None]
 class VersionStorage(Protocol):
     """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    Callers check domain names first. Methods raise FileNotFoundError if a file does not exist, and OSError if the
-    storage cannot be reached.
+    Domain names must have been checked, because they become part of paths and keys. Methods raise FileNotFoundError if
+    a file does not exist, and OSError if the storage cannot be reached.
     """
 
     # Whether `changing` locks the domain. Without locks, a deletion first writes the numbers of its versions into the

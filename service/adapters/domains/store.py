@@ -50,7 +50,7 @@ REMEDY = "delete it and promote a version"  # appended to errors about an invali
 
 @dataclass(frozen=True)
 class Aliases:
-    """The versions that aliases name in a domain, for one encoder. `revision` counts all changes of the aliases."""
+    """Champion and previous version of a domain for one encoder. `revision` counts the changes for all encoders."""
 
     champion: int | None = None
     previous: int | None = None
@@ -300,7 +300,7 @@ class DomainStore:
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # `save_file` does not raise OSError
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # raises OSError, unlike `save_file`
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)

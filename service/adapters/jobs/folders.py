@@ -52,8 +52,8 @@ class Record:
 class JobStorage(Protocol):
     """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
 
-    Callers check ids first. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid,
-    and OSError if the storage cannot be reached.
+    Ids must have been checked, because they become part of paths and keys. Methods raise NotFound if there is no such
+    job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
     exclusive: bool  # whether `change` locks the record; without locks, an attempt may publish after it was replaced
@@ -137,7 +137,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
 
 
 def key_name(key: str) -> str:
-    """Hash of an idempotency key, for names of files and objects: callers may use any characters in keys."""
+    """Hash of an idempotency key, for names of files and objects: clients may use any characters in keys."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

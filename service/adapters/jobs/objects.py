@@ -30,7 +30,7 @@ from service.core.jobs.job import Job
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
 PART = 8_000_000  # bytes of text in one object, which is held in memory when it is written or read; unmeasured
 ATTEMPTS = 50  # maximum attempts to change a record; an attempt fails only if another process has changed it
-ABANDONED = 3600.0  # seconds without a new part after which input without a record counts as abandoned
+ABANDONED = 3600.0  # input without a record counts as abandoned if its newest part is older than this, in seconds
 SIDE_BY_SIDE = 8  # records that are read in parallel
 
 

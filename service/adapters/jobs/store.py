@@ -356,7 +356,7 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # an attempt may have died while it ended the job
+            return replace(record, job=waiting, decided=False)  # set if the last attempt died while it ended the job
 
         return self.storage.change(self._checked(job_id), step).job
 
