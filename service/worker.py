@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds
 DISTANT_HEARTBEAT = 5.0  # seconds; longer in object storage, which charges for each write
-WATCHED = 5  # an attempt counts as dead if it writes no heartbeat for this many of its intervals
+WATCHED = 5  # number of heartbeat intervals after which an attempt that wrote no heartbeat counts as dead
 NICENESS = 19  # the lowest priority
 PATIENCE = 600.0  # seconds that a worker waits for object storage to answer again
 AGAIN = 3  # maximum number of further attempts after failures of object storage
@@ -70,7 +70,7 @@ class Reporter:
         try:
             self.beat()
         except (OSError, IsosimError):
-            self._written = time.monotonic()  # so that progress is written again only after the usual pause
+            self._written = time.monotonic()  # so that `__call__` tries again only after `pause`
             if not self._failing:
                 log.exception("the heartbeat of job %s cannot be written; the job goes on", self.job.id)
             self._failing = True
@@ -102,7 +102,7 @@ class Reporter:
         def run() -> None:
             while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
-                    os._exit(1)  # without its parent, no process would stop this job or count it
+                    os._exit(1)  # no other process knows of this one, or could stop it
                 self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -131,13 +131,14 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         for _ in range(AGAIN):
             if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
                 break
-            jobs.requeue(job_id)  # only for object storage, which recovers by itself, unlike a full disk
+            jobs.requeue(job_id)  # only in object storage: it may recover, while a full disk does not
             watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
 
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
-    """The domain's champion; None if there is none, or if it cannot be read (publishing then reports the error)."""
+    """The domain's champion; None if there is none, or if it cannot be read. Publishing reads it again, and reports the
+    error if there still is one."""
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
     return None
@@ -179,8 +180,8 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
         raise Unavailable("the posted text is gone; post it again")
     domains.check_generation(job.request.domain, job.request.generation)
     with reporter.beating():
-        # Imported here, so that only the child process loads torch; and inside `beating`, because on a busy machine the
-        # import takes longer than a job may be without a heartbeat.
+        # Imported here, so that only the child process loads torch. Inside `beating`, because on a busy machine the
+        # import can take longer than SILENCE, after which a job without heartbeats counts as interrupted.
         from service.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
@@ -218,10 +219,11 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """Ends a job whose earlier attempt published its version but died before it recorded this; otherwise returns None.
+    """If an earlier attempt published the job's version and died before it ended the job, ends and returns the job.
+    Otherwise returns None.
 
-    If that version is not promoted yet, it is deleted and None is returned: this attempt makes it again, and may
-    promote it.
+    If the published version is not promoted, deletes the version and returns None, too: this attempt then publishes a
+    new one, and decides whether to promote the new one.
     """
     if job.attempt == 1:
         return None
@@ -295,7 +297,7 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ hands the job over again after it has lost track of the first attempt, which may still run.
+        # RQ considers the process that it gave the job first dead. If that process still runs, its heartbeat shows it.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
@@ -318,7 +320,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 
 def lost(jobs: JobStore, job_id: str) -> None:
-    """Interrupts a job whose child process was killed, because RQ itself does not retry it."""
+    """Interrupts a job whose child process was killed and which RQ does not retry any more."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 

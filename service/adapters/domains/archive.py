@@ -1,6 +1,6 @@
 """Exports domains to one file and imports them, for backups and for copies into another store.
 
-The file is a tar without compression, so that its size limits how much is read from it. Its members have this order:
+The file is an uncompressed tar, because a small compressed file could expand to terabytes. Its members have this order:
 
     archive.json                        the archive's format and the release that wrote it
     <domain>/domain.json                aliases by encoder, and saved thresholds; before the domain's versions
@@ -69,12 +69,12 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# Up to this number, an imported version keeps its number. Beyond it, the version gets a new one, because numbers end
-# at 999,999,999, and later versions need some, too.
+# Imported versions keep numbers up to this one. A version with a higher number gets a new number: numbers end at
+# 999,999,999, and each later version of the domain needs a higher one than all before it.
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
-ROOM = 1 << 20  # bytes that a file of arrays may have in addition to those that the encoder's dimensions require
+ROOM = 1 << 20  # a file of arrays may have this many bytes more than is computed from the encoder's dimensions
 ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
@@ -121,7 +121,8 @@ class Imported:
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
-    # domain/name of each threshold that was not saved: its name is invalid or has another target, or there is no room.
+    # domain/name of each threshold that was not saved: the store has another target under this name, the name is
+    # invalid, or the domain already has MOST_TARGETS saved thresholds.
     kept: list[str] = field(default_factory=list)
 
 
@@ -212,7 +213,7 @@ def import_domains(
         file: the archive, positioned at its beginning; it is read twice.
         rename: another name for the domain, if the archive has only one domain.
         dry_run: checks everything and reports what would be added, but adds nothing.
-        permit: called with each domain before anything is added; raises an error if the caller may not change it.
+        permit: called with the name of each domain before anything is added; raises an error to forbid the import.
 
     Raises:
         InvalidInput: the file is not an archive, a member is invalid or does not match its manifest, or a version
@@ -249,7 +250,7 @@ class Import:
         self.domain = ""  # the domain being read, by its name in the archive
         self.target = ""  # the name that this domain gets in this store
         self.facts: dict[str, Any] = {}  # content of its domain.json
-        self.there: dict[str, int] = {}  # result of `made_of` -> version number, for the target's versions
+        self.there: dict[str, int] = {}  # existing versions of the target: `made_of` key -> number
         self.known: set[int] = set()  # versions of the target whose manifests were read
         self.next = 1  # in a dry run, the number that the next version of the target would get
 
@@ -324,7 +325,7 @@ class Import:
             missing.discard(kind)
 
     def _begin(self) -> None:
-        """Looks up the target's versions before the first one is added."""
+        """Looks up the versions that the target already has. Called before versions are added to it."""
         self.there, self.known = {}, set()
         self._look()
         self.next = self.store.highest(self.target) + 1
@@ -339,8 +340,9 @@ class Import:
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
-        After a number is chosen, `claim` checks once more whether another import has added the same version. If another
-        import adds it after this check, it takes the chosen number; this import then chooses the next and checks again.
+        The store calls `claim` after it has chosen a number and before it publishes. `claim` then looks once more for
+        the same version. If a concurrent import publishes that version later than this, that import takes the chosen
+        number, so that the store must choose another number, and calls `claim` again.
         """
         what = made_of(version.manifest)
 
@@ -397,7 +399,8 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """A key that is equal for versions with the same files and encoder. A repeated import recognizes versions by it."""
+    """A key that two versions share if they have the same files and encoder. With it, a repeated import recognizes the
+    versions that the store already has."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
@@ -595,7 +598,8 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The origin of a version that was imported before it was exported. Raises InvalidInput if it is malformed."""
+    """The `origin` in a manifest: the domain and version from which the exporting store had itself imported this
+    version. Raises InvalidInput if `origin` is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin must have a domain, a version, a release and the date of import (imported)")
@@ -616,8 +620,7 @@ def check_date(date: object, name: str) -> None:
 def check_arrays(path: Path) -> None:
     """Raises CorruptArtifact unless a .npz contains uncompressed arrays of numbers, each as long as its header says.
 
-    Otherwise a file of a few kB could fill terabytes of memory, with compressed zeros, a false header, or overlapping
-    members.
+    Compressed zeros, a false header, or overlapping members could make numpy fill terabytes of memory from a few kB.
     """
     size = path.stat().st_size
     try:
@@ -626,7 +629,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # A zip64 archive stores the length of its directory elsewhere. numpy requires these first bytes of a .npz.
+        # Three checks: numpy recognizes a .npz by its first bytes; a zip ends with an end record, which states the
+        # length of the directory; a zip64 archive is refused, because it states this length elsewhere.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -34,7 +34,8 @@ ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses o
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read, with a tag by which a later write detects that they have changed."""
+    """A domain's aliases as they were read. In a bucket, `tag` is the ETag of their object: `replace` fails if the
+    object has another tag by then."""
 
     content: bytes | None  # None: the domain has no aliases
     tag: str | None = None
@@ -47,11 +48,13 @@ Claim = Callable[[int], None]
 class VersionStorage(Protocol):
     """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    Callers check domain names first. Methods raise FileNotFoundError if a file does not exist, and OSError if the
-    storage cannot be reached.
+    Domain names must have been checked, because they become part of paths and keys. Methods raise FileNotFoundError if
+    a file does not exist, and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `changing` locks the domain; if not, the aliases list the versions being deleted
+    # Whether `changing` locks the domain. Without locks, a deletion first writes the numbers of its versions into the
+    # aliases (`deleted`).
+    exclusive: bool
 
     def prepare(self) -> None:
         """Creates the folder, or checks that the bucket can be reached."""
@@ -122,20 +125,21 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement. None if there is no such value, or if
-        reading it costs as much as calling `announced`."""
+        """A value that changes with every announcement. None in a folder, where calling `announced` costs no more; also
+        None in a bucket before the first announcement."""
         ...
 
     def announced(self) -> Iterable[str]:
-        """Names of recent announcements, which readers may not have seen yet: `<ns>-<domain>`, with the time in ns. All
-        are distinct."""
+        """Names of recent announcements: `<ns>-<domain>`, with the time in ns. No two announcements share a name, so
+        that a reader recognizes new ones by their names."""
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of its versions in `domains` is
+        deleted.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
+            OSError: the volume is not reachable; raised so that domains are not mistaken for deleted ones.
         """
         ...
 
@@ -165,7 +169,7 @@ class FolderStorage:
         self._swept = -ANNOUNCED  # when this process last removed old announcements (monotonic clock, seconds)
 
     def prepare(self) -> None:
-        """Creates the folder. If it is missing later, the volume is not mounted or not reachable."""
+        """Creates the folder. If the folder is missing after this, `_check_there` raises an error."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
@@ -268,8 +272,8 @@ class FolderStorage:
                 drop(old)
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
-        """Announcements made before `before` (seconds since the epoch) by the volume's clock, because the writers'
-        clocks may differ."""
+        """Announcements that were written before `before` (seconds since the epoch), by the volume's clock. The times
+        in their names are not used, because the writers' clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process
@@ -281,7 +285,7 @@ class FolderStorage:
 
     def announced(self) -> Iterable[str]:
         try:
-            # Lists the folder by opening it, so that an NFS client asks its server.
+            # `listdir` opens the folder, which makes an NFS client ask its server instead of its cache.
             return os.listdir(self.root / CHANGES)  # noqa: PTH208
         except FileNotFoundError:
             self._check_there()

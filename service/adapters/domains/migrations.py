@@ -37,7 +37,7 @@ class MigrationStore:
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
         # The last reading: bell, time (s), migrations.
         self._looked: tuple[str, float, Mapping[str, Migration]] | None = None
-        self._was_there = False  # True after the folder was seen; if it is missing later, the volume is not reachable
+        self._was_there = False  # whether the folder was ever found; if it is missing now, the volume is not reachable
 
     def all(self) -> Mapping[str, Migration]:
         """The migrations by domain; empty if there is no file.
@@ -45,7 +45,7 @@ class MigrationStore:
         Raises:
             CorruptArtifact: the file is invalid.
             Unavailable: a newer release wrote it.
-            OSError: the store is not reachable. Without this error, all migrations would seem to have ended.
+            OSError: the store is not reachable; raised so that migrations are not mistaken for ended ones.
         """
         return self._understood(self._stored(self._read()[0]))
 

@@ -35,9 +35,9 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # number of requests for single tags that cost as much as one page of a listing, at S3's prices
+LISTING = 12  # at S3's prices, one page of a listing costs as much as this many requests for the tag of one object
 OVERLAP = 300.0  # seconds that a writer's clock may lag behind; if it lags more, only a full scan finds the change
-ANNOUNCED = 3600.0  # seconds after which all readers have seen a change, in its announcement or in a full scan
+ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
 SIDE_BY_SIDE = 8  # files of a version that are transferred in parallel
 
 
@@ -93,7 +93,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # reported when files are compared with the manifest
+                with contextlib.suppress(FileNotFoundError):  # `verified` reports the missing file
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -133,7 +133,7 @@ class BucketStorage:
             return
         except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # before the files; an empty manifest means deleted
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # marks the version as deleted before its files go
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 
@@ -160,7 +160,8 @@ class BucketStorage:
     def announce(self, domain: str) -> None:
         while True:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
-                # The content is unique, so that `write` recognizes its own announcement if the first answer was lost.
+                # Unique content: if the reply to a successful request is lost, `write` repeats the request, finds that
+                # the object exists, and recognizes its own content.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
         self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers of the new bell find the announcement
@@ -177,8 +178,8 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """Tags of the aliases, which are also replaced when a version is deleted. A few tags are requested one by one,
-        many with a listing."""
+        """The tag of each domain's aliases. It also changes when a version is deleted, because a deletion replaces the
+        aliases. A few tags are requested one by one; for many, a listing is cheaper."""
         if len(domains) <= LISTING * self._pages:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 return dict(zip(domains, pool.map(self._tag, domains), strict=True))
@@ -208,7 +209,8 @@ class BucketStorage:
         keys = [entry.key for entry in self._old_news(age)]
         if keys:
             yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
-        # Uploads are listed before manifests, so that the manifest of an upload published in between is found.
+        # Uploads are listed before manifests: if an upload is published in between, its manifest is still found, and
+        # the upload is not mistaken for garbage.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
             (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])

@@ -14,7 +14,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     """Deletes a domain. Safe to repeat: a later call also succeeds, and completes an interrupted earlier one.
 
     Returns:
-        Calibrations that must end. The caller stops those that run, and then cancels all of them.
+        The calibrations to cancel. The caller must stop the running ones, and then call `JobStore.cancel` for all.
 
     Raises:
         UnknownDomain: there never was such a domain.
@@ -41,5 +41,5 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    jobs.free_keys({job.id for job in mine})  # the same text with the same key then starts a new calibration
+    jobs.free_keys({job.id for job in mine})  # so that a repeated POST with the same key starts a new calibration
     return ended

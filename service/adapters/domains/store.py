@@ -50,7 +50,7 @@ REMEDY = "delete it and promote a version"  # appended to errors about an invali
 
 @dataclass(frozen=True)
 class Aliases:
-    """The versions that aliases name in a domain, for one encoder. `revision` counts all changes of the aliases."""
+    """Champion and previous version of a domain for one encoder. `revision` counts the changes for all encoders."""
 
     champion: int | None = None
     previous: int | None = None
@@ -62,13 +62,13 @@ class Aliases:
 
 @dataclass(frozen=True)
 class Start:
-    """The state of a domain when the caller last read it. A field is None if the caller did not send it."""
+    """The state of a domain as an API client last read it. A field is None if the client did not send it."""
 
     version: int | None = None  # the champion; 0 if there was none
     revision: int | None = None
 
     def check(self, domain: str, found: Aliases) -> None:
-        """Raises Conflict if the domain has changed since the caller read it."""
+        """Raises Conflict if the domain has changed since the client read it."""
         champion = found.champion or 0
         if self.version is not None and self.version != champion:
             now = f"version {champion}" if champion else "no stored version"
@@ -137,7 +137,7 @@ class DomainStore:
         return not self.storage.exclusive
 
     def prepare(self) -> None:
-        """Creates the folder. If it is missing later, the volume is not mounted or not reachable."""
+        """Creates the folder, or checks that the bucket can be reached."""
         self.storage.prepare()
 
     def checked(self, domain: str) -> str:
@@ -167,7 +167,8 @@ class DomainStore:
         """Yields sorted names of domains that have a version: those after `after` that contain the text `contains`, if
         `wanted` returns True for them.
 
-        Whether a domain has a version is looked up only when its name is reached, and only if `wanted` returns True.
+        Names are checked one by one, while the caller iterates. In a folder, a domain's versions are looked up only if
+        `wanted` has returned True.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -181,10 +182,11 @@ class DomainStore:
         return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of its versions in `domains` is
+        deleted.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
+            OSError: the volume is not reachable; raised so that domains are not mistaken for deleted ones.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
@@ -294,11 +296,11 @@ class DomainStore:
             claim: called with the version's number before it is published; if it raises an error, nothing is published.
 
         Raises:
-            Conflict: the domain was deleted after this generation.
+            Conflict: the domain was deleted after `generation` was read.
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # `save_file` does not raise OSError
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # raises OSError, unlike `save_file`
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
@@ -356,7 +358,7 @@ class DomainStore:
         return generation
 
     def check_generation(self, domain: str, generation: int) -> None:
-        """Raises Conflict if the domain was deleted after this generation."""
+        """Raises Conflict if the domain was deleted after `generation` was read."""
         if self.generation(domain) != generation:
             raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
@@ -391,12 +393,12 @@ class DomainStore:
         """Makes a version the champion if the aliases have not changed since `expected` was read.
 
         Args:
-            repeatable: whether to succeed also if another call has made exactly this change since `expected` was read,
-                so that a caller may send the same change again.
+            repeatable: whether to succeed also if another call has already changed the aliases to what this call wants.
+                A client may then repeat a request whose reply was lost.
 
         Raises:
             NotFound: there is no such version.
-            Conflict: another caller changed the aliases first, or the version belongs to another encoder.
+            Conflict: the aliases have changed since `expected` was read, or the version belongs to another encoder.
         """
         if self.manifest(domain, version)["encoder"]["digest"] != encoder:
             raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
@@ -437,8 +439,8 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # Both versions are stored, because an older release that changes the champion leaves this entry as it is:
-            # if the entry's versions do not match the aliases, it is ignored.
+            # A rollback is stored with its versions [from, to]. An older release that changes the champion leaves this
+            # entry as it is; its versions then differ from the aliases, and `aliases_in` ignores it.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -450,8 +452,8 @@ class DomainStore:
     def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
         """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
 
-        Safe to repeat: if the target is already saved or deleted, nothing changes, and the `revision` from before the
-        first call is accepted.
+        Safe to repeat with the same arguments: if an earlier call has already saved or deleted the target, nothing
+        changes, and no Conflict is raised although the aliases are no longer at `revision`.
 
         Returns:
             The revision of the aliases.
@@ -481,11 +483,11 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # includes targets of newer releases
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # keeps targets that newer releases saved
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # this may be the repetition of a call that deleted it
+                if revision is not None and revision < now:  # an earlier, equal call may have deleted the target
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -547,11 +549,11 @@ class DomainStore:
         return old
 
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
-        """Deletes versions, and replaces the aliases, so that every reader reads the domain again.
+        """Deletes versions. Also replaces the aliases, because readers read a domain again when its aliases change.
 
-        A bucket has no lock: the aliases are replaced first, so that a concurrent promotion of a deleted version fails.
-        In a folder, which is locked, the files are deleted first: on a full disk, only this makes room for the new
-        aliases.
+        In a bucket, which has no locks, the aliases are replaced first: a concurrent promotion of a deleted version
+        then fails. In a folder, the lock prevents such a promotion, and the files are deleted first: on a full disk,
+        there is room for the new aliases only after this.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -613,7 +615,8 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The time serves as the generation, because it is larger than any number of deletions.
+                # The damaged file hides how often the domain was deleted. The time in seconds stands in for this
+                # number: it is larger, so that calibrations of an earlier generation cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
             if self.storage.exclusive:  # files first, as in `_bury`
@@ -621,7 +624,7 @@ class DomainStore:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # prevents the promotion of these versions, as in `_bury`
+            if versions and not self.storage.exclusive:  # so that `_set` refuses to promote these versions
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:

@@ -9,7 +9,7 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # jobs that ended since the last census; also interrupted jobs, once for each attempt
+    ended: list[Job]  # jobs that ended since the last census, or one of whose attempts was interrupted since then
     queued: list[Job]
 
 

@@ -1,7 +1,10 @@
-"""Jobs in a folder. `jobs/<id>/job.json` is a job's record; until the job ends, `input` holds the posted text, and
-`vectors.npy` the posted vectors.
+"""Jobs in a folder. Each job has a folder `jobs/<id>` with these files:
 
-A record is changed under a lock. A process decides how a job ends by creating the file `decided`.
+job.json       the record, which is changed under a lock
+input          posted text and labels; deleted when the job ends
+vectors.npy    posted vectors; deleted when the job ends
+decided        created when a process has decided how the job ends, and is about to record it
+claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to it
 """
 
 import contextlib
@@ -41,7 +44,7 @@ class Record:
 
     job: Job
     decided: bool = False  # True: a process has decided how the job ends, and will record the end
-    # Used only in a bucket:
+    # In a folder, the fields below are not used.
     publishing: int | None = None  # version number under which the latest attempt may be publishing
     key: str | None = None  # hash of the job's idempotency key (`key_name`)
 
@@ -49,11 +52,11 @@ class Record:
 class JobStorage(Protocol):
     """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
 
-    Callers check ids first. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid,
-    and OSError if the storage cannot be reached.
+    Ids must have been checked, because they become part of paths and keys. Methods raise NotFound if there is no such
+    job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; if not, a stalled process may still publish later
+    exclusive: bool  # whether `change` locks the record; without locks, an attempt may publish after it was replaced
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
@@ -61,7 +64,7 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Creates a job from the spooled input. The caller must then give it the idempotency key with `take`."""
+        """Creates a job from the spooled input. If there is a key, the caller must then call `take` for the job."""
         ...
 
     def names(self) -> list[str]:
@@ -75,9 +78,10 @@ class JobStorage(Protocol):
     def read(self, job_id: str) -> Record: ...
 
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
-        """Replaces a record with the result of `step`, if that differs, and returns the result.
+        """Replaces a record with the result of `step`, unless both are equal, and returns the result.
 
-        Never overwrites a change by another process: a lock prevents it, or `step` is called again with the new record.
+        Never overwrites a change by another process: a folder locks the record; in a bucket, `step` is called again if
+        the record has changed meanwhile.
         """
         ...
 
@@ -133,7 +137,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
 
 
 def key_name(key: str) -> str:
-    """Hash of an idempotency key, for names of files and objects: callers may use any characters in keys."""
+    """Hash of an idempotency key, for names of files and objects: clients may use any characters in keys."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -251,8 +255,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key whose job is gone or deleted. Jobs are removed before their keys, so that a process that dies in
-        between leaves a key without a job."""
+        """Frees a key if its job does not exist or is in `deleted`. A job is removed before its key is freed: if the
+        process dies in between, the key is left without a job, until this is called."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

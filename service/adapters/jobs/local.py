@@ -35,14 +35,14 @@ class LocalJobs:
         self._waiting: set[str] = set()  # ids of the jobs in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
-        self._stopped: str | None = None  # id of a job that was cancelled while it ran: the canceller records its end
+        self._stopped: str | None = None  # id of a job whose process `stop` killed to cancel the job
 
     async def __aenter__(self) -> Self:
         """Continues the work of an earlier process: queues its queued jobs again, and marks its running jobs as
         interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
-                await asyncio.to_thread(self.jobs.cancel, job.id)  # the earlier process died while it cancelled the job
+                await asyncio.to_thread(self.jobs.cancel, job.id)  # its cancellation was decided, but not yet recorded
             elif job.status is Status.QUEUED:
                 await self.submit(job.id, job.attempt)
             elif job.status is Status.RUNNING:
@@ -103,9 +103,9 @@ class LocalJobs:
             "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
-        # The child process stays in this process's session: Linux divides processor time among sessions before it
-        # considers priorities (sched(7), autogroup). A child in its own session took half of the machine, and raised
-        # the p99 of single requests from 12 to 115 ms.
+        # The child stays in this process's session, so that its low priority has an effect: Linux gives each session
+        # an equal share of processor time, and compares priorities only within a session (sched(7), autogroup). In a
+        # session of its own, a child took half of the machine, and raised the p99 of single requests from 12 to 115 ms.
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
@@ -119,8 +119,8 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. If the record says running, the job does not run any more. If it says queued, the job
-            # has not begun; with a higher attempt, it was retried.
+            # The child has ended. If the job's record still says running or queued, the child died too early, and the
+            # job is interrupted. But if it says queued with a higher attempt, the job was interrupted and then retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

@@ -30,7 +30,7 @@ from service.core.jobs.job import Job
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
 PART = 8_000_000  # bytes of text in one object, which is held in memory when it is written or read; unmeasured
 ATTEMPTS = 50  # maximum attempts to change a record; an attempt fails only if another process has changed it
-ABANDONED = 3600.0  # seconds without a new part after which input without a record counts as abandoned
+ABANDONED = 3600.0  # input without a record counts as abandoned if its newest part is older than this, in seconds
 SIDE_BY_SIDE = 8  # records that are read in parallel
 
 
@@ -55,8 +55,8 @@ class Parts(BytesIO):
 
 
 class BucketSpool(Spool):
-    """Writes text into the bucket as it arrives. Writes vectors into a local file first, because their header comes
-    last."""
+    """Writes text into the bucket as it arrives. Writes vectors into a local file first, because the number of vectors,
+    which is part of the file's header, is known only at the end."""
 
     def __init__(self, storage: ObjectStorage, scratch: Path) -> None:
         self.storage, self.kept = storage, False
@@ -67,7 +67,7 @@ class BucketSpool(Spool):
         return self.parts
 
     def keep(self) -> None:
-        """Writes the rest into the bucket. Afterwards, closing the spool does not remove the input."""
+        """Writes the vectors and the last part of the text into the bucket. After this, `close` keeps the input."""
         if self._vectors is not None:
             self._vectors.flush()
             self.storage.upload(f"{INPUTS}{self.id}/{VECTORS}", self.vectors)
@@ -168,12 +168,13 @@ class BucketJobs:
             item.remove()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Input without a record. Lists input before records, so that the record of a job created in between is
-        found."""
+        """Input without a record. Input is listed before records: if a job is created in between, its record is still
+        found, and its input is not mistaken for garbage."""
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        known, now = set(self.names()), self.now()  # this clock may differ from the storage's by minutes
+        # This machine's clock may differ by minutes from the storage's, which sets `modified`; ABANDONED is longer.
+        known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
             if name not in known and (now - newest).total_seconds() > max(age, ABANDONED):
@@ -228,7 +229,8 @@ class BucketJobs:
 
 
 def content_of(record: Record) -> bytes:
-    """The stored form of a record. It is unique, so that `write` recognizes its own record if an answer was lost."""
+    """The stored form of a record, with a random value. If the reply to a write is lost, `write` reads the stored
+    record, and recognizes by this value that it is the one it has written."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

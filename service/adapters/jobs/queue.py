@@ -30,7 +30,7 @@ REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # seconds that a cancellation waits for the worker to end its child process
 TIMEOUT = 2.0  # seconds within which Redis must accept a connection, and answer a command
 THREADS = 4  # threads for calls of Redis; scoring has threads of its own, which a hanging Redis must not block
-MOST_CALLS = 64  # maximum calls that run or wait for a thread; while Redis works, they take only moments
+MOST_CALLS = 64  # maximum calls that run or wait for a thread; only a hanging Redis lets so many pile up
 LONGEST = 5.0  # seconds that a call may take, including its wait for a thread
 RETRIES = 1  # how often RQ itself repeats a job whose worker or process has died
 KILLED = "killed"  # key in RQ's metadata of a job; set if the job's process is known to be dead
@@ -43,8 +43,8 @@ T = TypeVar("T")
 class Delivery:
     """How RQ delivered the job that this process runs."""
 
-    handed: int  # number of attempts begun before the job was handed to RQ; RQ's id of the job ends with it
-    repeated: bool  # True: RQ has delivered the job before, to a worker that it considers dead
+    handed: int  # number of attempts begun before the job was handed to RQ; the RQ id is `<job>-<handed>`
+    repeated: bool  # True: RQ has delivered the job before, and considers the worker or process of that delivery dead
     killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
@@ -104,20 +104,20 @@ class RqJobs:
                 await self._call(self._enqueue, job.id, job.attempt)
 
     def _enqueue(self, job_id: str, attempt: int) -> None:
-        # One RQ id for each attempt: a request that is sent twice does not queue the job twice.
+        # The attempt is part of the RQ id, so that RQ refuses an attempt that is queued already.
         name = f"{job_id}-{attempt}"
         with contextlib.suppress(DuplicateJobError):
             self._put(name, job_id)
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # RQ has ended this delivery, and no worker has begun the job
+            if before.get_status() in ENDED:  # RQ considers this delivery over, but no worker has begun it
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # With one retry, the job of a killed worker runs again on another. A calibration that fails raises no error, so
-        # that RQ does not retry it.
+        # RQ retries a job once, if its process or worker was killed. It does not retry a calibration that fails,
+        # because `run_queued` then raises no error.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -158,17 +158,18 @@ def heartbeats(redis: Redis) -> list[float]:
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a broken connection is noticed. A waiting worker's heartbeats are up to 15 s less apart; a killed
-# worker counts as alive for twice this time.
+# In seconds. RQ derives from it how often a waiting worker sends a heartbeat (every 45 s: TTL - 15), when the worker
+# notices a broken connection (after 55 s: TTL - 5), and when it stops counting as alive (120 s after its last
+# heartbeat: TTL + 60).
 TTL = 60
-MONITORING = 10  # seconds between a running job's heartbeats; a minute after the last, another worker takes over
+MONITORING = 10  # seconds between RQ's heartbeats of a running job; after a minute without, another worker may take it
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
 PAUSE = 2.0  # seconds between attempts to reach Redis
 
 
 class QueueWorker(Worker):
-    """Runs jobs one after the other, each in its own child process. If the process of a job dies and RQ does not repeat
-    the job, calls `on_lost` with its id."""
+    """Runs jobs one after the other, each in its own child process. If a child process is killed, and RQ has no retry
+    left for its job, calls `on_lost` with the job's id."""
 
     def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
         super().__init__(
@@ -187,9 +188,9 @@ class QueueWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         super().heartbeat(timeout, pipeline)
-        register(self, pipeline)  # again, because Redis may have been restarted without its data
+        register(self, pipeline)  # each time, because a Redis restarted without data forgets its workers
 
-    # While Redis does not answer, a running job continues; its heartbeat is written to its record in the store.
+    # While Redis does not answer, a running job continues: its own heartbeat is in its record in the model store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:
@@ -208,7 +209,7 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # if this fails, the job's next process first waits for a heartbeat
+        with contextlib.suppress(RedisError):  # without KILLED, `run_queued` checks first whether the process lives
             job.save_meta()
 
     def teardown(self) -> None:

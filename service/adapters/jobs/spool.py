@@ -17,8 +17,9 @@ from service.core.jobs.job import LabelledPair
 class Spool:
     """Writes input to disk and hashes it. A job created from the input gets the spool's id.
 
-    Each line is a text as a JSON string, or a labelled pair [text, text, label] with an optional weight. Vectors go
-    into another file; vectors of labelled pairs are written as base64 instead of the texts.
+    The file of text and labels has JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
+    [text, text, label, weight]. Vectors have a file of their own. If vectors are posted, a pair has, instead of texts,
+    vectors in base64 or row numbers of the file of vectors.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,7 +51,7 @@ class Spool:
             self.vectors.unlink(missing_ok=True)
         finally:
             for file in (self._file, self._vectors):
-                with contextlib.suppress(OSError):  # for example on a full disk; the unwritten rest is not needed
+                with contextlib.suppress(OSError):  # on a full disk, `file.close` cannot write its buffer
                     if file is not None:
                         file.close()
 
@@ -75,7 +76,8 @@ class Spool:
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
-        """Overwrites the beginning of the file of vectors with `begin` and flushes it, so that it can be read."""
+        """Overwrites the first bytes of the file of vectors with `begin`, the header with the number of vectors, which
+        is known only now. Then flushes the file, so that it can be read."""
         if self._vectors is not None:
             self._vectors.seek(0)
             self._vectors.write(begin)

@@ -29,9 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request without facts that the server added, so that the same labels posted again are the same request."""
+    """The request as a client posts it, to compare requests with the same idempotency key. Facts that the server adds
+    are left out, because they may have changed when a client repeats its request."""
     facts = to_facts(request)
-    facts.pop("generation", None)  # added by the server
+    facts.pop("generation", None)
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]
@@ -53,19 +54,20 @@ class Ended:
 class JobStore:
     """The jobs of a folder or of a bucket.
 
-    How a job ends is decided once, by the first process that notes its decision in the record: the worker that is about
-    to publish, the worker that failed, or the API for a caller who cancels. Other processes then do nothing.
+    How a job ends is decided once: the first process that sets `decided` in the record also records the end. This is
+    the worker that is about to publish, the worker that failed, or the API if a client cancels the job.
 
-    Each process measures by its own clock for how long a heartbeat has not changed, because the clocks of machines
-    differ and may jump.
+    A running job counts as interrupted if its heartbeat stays the same for SILENCE. Each process measures this by its
+    own clock, because the clocks of machines differ and may jump.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
         self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
         self._ended: dict[str, Ended] = {}
-        self._seen: dict[str, tuple[float, float]] = {}  # running jobs: id -> (last heartbeat, when it was first seen)
-        # Interrupted jobs: id -> (the job's `waited` when the job was last read, time of that reading).
+        # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
+        self._seen: dict[str, tuple[float, float]] = {}
+        # Interrupted jobs: id -> (`waited` as this process last read it from the record, time of that reading).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -114,7 +116,7 @@ class JobStore:
                     return self.read(holder)
             return job
         finally:
-            if holder != job.id:  # another job has the key, or nothing could be written
+            if holder != job.id:  # another job has the key, or `take` raised an error
                 self.storage.remove(job.id)
 
     def has_key(self, idempotency_key: str) -> bool:
@@ -227,15 +229,16 @@ class JobStore:
         """Begins the next attempt of the job, on behalf of a worker.
 
         Args:
-            handed: number of attempts that had begun when the job was handed to the queue. If more have begun since,
-                another hand-over has replaced this one.
-            dead: an attempt whose process has died, if the queue hands the job over again for this reason.
+            handed: number of attempts that had begun when the job was queued. If another number is recorded now, the
+                job was queued again later, and this delivery of the queue is obsolete.
+            dead: number of an attempt whose process has died. The next attempt may replace it although it is recorded
+                as running.
             champion: the domain's current champion. The first attempt records it, so that later attempts do not replace
                 a newer champion.
 
         Raises:
             JobCancelled: the job has ended or is being cancelled.
-            Conflict: another worker runs it, or the job was handed over again later.
+            Conflict: another worker runs the job, or the delivery is obsolete.
         """
 
         def step(record: Record) -> Record:
@@ -243,14 +246,14 @@ class JobStore:
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
             if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                decided = False  # that attempt died while it was ending the job
+                decided = False  # the dead attempt may have decided the end, but did not record it
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
                 raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # with labels, it was recorded when they were posted
+            if job.attempt == 0 and job.request.base is None:  # a job with a base got its champion when posted
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -273,9 +276,10 @@ class JobStore:
         return mine
 
     def decide(self, job_id: str, attempt: int | None = None) -> bool:
-        """Decides that the caller records how the job ends. True only for the first caller.
+        """Sets `decided` in the job's record. Returns True for the first call only; its caller must then record how the
+        job ends.
 
-        With `attempt`, returns False also if another attempt has replaced this one.
+        With `attempt`, also returns False if another attempt has replaced that one.
         """
         first = False
 
@@ -288,11 +292,12 @@ class JobStore:
         return first
 
     def check_turn(self, job: Job, version: int | None = None) -> None:
-        """Raises JobCancelled if another attempt has replaced this one.
+        """Raises JobCancelled if another attempt has replaced `job.attempt`.
 
         Args:
             version: the number under which this attempt is about to publish. In a bucket, where no lock makes the next
-                attempt wait, the number is recorded, so that the next attempt can take it and this one cannot publish.
+                attempt wait, the number is recorded. If this attempt stalls, the next one reads the number and retires
+                it (`DomainStore.retire`), so that this one cannot publish any more.
         """
 
         def step(record: Record) -> Record:
@@ -303,7 +308,7 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The number under which an earlier attempt may still publish. The next attempt must first take this number."""
+        """The number under which an earlier attempt may still publish, until `DomainStore.retire` takes the number."""
         return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
@@ -351,7 +356,7 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # an attempt may have died while it ended the job
+            return replace(record, job=waiting, decided=False)  # set if the last attempt died while it ended the job
 
         return self.storage.change(self._checked(job_id), step).job
 
@@ -382,8 +387,9 @@ class JobStore:
         """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
         completed. Deletes their text. Sweeps afterwards.
 
-        Each process measures the time between two of its calls and adds it to the record. Thus clocks of different
-        machines are never compared, and a restart loses only the time since the last call.
+        The waiting time of an interrupted job is kept in its record (`waited`). Each call adds the time since this
+        process made its previous call. Thus clocks of different machines are never compared, and the restart of a
+        process loses only the time since its last call.
         """
         unended = self.unended()
         self._waiting = {
@@ -403,8 +409,8 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # The job was being cancelled, so that no worker can begin it. A canceller that is still
-                # at work finds it ended.
+                # Its cancellation was decided, but not recorded. If the process that decided it still calls `cancel`,
+                # nothing changes.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
@@ -417,16 +423,15 @@ class JobStore:
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # for example on a full disk; the next call counts the time from the same start
+        except OSError as error:  # for example on a full disk; the next call adds the time that this one could not add
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:
             self._waiting[job_id] = job.waited, now
 
     def _waited(self, job: Job, now: float) -> float:
-        """Seconds for which an interrupted job has waited for a retry, as far as processes have noticed.
-
-        Adds the time since this process last read the job, but only if no other process has added time meanwhile.
+        """Seconds for which an interrupted job has waited for a retry: `waited` in its record, and the time since this
+        process last read `waited`. If another process has changed `waited` since then, that process has added the time.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
@@ -443,7 +448,7 @@ class JobStore:
             job = record.job
             if attempt is not None and superseded(job, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} has been replaced by another")
-            if job.status is Status.QUEUED:  # the process died before it began the job; this counts as an attempt
+            if job.status is Status.QUEUED:  # its process died before `begin` could count the attempt
                 job = replace(job, attempt=job.attempt + 1)
             return record if job.status.ended else replace(record, job=interrupted(job, why))
 
@@ -480,8 +485,7 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced this one, which was considered dead. This one must then not change
-    the job."""
+    """Whether another attempt has replaced `attempt`, which must then not change the job any more."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
         log.warning("attempt %d of job %s was considered dead and has been replaced", attempt, job.id)

@@ -3,12 +3,12 @@
                  begin                 end
     QUEUED ----------------> RUNNING ---------> SUCCEEDED, FAILED
      |  ^                     |    ^
-     |  | requeue   interrupt |    | begin: the queue delivers an attempt again after its worker died
+     |  | requeue   interrupt |    | begin: the queue delivers the job again, because its worker died
      |  |                     v    |
      |  +---------------- INTERRUPTED ---------> FAILED: it was not retried in time
      +----------------------> (its process died before it could begin)
 
-QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels the job, and FAILED when its time limit passes.
+QUEUED, RUNNING and INTERRUPTED become CANCELLED if a client cancels the job, and FAILED if the job takes too long.
 Final states never change. `Job.become` refuses all other changes; `adapters/jobs/store.py` stores the permitted ones.
 """
 
@@ -47,14 +47,15 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Marks fields that releases up to 0.1.0 cannot read. They are stored only if they differ from the default.
+# Metadata of a field that releases up to 0.1.0 cannot read: the field is stored only if its value is not the default.
 LATER = {"later": True}
 
 
 class LabelledPair(NamedTuple):
-    """Two sentences, their label (0 or 1, or a grade), and how many pairs of the population the pair stands for.
+    """Two sentences, their label (0 or 1, or a grade), and a weight.
 
-    If pairs were drawn with unequal probabilities, a pair's weight is the inverse of its probability.
+    The weight says how many pairs this one represents. If the labelled pairs were drawn from all pairs with unequal
+    probabilities, it is 1 divided by the probability of drawing this pair.
     """
 
     a: str
@@ -130,7 +131,7 @@ class JobRunner(Protocol):
         """Number of workers that can take a job; None if unknown, or if the service runs jobs without workers."""
 
     async def submit(self, job_id: str, attempt: int) -> None:
-        """Submits an attempt; submitting the same attempt twice runs it once.
+        """Submits an attempt. An attempt that is submitted twice is run once.
 
         Raises:
             Unavailable: the attempt could not be submitted.

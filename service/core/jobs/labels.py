@@ -15,10 +15,11 @@ LABEL, WEIGHT = "label", "weight"  # column names
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
-    The labels are in the first or the last column: in the one with more numbers; if equal, in the one with fewer
-    numbers outside 0 to 5; if equal again, in the one named `label`. A first row without a number in either column is
-    a header and is skipped. With four columns, a header must name one of them `weight` (`LabelledPair.weight`). The
-    console applies the same rules (`console/labels.js`), except to tables that contain only numbers.
+    The first or the last column holds the labels: the one that has more numbers. If both have equally many, it is the
+    one that has fewer numbers outside 0 to 5. If this does not decide either, it is the one that the header names
+    `label`, otherwise the first. A first row with a number in neither of the two columns is a header and is skipped. A
+    table may have a fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console applies the
+    same rules (`console/labels.js`), except to tables that contain only numbers.
 
     Args:
         rows: line numbers and cells, without blank lines.
@@ -82,10 +83,13 @@ def is_first(
     last: tuple[int, int],
     name: str,
 ) -> bool:
-    """True if the first column holds the labels, False if the last one does; `first` and `last` are their sort keys.
+    """True if the first column holds the labels, False if the last one does.
+
+    Args:
+        first: sort key of the first column, made by `worse`; `last` is that of the last column.
 
     Raises:
-        InvalidInput: all columns hold numbers that could be labels.
+        InvalidInput: all columns contain only numbers, and no header says which of them are labels.
     """
     if first != last:
         return first < last
@@ -100,7 +104,7 @@ def is_first(
 
 
 def worse(labels: Sequence[float | None]) -> tuple[int, int]:
-    """Sort key of a column: how many cells hold no number, and how many hold one outside 0 to 5.
+    """Sort key of a column: the number of cells that are not numbers, then the number of numbers outside 0 to 5.
 
     Of two columns, the one with the smaller key is more likely to hold the labels.
     """
@@ -110,7 +114,7 @@ def worse(labels: Sequence[float | None]) -> tuple[int, int]:
 def without_weights(
     table: list[tuple[int, Sequence[str]]], column: int, name: str
 ) -> tuple[list[tuple[int, Sequence[str]]], list[float]]:
-    """The table without its weight column, and the weights; the header row gets the weight 1."""
+    """The table without its weight column, and one weight for each row. The header has no weight and gets a 1."""
     rest: list[tuple[int, Sequence[str]]] = [(table[0][0], drop(table[0][1], column))]
     weights = [1.0]
     for line, cells in table[1:]:

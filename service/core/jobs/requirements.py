@@ -9,8 +9,8 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
-# Minimum number of distinct sentences. With fewer, the false-match rate at a threshold for 1 % is wrong by up to a
-# factor of 2 (docs/quality.md).
+# Minimum number of distinct sentences. With fewer, a threshold that should let 1 % of unrelated pairs through can let
+# through twice or half as many (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, a flow's fit is unstable (QUALITY section 4)
@@ -21,8 +21,8 @@ MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 def fewest_sentences(method: str, dim: int) -> int:
     """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
-    Full whitening needs two sentences per dimension: it is least accurate if there are about as many sentences as
-    dimensions (QUALITY section 4).
+    Full whitening needs two sentences per dimension: its error is largest if the number of sentences is about the
+    number of dimensions (QUALITY section 4).
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -33,7 +33,7 @@ def fewest_sentences(method: str, dim: int) -> int:
 def check_sentences(
     method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
 ) -> None:
-    """Checks that the method accepts this number of distinct sentences, or of vectors if the caller `brought` them.
+    """Checks that `distinct` is enough for the method. It is a number of sentences; with `brought`, of posted vectors.
 
     `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because all
     their tokens are unknown to the encoder. Both only appear in the message.
@@ -63,10 +63,10 @@ class LabelSummary:
     def __init__(self) -> None:
         self.lowest, self.highest = float("inf"), float("-inf")
         self.lightest, self.heaviest = float("inf"), 0.0
-        self._pairs: set[tuple[str, str]] = set()  # the first FEWEST_LABELS distinct pairs; others need not be counted
+        self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
 
     def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
-        """Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
+        """Adds a labelled pair. Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
         if not 0 < weight < math.inf:
             raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
         if not 0 <= label <= HIGHEST_GRADE:
@@ -113,8 +113,8 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
 
-    If one copy of a pair were used for the fit and another were held out, the held-out figures would be too good. If
-    any pair has a weight, the weights of copies are added up.
+    Copies are removed because the fit would see one of them while another is held out for the evaluation, whose results
+    would then be too good. If any pair has a weight other than 1, the weights of copies are added up.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)
@@ -130,7 +130,7 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
 
 # Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of each (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # `draw` removes surplus texts once it holds this many times the size of the sample
+SPARE = 2  # `draw` lets the sample grow to this many times its size before it removes surplus texts
 
 
 def rank(text: str, seed: int) -> int:
@@ -164,7 +164,7 @@ class Allowance:
 class Draw:
     """The sentences to use, and the numbers of posted and of distinct sentences.
 
-    If only a sample is used, distinct sentences are counted by their 64-bit hashes.
+    If `texts` is only a sample, `distinct` is the number of distinct 64-bit hashes of the posted sentences.
     """
 
     texts: list[str]

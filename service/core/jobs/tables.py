@@ -1,7 +1,8 @@
 """Detects tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
-Identifiers, dates and states make all rows similar and so raise thresholds: in an example, the whole rows gave a
-threshold of 0.517 for 1 % false matches, and the sentences without the other columns gave 0.309.
+If whole rows are calibrated as sentences, thresholds become too high, because identifiers, dates and states make all
+rows similar to each other: in an example, the threshold for 1 % false matches was 0.517 with whole rows, and 0.309 with
+only the column of sentences.
 A table has the same separator on most lines and fields typical of tables. In prose a space follows a comma, and the
 number of commas differs from line to line. No text of the evaluation data is mistaken for a table (whole or in parts of
 200 to 2,000 lines; tests/core/jobs/test_tables.py).
@@ -22,20 +23,20 @@ LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
-MOST = 0.8  # share of lines that must look alike; below 1, as cells may hold line breaks and a header may come first
+MOST = 0.8  # share of lines that must look like rows; below 1, because of headers, and of cells with line breaks
 EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
 LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
 LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
-REPEATED = 0.1  # a column repeats its values if it has at most this many distinct values per line
+REPEATED = 0.1  # a column repeats its values if at most this share of them are distinct
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
 CERTAIN = ("\t", "|")  # separators that do not occur in prose
-FEWEST_QUOTED = 5  # a CSV of one column has at least this many quoted lines with doubled quotation marks inside
+FEWEST_QUOTED = 5  # lines count as a CSV of one column only if this many have doubled quotation marks in quoted text
 TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # a tag of HTML or XML, at the start of a line
 JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
 CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, number or date: no space, at least one digit
 IDEOGRAPHS = "\u2e80"  # the first East Asian character
 MOMENT = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9]{1,2}:[0-9]{2}[!-~ ]*")
-# A number that contains commas, such as 1,250 or 3,5; does not match the first cells of `0,2026-01-01`.
+# A number that contains commas, such as 1,250 or 3,5. In `0,2026-01-01`, the comma separates cells: no match.
 NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")
 
 
@@ -96,8 +97,9 @@ def is_markup(lines: Sequence[str]) -> bool:
 def quoted_cells(lines: Sequence[str]) -> bool:
     """Whether the lines are a CSV of one column.
 
-    In such a CSV, a cell with a comma or a quotation mark stands in quotation marks, those inside it are doubled, and
-    all other lines contain neither character. Lines of quoted dialogue have no doubled quotation marks.
+    In such a CSV, a cell that contains a comma or a quotation mark is put in quotation marks, and each quotation mark
+    within the cell is doubled. Lines without quotation marks around them contain neither of the two characters. Unlike
+    a CSV, quoted dialogue has no doubled quotation marks.
     """
     reasons = 0
     for line in lines:
@@ -173,8 +175,8 @@ def cells(line: str, separator: str) -> list[str]:
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
     """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
 
-    A cell is tight if no space follows the separator between it and the next column (from the end: the previous one).
-    Inner columns are left out, because separators inside a text shift them.
+    A cell is tight if no space follows its separator: the one after the cell in the first columns, the one before it in
+    the last columns. Inner columns are left out, because separators inside a text shift them.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]
