@@ -26,9 +26,9 @@ SPLITS_NEEDED = 0.9  # share of the splits that must lie within their bounds
 
 @dataclass(frozen=True)
 class SourceResult:
-    """The false-match rates of one source, measured in each split, calibrated and raw.
+    """False-match rates of one source in each split: `rates` with its calibration, `raw_rates` with raw cosines.
 
-    `raw_rates` are those of one raw threshold for all sources.
+    The raw threshold is the same for all sources.
     """
 
     source: str
@@ -49,7 +49,7 @@ class SourceResult:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean and enough splits lie within their bounds."""
+        """Whether the mean rate and the rates of enough splits lie within the bounds in `BARS`."""
         low, high = BARS[self.nominal][0]
         return low <= self.mean / self.nominal <= high and self.share_within >= SPLITS_NEEDED
 

@@ -27,9 +27,10 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets one knot per value: the value is the share of the tail's pairs above the knot.
+# If there are ties, the tail gets knots too. Each value here places one knot, at the similarity that this share of the
+# tail's pairs reaches.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
+FALL = 1e-9  # smallest difference between the logits of neighbouring knots; the relative error of rates is below 1e-7
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # Every tie that is large enough contains at least one of these ranks.
+    # A tie that is large enough extends over many ranks, so at least one of these ranks lies in it.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -232,7 +233,8 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # If a Pareto tail begins at a higher value, its shape stays the same and its scale grows (Coles, 2001, 4.2.1).
+        # The tail begins after the last knot, which may now lie higher. A Pareto tail that begins higher keeps its
+        # shape and has a larger scale (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,
