@@ -239,7 +239,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How often intervals of recall and precision, computed from some Quora pairs, contain the value of all pairs."""
+    """How often intervals of recall and precision, given some Quora pairs, contain the value over all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 

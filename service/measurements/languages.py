@@ -25,7 +25,10 @@ ALL = "all, mixed"
 
 @dataclass(frozen=True)
 class Result:
-    """False-match rates among held-out sentences of one language, or of all for `ALL`; one rate per split."""
+    """False-match rates among held-out sentences of one language; one rate per split.
+
+    If `language` is `ALL`, the sentences are equal parts of all languages.
+    """
 
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted

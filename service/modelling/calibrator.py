@@ -120,7 +120,7 @@ def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """The affine map alone; it suffices for linear methods, whose flow is the identity, bit for bit."""
+    """The affine map alone. Linear methods need no more, because their flow is exactly the identity."""
     return (pooled - w["mean"]) @ w["matrix"]
 
 

@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderSpec, say: Say) -> EncoderArtifact:
-    """Exports an encoder to the store, checked against torch, and installs its default calibration.
+    """Exports an encoder to the store, checks the exported graph against torch, and installs the default calibration.
 
     If the store already has the encoder, only the calibration is installed.
 

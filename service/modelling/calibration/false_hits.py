@@ -117,7 +117,7 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """Yields the shares (G, L) for each bootstrap sample of sentences; each sentence serves as query and as entry."""
+    """Yields the shares (G, L) for each bootstrap sample, in which sentences have weights as queries and as entries."""
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0

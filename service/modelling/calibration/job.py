@@ -431,7 +431,7 @@ def label_job(
     report: Report,
     encode: TextEncoder,
 ) -> Result:
-    """Adds probabilities learnt from labels to an existing version, and keeps its map and reference."""
+    """Makes a version with the map and reference of an existing one, and with probabilities learnt from labels."""
     assert request.base is not None  # noqa: S101 - the caller checks this
     distinct, left_out = readable_labels(labels, encoder)
     stored: StoredVersion = domains.load(request.domain, request.base)

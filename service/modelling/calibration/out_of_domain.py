@@ -2,8 +2,8 @@
 
 A fit gives smaller statistics for the texts that it has seen than for new texts. So each text is measured by a fit to
 the other folds (cross-fitting), in all three stages: whitening and probe, then length and band scales, then the scores
-by length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6
-% (1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
+by length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or
+1.6 % (1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
 """
 
 from collections.abc import Callable, Sequence

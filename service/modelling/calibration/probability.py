@@ -481,11 +481,11 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
-    The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
-    interval around it contained the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
-    1997, section 5.4): if the true error were the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or
-    97.5 % of samples, respectively, would show at least the observed error. The median estimate always lies inside the
-    interval.
+    A bin's offset is its mean label minus its mean probability. The mean size of the observed offsets overstates the
+    error, because even a perfect map shows offsets by chance; a bootstrap interval around it contained the true error
+    in only 40 of 100 samples. So the test is inverted (Davison & Hinkley, 1997, section 5.4): if the true error were
+    the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or 97.5 % of samples, respectively, would show
+    at least the observed error. The median estimate always lies inside the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.

@@ -21,7 +21,7 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-LOST = {  # part that a new version may lack -> its name in messages, and what to give to a calibration to get it
+LOST = {  # part that a new version may lack -> its name in messages, and what the next calibration needs to have it
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }

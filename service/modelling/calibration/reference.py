@@ -51,9 +51,10 @@ def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
     """Draws pairs within each group. A group consists of latents (N, D) and the indices of their sentences (N,).
 
-    Takes all pairs if there are at most `most`. Otherwise it pairs each sentence with those at a few random distances
-    in a circle, so that every sentence occurs equally often (incomplete U-statistic; Blom, 1976). The circle is in
-    random order, because neighbouring sentences in a file are often related.
+    Takes all pairs if there are at most `most`. Otherwise it arranges the sentences of a group in a circle, in random
+    order, because neighbouring sentences in a file are often related. It draws a few random distances, and pairs each
+    sentence with the sentences at these distances. So every sentence occurs equally often (incomplete U-statistic;
+    Blom, 1976).
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []

@@ -265,7 +265,7 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            return trial  # no labelled sets, or refused already: then minutes of scoring are saved
+            return trial  # `lost` stays None: no labelled sets, or refused already (scoring takes minutes)
         return replace(trial, lost=self.reference - self.score(encoder))
 
 
