@@ -1,4 +1,4 @@
-"""Compares false-match rates by language: one raw threshold, one calibration for all, and one per language."""
+"""Compares false-match rates by language: one raw threshold, one calibration for all, a calibration per language."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -37,7 +37,7 @@ class MovedThreshold:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean rate after the conversion is within the bounds around the mean rate before."""
+        """Whether the mean rate after the conversion, divided by the mean rate before it, is within `BOUNDS`."""
         low, high = BOUNDS[self.nominal]
         return low <= float(np.mean(self.after)) / float(np.mean(self.before)) <= high
 

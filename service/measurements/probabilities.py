@@ -27,9 +27,9 @@ MATCH = 4.0  # STS-B pairs of at least this grade count as matches, for the base
 
 @dataclass(frozen=True)
 class Result:
-    """Errors on held-out pairs after learning from `pairs` labelled pairs, one per draw.
+    """Errors on held-out pairs after learning from `pairs` labelled pairs, one value per draw.
 
-    The baseline is a Platt curve that was fitted to STS-B instead.
+    The baseline learns nothing from these pairs: it is a Platt curve that was fitted to STS-B. Its errors are means.
     """
 
     pairs: int

@@ -22,7 +22,7 @@ QUERIES = 3000  # largest number of queries per round
 SIMILARITIES = 10_000_000  # approximate number of similarities that `searched` computes; it sets the number of rounds
 # Bounds of the mean rate over all splits, as multiples of the nominal rate. Key: whether the threshold is extrapolated.
 MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}
-# Bounds of one split, as multiples of the nominal rate, and the share of the splits that must lie within them.
+# Bounds of one split's rate, as multiples of the nominal rate, and the share of splits whose rates must be within them.
 SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 

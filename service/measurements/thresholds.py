@@ -16,7 +16,7 @@ from service.modelling.calibration.recognition import Embed
 
 TESTED = 2000  # smallest number of held-out sentences
 MOST_TESTED = 4000  # largest number of held-out sentences
-# Nominal rate -> bounds of the mean over splits, bounds of one split; both as multiples of the nominal rate.
+# Nominal rate -> bounds of the mean rate and bounds of one split's rate, both as multiples of the nominal rate.
 BARS = {
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),

@@ -36,7 +36,7 @@ RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share of senten
 # collapsed onto few directions, which is a second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
-FEWEST_SENTENCES = 600  # up to this number vectors stay unchanged: so few give noisy surface and covariance estimates
+FEWEST_SENTENCES = 600  # with so many sentences or fewer, vectors stay unchanged, because the estimates are noisy
 SENTENCES_FULL = 1200  # full strength from this number of sentences
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged

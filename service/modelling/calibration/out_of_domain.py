@@ -73,7 +73,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; those of disjoint parts add up to the whole."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; the moments of parts add up to the whole's."""
 
     count: int
     total: Doubles

@@ -205,7 +205,7 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
     Isotonic regression gives a step function; the result interpolates between the centres of the steps, so it has no
     jumps. x, targets, weights: (N,).
     """
-    x = np.round(x, 9)  # scikit-learn's interpolation overflows between almost equal points
+    x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
     pseudo = PSEUDO_PAIRS / len(x)
     total = weights + pseudo
     wanted = (weights * targets + pseudo * leaning(x)) / total

@@ -73,7 +73,7 @@ Voters elected a new mayor.
 
 
 def disguised(texts: Sequence[str]) -> list[str]:
-    """Every text with each of the changes in DISGUISES, grouped by text."""
+    """Makes one copy of each text per change in DISGUISES; the copies of a text are consecutive."""
     return [disguise(text) for text in texts for disguise in DISGUISES]
 
 

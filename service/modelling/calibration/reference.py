@@ -15,9 +15,9 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # largest number, that of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # with 65 the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 are no better
+KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
@@ -188,7 +188,10 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 
 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
-    """Reference with knots and tail fitted to similarities (P,) without ties; its counts are those of all `pairs`."""
+    """Reference with knots and a tail that are fitted to similarities (P,) without ties.
+
+    `pairs`, which includes the ties, gives only the numbers of sentences and pairs.
+    """
     none = np.empty(0)
     count = len(similarities)
     if not count:

@@ -17,7 +17,7 @@ class Family:
     """Where the models of a family store their layers, and how they treat positions and attention."""
 
     layers: str  # path of the ModuleList that contains the layers
-    # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
+    # True: position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
     behind_padding: bool = False
     # True: position ids are passed explicitly and count only real tokens. Then padding on the left does not change a
     # decoder's output, and each text of a batch has its own ids, as ONNX Runtime's RotaryEmbedding requires.
