@@ -33,7 +33,10 @@ Sources = Annotated[str | None, typer.Option(help="comma-separated; default: all
 
 
 def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
-    """A sources.Encoder, imported late because it loads the packages for training."""
+    """Opens an encoder of the store; its vectors are cached in the folder `cache`.
+
+    `service.measurements.sources` is imported here, because it loads the packages for training.
+    """
     need_training()
     from service.measurements.sources import Encoder  # noqa: PLC0415
 
@@ -179,7 +182,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """How `auto` without labels changes Spearman × 100 on each set against identity; fails if a set loses over 1."""
+    """Change of Spearman × 100 on each set from identity to `auto` without labels; fails if a set loses over 1."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -236,7 +239,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share of the intervals of recall and precision, from some Quora pairs, that contain the value over all pairs."""
+    """How often intervals of recall and precision, given some Quora pairs, contain the value over all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -261,7 +264,7 @@ def languages(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all languages: false matches with raw cosines, one calibration for all, one per language."""
+    """False matches at one threshold: raw cosines, one calibration for all languages, one calibration per language."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -334,7 +337,7 @@ def repeated_texts(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False-match rates of thresholds, or their refusal, if up to a fifth of the texts begin with the same notice."""
+    """Whether thresholds keep their false-match rates if up to a fifth of the texts begin with the same notice."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import repeated_texts as quality  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ MOST = 0.25  # largest promised overhead, as a share of the time to embed the se
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to embed only the sentences, and seconds of the whole job; each round measures one after the other."""
+    """Seconds to embed only the sentences (`embedding`), and seconds of the whole job (`job`); one value per round."""
 
     sentences: int
     method: str

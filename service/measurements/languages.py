@@ -1,4 +1,4 @@
-"""Compares false-match rates by language: one raw threshold, one calibration for all, and one per language."""
+"""Compares false-match rates by language: one raw threshold, one calibration for all, a calibration per language."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,18 @@ from service.modelling.calibration.methods import FittedMap, fit
 from service.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
-# Smallest number of sentences per language: half of them make the reference, which is unstable with fewer
-# (docs/quality.md, "Little text").
+# Smallest number of sentences per language. Half of them make the language's reference, and references made from fewer
+# sentences are unstable (docs/quality.md, "Little text").
 FEWEST = 800
 ALL = "all, mixed"
 
 
 @dataclass(frozen=True)
 class Result:
-    """False-match rates in each split, among held-out sentences of a language; `ALL` mixes the languages."""
+    """False-match rates among held-out sentences of one language; one rate per split.
+
+    If `language` is `ALL`, the sentences are equal parts of all languages.
+    """
 
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
@@ -36,7 +39,10 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether the language's own calibration keeps the nominal rate; always True for `ALL`, which has none."""
+        """Whether the language's own calibration keeps the nominal rate.
+
+        Always True for `ALL`, which has no calibration of its own.
+        """
         low, high = BARS[NOMINAL][0]
         return not self.own or low <= float(np.mean(self.own)) / NOMINAL <= high
 
@@ -115,7 +121,7 @@ def measure(languages: dict[str, Language], embed: Embed, splits: int, progress:
 
 
 def raw_threshold(x: Vectors, seed: int) -> float:
-    """The raw cosine that the nominal share of the pairs of vectors x (N, D) exceeds."""
+    """The raw threshold for the nominal rate: the 1 − NOMINAL quantile of the cosines of pairs of vectors x (N, D)."""
     pairs = reference.sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(seed))
     return float(np.quantile(pairs.similarities, 1 - NOMINAL))
 

@@ -17,7 +17,8 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-# Nominal rate -> bounds of the new rate as multiples of the old one; the same as for one split in `thresholds.BARS`.
+# Nominal rate -> bounds of the mean rate after the conversion, as multiples of the mean rate before it. The numbers are
+# those that `thresholds.BARS` has for a single split.
 BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 
@@ -36,7 +37,7 @@ class MovedThreshold:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean rate after the conversion is within the bounds around the mean rate before."""
+        """Whether the mean rate after the conversion, divided by the mean rate before it, is within `BOUNDS`."""
         low, high = BOUNDS[self.nominal]
         return low <= float(np.mean(self.after)) / float(np.mean(self.before)) <= high
 
@@ -98,5 +99,5 @@ def version(texts: list[str], mine: Vectors, others: Vectors, embed: Embed, seed
     method = gate.decide(texts, mine, embed).method
     fitted = fit(method, mine, mine[:0], seed)
     latents = cross_fitted(fitted, mine, rng, lambda _: None)
-    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with intervals, because equating needs them
+    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # `equate` needs the thresholds' intervals
     return Version(method.partition(":")[0], scale, fitted(others))

@@ -16,9 +16,10 @@ from service.modelling.calibration.methods import fit
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
-# Sampling weight of the pair with the lowest score; it rises to 1 for the highest, as if people label top hits first.
+# Relative chance that the pair with the lowest score is drawn. It is 1 for the highest score, as if people labelled top
+# hits first.
 LEAST_CHANCE = 0.2
-COVERAGE_BARS = (0.90, 0.97)  # lower and upper limit of the promised share of intervals with the true value
+COVERAGE_BARS = (0.90, 0.97)  # promised limits of the share of the intervals that contain the true value
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Coverage:
 
     figure: str  # "recall" or "precision" at the advised threshold
     labels: int  # number of labelled pairs
-    weighted: bool  # whether pairs were drawn by score, with weights
+    weighted: bool  # True: pairs with higher scores are drawn more often, and weights correct this; False: drawn evenly
     precision: float  # precision for which the threshold was advised
     draws: int  # number of draws in which the labels reach the precision
     covered: float  # share of the intervals that contain the true value

@@ -1,4 +1,4 @@
-"""Measures thresholds on texts that repeat: mails that begin with the same long notice have the same vector."""
+"""Measures thresholds on mails that begin with the same notice, so long that the encoder reads nothing after it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; their vectors stand for those of all mails, which differ only by rounding
+MAILS = 32  # number of mails to embed; their vectors are used for all mails, since all would be equal but for rounding
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
@@ -32,7 +32,7 @@ class Result:
     share: float
     nominal: float
     refused: int  # number of refused draws
-    reachable: list[float]  # for each draw, the smallest rate that a threshold can have
+    reachable: list[float]  # for each draw, the smallest false-match rate that can be reached by a threshold
     counted: list[float]  # false-match rates among all pairs of the texts that made the reference
     unseen: list[float]  # false-match rates among all pairs of held-out texts with the same share of notices
 

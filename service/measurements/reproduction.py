@@ -2,7 +2,8 @@
 
 Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words: the Spearman correlation of
 scores with the edit distance of the two sentences, compared with the correlation of the gold scores. Here the edit
-distance counts words and the pairs are STS-B's development set: so the gold scores give -24.6, as in the paper.
+distance counts words, and the pairs are STS-B's development set. With this choice, the gold scores have a correlation
+(× 100) of -24.6, the paper's value.
 """
 
 from collections.abc import Sequence

@@ -19,10 +19,10 @@ FITTED_ON = {source: 2500 if source == "SICK" else 5000 for source in SOURCES}
 GALLERIES = (100, 1000, 10_000)
 LARGEST_OTHERS = 11_500  # largest number of held-out sentences: enough for the largest gallery and its queries
 QUERIES = 3000  # largest number of queries per round
-SIMILARITIES = 10_000_000  # approximate number of similarities to compute in all rounds of a gallery together
-# Whether the threshold is extrapolated -> bounds of the mean over splits, as multiples of the nominal rate.
+SIMILARITIES = 10_000_000  # approximate number of similarities that `searched` computes; it sets the number of rounds
+# Bounds of the mean rate over all splits, as multiples of the nominal rate. Key: whether the threshold is extrapolated.
 MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}
-# Bounds of one split, as multiples of the nominal rate, and the share of the splits that must lie within them.
+# Bounds of one split's rate, as multiples of the nominal rate, and the share of splits whose rates must be within them.
 SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 
@@ -47,9 +47,9 @@ class SearchResult:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean lies within its bounds, and enough splits within theirs.
+        """Whether the mean rate lies within `MEAN_BARS`, and the rates of enough splits lie within `SPLIT_BARS`.
 
-        The splits do not matter if the threshold is extrapolated.
+        The second condition is not checked if the threshold is extrapolated.
         """
         low, high = MEAN_BARS[self.extrapolated]
         return low <= self.mean / NOMINAL <= high and (self.extrapolated or self.share_within >= SPLITS_NEEDED)

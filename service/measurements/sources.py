@@ -79,7 +79,7 @@ def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> 
 
 
 class Encoder:
-    """An exported encoder that caches its vectors in a folder; the key is the encoder and the text."""
+    """An exported encoder that caches the vectors of texts in a folder, separately for each encoder."""
 
     def __init__(self, artifact: EncoderArtifact, cache: Path | None = None) -> None:
         self.artifact = artifact

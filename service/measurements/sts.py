@@ -97,7 +97,7 @@ class Evaluation:
         return texts, self.rows(texts)
 
     def score(self, name: str, fitted: FittedMap) -> tuple[float, float]:
-        """Spearman × 100 of a set, with its subsets combined as in `Row.all` and as in `Row.wmean`."""
+        """Spearman × 100 of a set, combined from its subsets in two ways: as in `Row.all`, and as in `Row.wmean`."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
             similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
@@ -138,7 +138,7 @@ def cell(values: Sequence[float], digits: int = 2) -> str:
 
 
 WORST_ALLOWED = -1.0  # lowest allowed change of Spearman × 100 by `auto` on any set
-RAW = 3.0  # if the best rival gains this many points on average, `auto` must gain as much
+RAW = 3.0  # if the best rival gains at least this many points on average, `auto` must gain as many as the rival or more
 
 
 @dataclass(frozen=True)

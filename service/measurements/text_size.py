@@ -29,8 +29,9 @@ class Result:
     sentences: int
     methods: list[str]  # methods that `auto` chose in any draw
     rates: list[float]  # measured false-match rate of each draw
-    resolution: float  # resolution of the first draw's reference
-    # Each draw's gain of Spearman × 100 on STS-B by a fit to STS-B's training text; empty if that text is too short.
+    resolution: float  # smallest false-match rate that the first draw's reference supports
+    # For each draw, how much a fit to STS-B's training text raises Spearman × 100 on STS-B's test pairs; empty if the
+    # training text has too few sentences.
     gains: list[float]
 
     @property
@@ -40,7 +41,7 @@ class Result:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
-    """Measures the threshold error on Wikipedia, and the ranking of STS-B's test pairs by fits to its training text."""
+    """Measures the threshold error on Wikipedia, and how well fits to STS-B's training text rank STS-B's test pairs."""
     texts = sample(data, HOME, max(SIZES) + TESTED, least=max(SIZES) + TESTED)
     vectors, _ = encode(texts, lambda done: progress(HOME, done))
     test = read_pairs(data / "sts/stsb/test.tsv")
@@ -72,7 +73,7 @@ def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
 
 
 def gain(method: str, vectors: Vectors, left: Vectors, right: Vectors, test: Pairs) -> float:
-    """Gain of Spearman × 100 on the test pairs, from the method fitted to these vectors."""
+    """How much the method, fitted to `vectors`, raises Spearman × 100 on the test pairs over the raw cosines."""
     fitted = fit(method, vectors, vectors[:0], 0)
     return spearman(cosine(fitted(left), fitted(right)), test.gold) - spearman(cosine(left, right), test.gold)
 

@@ -16,7 +16,7 @@ from service.modelling.calibration.recognition import Embed
 
 TESTED = 2000  # smallest number of held-out sentences
 MOST_TESTED = 4000  # largest number of held-out sentences
-# Nominal rate -> bounds of the mean over splits, bounds of one split; both as multiples of the nominal rate.
+# Nominal rate -> bounds of the mean rate and bounds of one split's rate, both as multiples of the nominal rate.
 BARS = {
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),
@@ -26,9 +26,9 @@ SPLITS_NEEDED = 0.9  # share of the splits that must lie within their bounds
 
 @dataclass(frozen=True)
 class SourceResult:
-    """The false-match rates of one source, measured in each split, calibrated and raw.
+    """False-match rates of one source in each split: `rates` with its calibration, `raw_rates` with raw cosines.
 
-    `raw_rates` are those of one raw threshold for all sources.
+    The raw threshold is the same for all sources.
     """
 
     source: str
@@ -49,7 +49,7 @@ class SourceResult:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean and enough splits lie within their bounds."""
+        """Whether the mean rate and the rates of enough splits lie within the bounds in `BARS`."""
         low, high = BARS[self.nominal][0]
         return low <= self.mean / self.nominal <= high and self.share_within >= SPLITS_NEEDED
 

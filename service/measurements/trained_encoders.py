@@ -26,7 +26,7 @@ Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")
 LAYERS = 3
 RAW, WHOLE, UNSUPERVISED, GRADES, BOTH = "minilm-layers3-mean", "minilm", "simcse", "sbert", "simcse-sbert"
-LIFT = 8.0  # smallest gain of SimCSE over the raw encoder that is promised, in points of mean Spearman
+LIFT = 8.0  # SimCSE is promised to gain at least this over the raw encoder, in points of mean Spearman
 FLOW_SEED = 0
 TEXT = "text/wikipedia-en.txt"
 GRADED, DEV = "sts/stsb/train.tsv", "sts/stsb/dev.tsv"
@@ -61,7 +61,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Row:
-    """Spearman × 100 of one encoder and method on each set; the subsets of a set are joined."""
+    """Spearman × 100 of one encoder and method on each set: one correlation over all pairs of a set."""
 
     encoder: str
     method: str
@@ -151,8 +151,8 @@ def measure(
 ) -> tuple[list[Row], Grid]:
     """Results of all encoders, and a table of the trainings.
 
-    The encoders are the raw one (the first 3 layers), those trained by SimCSE, SBERT, and SBERT after SimCSE, and the
-    one with all layers.
+    The encoders are MiniLM's first 3 layers without further training ("raw"), these layers trained by SimCSE, by SBERT,
+    and by SBERT after SimCSE, and MiniLM with all its layers.
     """
     bench = Bench(data, work, report, say)
     rows, facts = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
@@ -191,7 +191,7 @@ def simcse_name(seed: int, seeds: Sequence[int]) -> str:
 
 
 def promises(rows: Sequence[Row]) -> list[Promise]:
-    """Results that the trainings must reach on the STS sets; these were not used to choose settings or weights."""
+    """Results that the trainings must reach on the STS sets, which were not used to choose settings or weights."""
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
     lifts = [

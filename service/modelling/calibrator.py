@@ -1,4 +1,4 @@
-"""The calibrator: an affine map followed by a flow, a shape that fits every post-processing method.
+"""The calibrator: an affine map followed by a flow. Every post-processing method can be written in this form.
 
 This is the only implementation of the calibrator, as functions of named tensors. Training parametrizes the tensors
 (`flow.py`), linear methods set them (`linear.py`), the exporter passes them as graph inputs (`export.py`), and the
@@ -22,7 +22,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def level_sizes(dim: int) -> list[int]:
-    """Channels that enter each level; half of them become final after every level except the last."""
+    """Number of channels that enter each level; half of them become final after every level except the last."""
     sizes = [dim]
     for _ in range(LEVELS - 1):
         sizes.append(sizes[-1] - sizes[-1] // 2)
@@ -30,7 +30,7 @@ def level_sizes(dim: int) -> list[int]:
 
 
 def group_sizes(dim: int) -> list[int]:
-    """Channels that become final at each level; the latents consist of these consecutive groups.
+    """Number of channels that become final at each level; the latents consist of one group of channels per level.
 
     >>> level_sizes(384), group_sizes(384)
     ([384, 192, 96], [192, 96, 96])
@@ -120,7 +120,7 @@ def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """The affine map alone; it suffices for linear methods, whose flow is the identity, bit for bit."""
+    """The affine map alone. Linear methods need no more, because their flow is exactly the identity."""
     return (pooled - w["mean"]) @ w["matrix"]
 
 

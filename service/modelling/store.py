@@ -26,7 +26,9 @@ Say = Callable[[str], None]
 
 
 def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderSpec, say: Say) -> EncoderArtifact:
-    """Exports an encoder unless the store has it, checks it against torch, and adds its default calibration.
+    """Exports an encoder to the store, checks the exported graph against torch, and installs the default calibration.
+
+    If the store already has the encoder, only the calibration is installed.
 
     Raises:
         InvalidInput: the checkpoint cannot be exported.
@@ -65,7 +67,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
 
 
 def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
-    """Installs the shipped `default` calibration of this encoder, unless the domain has a champion."""
+    """Installs the encoder's shipped calibration as the domain `default`, unless that domain already has a champion."""
     domains = DomainStore(store)
     folder = SHIPPED / artifact.digest
     if not folder.is_dir():

@@ -26,7 +26,7 @@ DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # in `repeated`, each vector is compared with this many of the next vectors along a random line
+WINDOW = 32  # `repeated` compares each vector with this many successors in the order of a random projection
 BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
@@ -117,8 +117,9 @@ def participation_ratio(x: Doubles) -> float:
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
     """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
-    No vectors are drawn: their expected Gram matrix is that of the texts' word frequencies. The finite width adds
-    1 / dim to the inverse of the participation ratio.
+    No vectors are drawn: both values follow from the expected Gram matrix of the texts' vectors, which is the Gram
+    matrix of the texts' word frequencies. Because word vectors have only `dim` dimensions, 1 / dim is added to the
+    inverse of the participation ratio.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []
@@ -358,7 +359,7 @@ class LabelTest:
         return cls(count, kind, scores, samples)
 
     def p_not_better(self, one: str, other: str) -> float:
-        """One-sided probability that `one` is not better than `other`, from the bootstrap of their difference."""
+        """One-sided p-value for `one` being better than `other`: the share of bootstrap samples in which it is not."""
         gain = self.samples[one] - self.samples[other]
         gain = gain[np.isfinite(gain)]
         return (1 + int((gain <= 0).sum())) / (1 + len(gain))

@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # ties at this false-match rate or above get no level of their own: `Near` would then need a gigabyte
+MOST_TIED = 0.1  # no levels for ties at this false-match rate or above: with them, `Near` would take a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once
@@ -48,12 +48,12 @@ def build(
 ) -> FalseHitTable | None:
     """Builds the table from cross-fitted latents: within each group, sentences search among the other sentences.
 
-    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, so all pairs
-    are used for small G as well. None if a group has fewer than 5 sentences.
+    The share of queries with a false hit among G entries is not estimated from random subsets, but is the exact mean
+    over all subsets of G entries. None if a group has fewer than 5 sentences.
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Thresholds are lowered a little, so that all pairs of a tie reach its threshold in spite of rounding errors.
+    # Lowered a little, because rounding errors could put some pairs of a tie below the tie's threshold.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)
@@ -80,7 +80,7 @@ def build(
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
     """Finds the pairs of one group that reach the lowest threshold.
 
-    Each of the `groups` uses an equal share of MOST_QUERIES and MOST_ENTRIES.
+    `groups` is the number of groups, each of which uses an equal share of MOST_QUERIES and MOST_ENTRIES.
     """
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
@@ -117,7 +117,7 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """Yields the shares (G, L) for each bootstrap sample of sentences; each sentence serves as query and as entry."""
+    """Yields the shares (G, L) for each bootstrap sample, in which sentences have weights as queries and as entries."""
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0
@@ -133,7 +133,7 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """Probability of a further false hit for a query that has one, divided by that of a random query. (L,)
+    """Probability that a random entry is a false hit, for queries that already have one, relative to all queries. (L,)
 
     Estimates E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of E[p²] and
     E[p] are unbiased. A value of 1 means that all queries have the same p.

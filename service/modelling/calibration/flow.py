@@ -30,7 +30,7 @@ class FlowSettings:
     clip: float = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
     bias_correction: bool = False
     permutation: Literal["reverse", "random"] = "reverse"
-    # Before its training the flow scales vectors to this standard deviation; None: it is the identity.
+    # The untrained flow scales vectors to this standard deviation; None: the untrained flow is the identity.
     start_deviation: float | None = None
     check_every: int = 0  # steps between evaluations on the held-out vectors; 0: no early stop
     patience: int = 3  # number of checks without improvement after which the training stops
@@ -39,9 +39,10 @@ class FlowSettings:
 PAPER = FlowSettings()
 # The flow acts as a partial whitening, whose strength grows with the number of steps. With flows fitted to the text of
 # the seven STS sets (third layer), mean Spearman × 100 is 66.8, 66.7 and 67.0 after 80, 120 and 160 steps; with flows
-# fitted to other text, it is highest after 160 steps. Normalizing every channel at the start (data-dependent actnorm,
-# as in Glow) costs 1 to 2 points, because it equals standard normalization (SN); a single scale makes fits to different
-# text comparable. Random permutations instead of the reversal, and AdamW's bias correction, cost 1 point each.
+# fitted to other text, it is highest after 160 steps. The untrained flow multiplies all channels by one number, so that
+# fits to different text start alike. If it normalized each channel by itself instead (data-dependent actnorm, as in
+# Glow), it would start with standard normalization (SN) and score 1 to 2 points lower. Random permutations of the
+# channels instead of the reversal cost 1 point, and so does AdamW's bias correction.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 PRESETS = {"paper": PAPER, "robust": ROBUST}
 
@@ -95,7 +96,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """Parameters of all steps of the flow; `calibrator.py` fixes their number (three levels of three) and shapes."""
+    """Parameters of all steps of the flow: three steps at each of three levels, with the shapes in `calibrator.py`."""
 
     def __init__(self, dim: int, permutation: Literal["reverse", "random"], generator: torch.Generator) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class Flow(nn.Module):
                 self.steps[f"{level}_{depth}"] = Step(c, order, generator)
 
     def ordered(self) -> dict[str, Step]:
-        """Maps the prefix of each step's tensor names in the calibrator to the step, in the order of application."""
+        """The steps in the order of application; each key is the prefix of a step's tensor names in the calibrator."""
         named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
         return {name: module for name, module in named.items() if isinstance(module, Step)}
 

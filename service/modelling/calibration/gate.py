@@ -1,7 +1,8 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
 Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
-digits, capitals) more than a bag of words does, and if sentences are not recognized after their appearance was changed.
+digits, capitals) more than a bag of words does, and if the encoder does not recognize sentences whose appearance was
+changed.
 Raw vectors are whitened softly; other vectors stay unchanged. Labels may overrule the rule if the difference is
 significant. Other methods are fitted and evaluated as well, for the report. Flows are among them only if there are
 labels, because fitting them takes longer than all other methods and gains nothing (docs/quality.md).
@@ -28,13 +29,14 @@ from service.modelling.calibration.recognition import Embed, recognition_of
 # those named FULL; in between, the strength rises smoothly.
 RAW_OFF = 0.17  # vectors whose rawness is at most this stay unchanged
 RAW_FULL = 0.29  # vectors whose rawness is at least this are whitened with full strength
-STRONGEST = 0.9  # the full strength; a higher one makes Quora's questions worse and hardly improves other text
+STRONGEST = 0.9  # the full strength; strength 1 costs 1.2 points on Quora's questions and hardly improves other text
 RECOGNIZED_FULL = 0.70  # full strength if at most this share of sentences is recognized
 RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share of sentences is recognized
-# Effective number of directions relative to a bag of words; a small ratio means that the space has collapsed.
+# Limits of the effective number of directions relative to a bag of words. A small ratio means that the space has
+# collapsed onto few directions, which is a second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
-FEWEST_SENTENCES = 600  # up to this number vectors stay unchanged: so few give noisy surface and covariance estimates
+FEWEST_SENTENCES = 600  # with so many sentences or fewer, vectors stay unchanged, because the estimates are noisy
 SENTENCES_FULL = 1200  # full strength from this number of sentences
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
@@ -64,8 +66,9 @@ def smoothstep(t: float) -> float:
 def strength(surface: Surface, sentences: int) -> float:
     """Strength of soft whitening, from 0 (identity) to `STRONGEST`.
 
-    It rises smoothly with the logarithm of the rawness, or as the ratio of directions falls, which indicates a collapse
-    onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3). Few sentences reduce it.
+    It is the larger of two values. One rises with the logarithm of the rawness. The other rises as the ratio of
+    directions falls, because a low ratio indicates a collapse onto a few rogue dimensions (Timkey & van Schijndel,
+    2021, section 3). With few sentences the strength is reduced.
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
@@ -104,7 +107,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening's density is a Gaussian with shrunk covariance
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening models vectors as a Gaussian
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]
@@ -133,7 +136,10 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """Applies the veto of the noisy copies to the rule's method; returns the method, and the reason in a sentence."""
+    """Replaces the rule's method by identity if it makes noisy copies harder to find.
+
+    Returns the method, and the reason in a sentence (none if there are no copies).
+    """
     if z is None:
         return ruled, []
     if z >= VETO_Z:
@@ -209,7 +215,10 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """At most 2,000 of the labelled pairs; None and a remark if they cannot check the choice."""
+    """Selects the labelled pairs to check the choice with, at most 2,000.
+
+    If the pairs cannot be used for this, returns None and the reason in a sentence.
+    """
     if labels is None or not len(labels.values):
         return None, []
     count, values = len(labels.values), labels.values

@@ -143,8 +143,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # A new generator, because `sample_texts` also draws copies with its own: if that one were used again, the same data
-    # sent as texts and as vectors would give different results.
+    # Not the generator of `sample_texts`: unlike `sample_vectors`, it has also drawn noisy copies, so the same data
+    # would give different results if sent as texts and as vectors.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -159,7 +159,8 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # the vectors outside of a fold might all be identical
+    # If so many vectors are equal, all vectors outside one fold may be equal, and only identity can be cross-fitted.
+    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
     clock.lap("choosing")
@@ -411,7 +412,10 @@ def model_of(
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
-    """Cross-fitted log energies (N, L) of a flow's levels, in the order of the sentences; None for linear methods."""
+    """Log energies (N, L): the log mean square of each level's channels in a flow's cross-fitted latents.
+
+    The rows are in the order of the sentences. None for linear methods, which have no levels.
+    """
     if not is_flow(fitted.method):
         return None
     order = np.concatenate([rows for _, rows in latents])
@@ -427,7 +431,7 @@ def label_job(
     report: Report,
     encode: TextEncoder,
 ) -> Result:
-    """Adds probabilities learnt from labels to an existing version, and keeps its map and reference."""
+    """Makes a version with the map and reference of an existing one, and with probabilities learnt from labels."""
     assert request.base is not None  # noqa: S101 - the caller checks this
     distinct, left_out = readable_labels(labels, encoder)
     stored: StoredVersion = domains.load(request.domain, request.base)
@@ -517,9 +521,9 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 def cross_fitted(
     fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
-    """For each fold, its latents from a map fitted to the other folds, and the indices of its sentences.
+    """For each fold, latents from a map that was fitted to the other folds, and the indices of the fold's sentences.
 
-    Identity is not fitted, so all sentences form one fold. Flows are trained for as many steps as the final fit.
+    Identity is not fitted, so all sentences form one fold. A flow is trained for as many steps as `fitted` was.
     """
     if fitted.weights is None:
         return [(vectors, np.arange(len(vectors)))]

@@ -12,7 +12,7 @@ from service.core.arrays import Doubles
 # Vectors at a smaller relative squared distance are treated as equal; rounding to float32 causes distances of 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
-SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the identity has the remaining weight
+SOFT_SHARE = 0.5  # weight of the covariance in the mix with the identity that soft whitening uses at strength 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Spectrum:
 
     @classmethod
     def from_vectors(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
-        """Computes the spectrum of x with Ledoit & Wolf's shrinkage, or with a given one.
+        """Computes the spectrum of x; the shrinkage is Ledoit & Wolf's unless it is given.
 
         Converts 1,000 rows at a time to float64: for 100,000 rows of 1,536 dimensions scikit-learn's `ledoit_wolf`
         would need 2.5 GB.
@@ -82,7 +82,7 @@ def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
     """Share of the vectors that equal the median vector within rounding, from a sample of about 1,000.
 
-    A share above 0.5 is that of the most frequent vector.
+    If more than half of the vectors are equal, the median vector is their common value.
     """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
@@ -134,7 +134,7 @@ def nulling(s: Spectrum, k: int) -> Affine:
 
 
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
-    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, which fits to folds reuse."""
+    """SN followed by NATSV (BERT-flow, table 5). Also returns the shrinkage, so that fits to folds can reuse it."""
     standard = standard_normalization(x)
     spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage

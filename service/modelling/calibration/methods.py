@@ -49,7 +49,7 @@ class FittedMap:
         return calibrator.calibrate if is_flow(self.method) else calibrator.affine
 
     def again(self, x: Vectors) -> "FittedMap":
-        """Fits the method to other vectors (N, D) with this fit's shrinkage, crowding, number of steps and seed."""
+        """Fits the same method to other vectors (N, D), and reuses shrinkage, crowding, number of steps and seed."""
         if not is_flow(self.method):
             return fit(self.method, x, x[:0], 0, like=self.settings)
         names = {f.name for f in fields(FlowSettings)}
@@ -114,7 +114,7 @@ def fit(
 def _affine(
     method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map, and the settings to pass as `like` to another fit of the same strength."""
+    """A method's affine map, and its settings; another fit that gets these settings as `like` is equally strong."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
     if method == "sn":

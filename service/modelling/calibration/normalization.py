@@ -1,9 +1,9 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
 A sentence is closer to the centroid of its own cluster than a new sentence would be. Thresholds fitted to such cosines
-are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences, last layer). If each sentence is
-removed from its centroid before its cosines are computed, 1.01 to 1.07 % pass; the remaining difference comes from the
-other sentence of the pair, which stays in the cohort.
+are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences, last layer). So each sentence is
+removed from its centroid before its cosines are computed, and 1.01 to 1.07 % pass. It is not 1 %, because a sentence's
+centroids still contain the other sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -97,8 +97,8 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # Sentences with equal vectors get equal scores when served, but may get different ones here, as they may be in
-    # different folds. So a pair of two such sentences is scored as when served.
+    # In the service, sentences with equal vectors have equal cohort statistics. Here they may have different ones,
+    # because they may be in different folds. So pairs of such sentences are scored again, as in the service.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -1,9 +1,9 @@
-"""Fits a domain's out-of-domain test on all of its text, and sets the false-alarm rate on the same text.
+"""Fits a domain's out-of-domain test to all of its text, and derives p-values from the same text.
 
-Statistics of texts that the fit has seen are too small, so each text is measured by a fit to the other folds
-(cross-fitting). This applies to all three stages: whitening and probe, then length and band scales, then the scores by
-length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 %
-(1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
+A fit gives smaller statistics for the texts that it has seen than for new texts. So each text is measured by a fit to
+the other folds (cross-fitting), in all three stages: whitening and probe, then length and band scales, then the scores
+by length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or
+1.6 % (1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 FEWEST = 1000  # smallest number of sentences; with fewer, the 1 % level would rest on fewer than ten of them
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
-MOST_PROBED = 3000  # largest number of sentences for fitting the probe; more do not help, as there are 500 copies only
+MOST_PROBED = 3000  # largest number of sentences to fit the probe to; more do not help, beside only 500 shuffled copies
 RIDGE = 1.0  # ridge penalty of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30
@@ -73,7 +73,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; those of disjoint parts add up to the whole."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; the moments of parts add up to the whole's."""
 
     count: int
     total: Doubles
@@ -191,7 +191,7 @@ def cross_fitted_statistics(
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
     Every fit uses the shrinkage of the whole text, because shrinkage estimated from fewer sentences is stronger and
-    makes distances smaller. With one fold left out, the moments are those of the whole text minus those of the fold.
+    makes distances smaller. The moments of all other folds are those of the whole text minus those of the fold.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
@@ -231,7 +231,10 @@ def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
 
 
 def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standardization:
-    """Fits mean and standard deviation of each statistic (N, S) by length, and a Gaussian to the band statistics."""
+    """Fits each statistic's mean and standard deviation by length, and a Gaussian to the band statistics.
+
+    statistics: (N, S) values of S statistics for N sentences.
+    """
     centres, bins = length_bins(lengths, LENGTH_BINS)
     location = np.array([statistics[rows].mean(0) for rows in bins])
     scale = np.maximum([statistics[rows].std(0) for rows in bins], SMALLEST_SCALE)

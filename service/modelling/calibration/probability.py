@@ -132,8 +132,8 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
     """Divides each weight by the mean weight of pairs with similar scores x. (M,), (M,) -> (M,)
 
     The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
-    make the estimate less accurate, so the division removes them. Pairs whose sampling depended on the label keep
-    their relative weights.
+    make the estimate less accurate. So the division makes the weights of pairs with similar scores average to 1; their
+    ratios, which matter if the sampling depended on the label, do not change.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -172,9 +172,9 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    Each knot is the mean of two positions: one for intervals of equal width, one for intervals with equal numbers of
-    pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals.
-    With one interval this is Platt's line.
+    Each knot lies halfway between its position if all intervals were equally wide, and its position if all contained
+    equally many pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring
+    intervals. With one interval this is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -205,7 +205,7 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
     Isotonic regression gives a step function; the result interpolates between the centres of the steps, so it has no
     jumps. x, targets, weights: (N,).
     """
-    x = np.round(x, 9)  # scikit-learn's interpolation overflows between almost equal points
+    x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
     pseudo = PSEUDO_PAIRS / len(x)
     total = weights + pseudo
     wanted = (weights * targets + pseudo * leaning(x)) / total
@@ -280,7 +280,7 @@ def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.ra
 
 
 def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Cross-validated probabilities (N,): each pair's mixture was fitted without its fold. All arrays: (N,)."""
+    """Cross-validated probabilities: each fold's come from a mixture fitted to the other folds. All arrays: (N,)."""
     predictions = np.empty(len(x))
     for train, test in parts(targets, rng):
         predictions[test] = mix(x[train], targets[train], weights[train], graded, rng)(x[test])
@@ -303,9 +303,10 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """For each of LEVELS, the lowest similarity at or above which the mean probability is that high; NaN if none. (L,)
+    """For each precision in LEVELS, the lowest similarity that reaches it; NaN if there is none. (L,)
 
-    Only similarities with at least 10 pairs at or above them are considered.
+    The precision of a similarity is the mean probability of the pairs at or above it. Only similarities with at least
+    10 such pairs are considered.
 
     Args:
         similarities: (N,), descending. Their probabilities (N,) also descend; weights (N,) are in the same order.
@@ -324,10 +325,11 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """Thresholds for the precisions that the pairs reach, their intervals from a bootstrap over pairs, and recalls.
+    """Thresholds for the precisions that the pairs reach, and recall and precision at these thresholds, with intervals.
 
-    The curves are fitted again to every bootstrap sample, and their weights in the mixture are kept. If a sample does
-    not reach a precision, the highest similarity counts as the threshold. x: (M,).
+    The thresholds' intervals come from a bootstrap over pairs: the curves are fitted again to every sample, but keep
+    their weights in the mixture. If a sample does not reach a precision, the highest similarity counts as the
+    threshold. x: (M,).
     """
     order = np.argsort(-pairs.similarities, kind="stable")
     similarities, x, targets = pairs.similarities[order], x[order], pairs.targets[order]
@@ -460,7 +462,7 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
     z = float(norm.ppf(1 - TAIL))
     centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
     half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    # Clipped at `share`, because rounding errors could put it outside its own interval.
+    # Without the clipping, rounding errors could put `share` outside the interval.
     return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
@@ -479,11 +481,11 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
-    The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
-    interval around it contained the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
-    1997, section 5.4): if the true error were the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or
-    97.5 % of samples, respectively, would show at least the observed error. The median estimate always lies inside the
-    interval.
+    A bin's offset is its mean label minus its mean probability. The mean size of the observed offsets overstates the
+    error, because even a perfect map shows offsets by chance; a bootstrap interval around it contained the true error
+    in only 40 of 100 samples. So the test is inverted (Davison & Hinkley, 1997, section 5.4): if the true error were
+    the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or 97.5 % of samples, respectively, would show
+    at least the observed error. The median estimate always lies inside the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.
@@ -492,8 +494,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # All offsets shrink or grow by the same number of their standard errors, so the offsets that are smallest in
-    # standard errors, which may be due to chance, reach 0 first.
+    # A step changes all offsets by the same number of standard errors. So offsets of few standard errors, which may be
+    # due to chance, are the first to reach 0.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares

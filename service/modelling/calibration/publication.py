@@ -21,7 +21,7 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-LOST = {  # parts that a new version may lack -> name of the part in messages, and what a calibration needs for it
+LOST = {  # part that a new version may lack -> its name in messages, and what the next calibration needs to have it
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -43,10 +43,10 @@ class Result:
     ) -> tuple[int, bool, str]:
         """Writes the version and promotes it if the request says so.
 
-        If the version is written but its promotion fails, it stays and the reason says how to promote it.
+        If the version is written but cannot be promoted, it stays in the store, and the returned reason says why.
 
         Args:
-            job: the job of which this is an attempt; None if there is no job.
+            job: the job that made this result; None if it was made outside of a job.
             check_turn: called with the version's number before writing and before promotion; raises JobCancelled if
                 another attempt has replaced this one.
 
@@ -88,7 +88,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # This finds a deletion before the aliases were read; a later deletion makes the promotion fail.
+                # Raises Conflict if the domain was deleted before the aliases were read. If it is deleted later, the
+                # next promotion raises Conflict.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -129,9 +130,9 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both errors are computed on the same held-out sentences, to which neither map was fitted. The new version's
-        reference does contain them, as a tenth of its sentences, but with latents from maps fitted without them. The
-        standard deviation of the difference over random halves of the sentences estimates its standard error (Politis &
+        Both errors are computed on the same held-out sentences, to which neither map was fitted. These sentences are up
+        to a tenth of those in the new version's reference, but their latents there come from maps fitted without them.
+        The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """
         try:

@@ -15,9 +15,10 @@ def recall_at(
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
 
-    The interval follows from those of the weighted numbers of found and missed matches (`weighted_count`) by the method
-    MOVER (Donner & Zou, 2012). Pairs with large weights widen the interval even if none of them is a match, since they
-    represent many pairs of the population. similarities, targets (0 or 1), weights: (N,).
+    `weighted_count` gives intervals of two weighted numbers, of the found and of the missed matches; the method MOVER
+    (Donner & Zou, 2012) combines these into the interval of the recall. Pairs with large weights widen the interval
+    even if none of them is a match, since they represent many pairs of the population. similarities, targets (0 or 1),
+    weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
     for place, threshold in enumerate(thresholds):

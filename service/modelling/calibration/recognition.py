@@ -1,8 +1,8 @@
 """Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
 
-For a changed sentence, a raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the
-original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of
-SENTENCES, their middle layers 16 to 50 %.
+A raw encoder maps a changed sentence close to sentences of similar appearance; an encoder trained on meaning maps it
+close to the original sentence. Measured on three families of encoders (docs/quality.md): trained encoders recognize 87
+to 98 % of SENTENCES, and the middle layers of these encoders 16 to 50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from service.core.scoring.similarity import normalized
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
 AMONG = 40  # number of sentences among which a changed sentence must find its original
-# Only the beginnings of a domain's sentences are used, because every encoder recognizes long sentences.
+# A domain's sentences are cut to this length, because raw encoders recognize long sentences too.
 WORDS, CHARACTERS = 8, 60
 
 # Changes of appearance that keep the meaning, in any script.
@@ -73,7 +73,7 @@ Voters elected a new mayor.
 
 
 def disguised(texts: Sequence[str]) -> list[str]:
-    """Every text with each of the changes in DISGUISES, grouped by text."""
+    """Makes one copy of each text per change in DISGUISES; the copies of a text are consecutive."""
     return [disguise(text) for text in texts for disguise in DISGUISES]
 
 
@@ -95,17 +95,17 @@ def beginning(text: str) -> str:
 
 
 def in_all_looks(vectors: Vectors) -> Vectors:
-    """Groups the vectors of N sentences, followed by those of V disguises each. (N + N·V, D) -> (N, 1 + V, D)"""
+    """Puts the vectors of each sentence and of its V disguised copies side by side. (N + N·V, D) -> (N, 1 + V, D)"""
     count = len(vectors) // (1 + len(DISGUISES))
     disguises = vectors[count:].reshape(count, len(DISGUISES), -1)
     return np.concatenate([vectors[:count, None], disguises], axis=1)
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often (0–1) a version of a sentence is closer to another version of it than to any other sentence.
+    """How often (0–1) one version of a sentence is closer to a second version than to any other sentence.
 
-    The other sentences are compared in the same version as the sentence itself. vectors: (N, V, D) of N sentences in V
-    versions (the original and each of DISGUISES).
+    A version is the original or one of DISGUISES; the other sentences are in the same version as the first vector.
+    vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]
     unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)

@@ -15,9 +15,9 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # largest number, that of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # with 65 the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 are no better
+KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
@@ -27,9 +27,10 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets one knot per value: the value is the share of the tail's pairs above the knot.
+# If there are ties, the tail gets knots too. Each value here places one knot, at the similarity that this share of the
+# tail's pairs reaches.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
+FALL = 1e-9  # smallest difference between the logits of neighbouring knots; the relative error of rates is below 1e-7
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
     """Draws pairs within each group. A group consists of latents (N, D) and the indices of their sentences (N,).
 
-    Takes all pairs if there are at most `most`. Otherwise it pairs each sentence with those at a few random distances
-    in a circle, so that every sentence occurs equally often (incomplete U-statistic; Blom, 1976). The circle is in
-    random order, because neighbouring sentences in a file are often related.
+    Takes all pairs if there are at most `most`. Otherwise it arranges the sentences of a group in a circle, in random
+    order, because neighbouring sentences in a file are often related. It draws a few random distances, and pairs each
+    sentence with the sentences at these distances. So every sentence occurs equally often (incomplete U-statistic;
+    Blom, 1976).
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []
@@ -137,7 +139,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # Every tie that is large enough contains at least one of these ranks.
+    # A tie that is large enough extends over many ranks, so at least one of these ranks lies in it.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -186,7 +188,10 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 
 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
-    """Reference with knots and tail fitted to similarities (P,) without ties; its counts are those of all `pairs`."""
+    """Reference with knots and a tail that are fitted to similarities (P,) without ties.
+
+    `pairs`, which includes the ties, gives only the numbers of sentences and pairs.
+    """
     none = np.empty(0)
     count = len(similarities)
     if not count:
@@ -232,7 +237,8 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # If a Pareto tail begins at a higher value, its shape stays the same and its scale grows (Coles, 2001, 4.2.1).
+        # The tail begins after the last knot, which may now lie higher. A Pareto tail that begins higher keeps its
+        # shape and has a larger scale (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,

@@ -63,7 +63,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def join_words(parts: Sequence[str]) -> str:
-    """Joins words of a text without spaces, with a space only between words that would otherwise become one word."""
+    """Joins words of an unspaced script; puts a space only between words of other scripts, which would merge."""
     text = ""
     for part in parts:
         ends = (text[-1:], part[:1])

@@ -17,10 +17,10 @@ class Family:
     """Where the models of a family store their layers, and how they treat positions and attention."""
 
     layers: str  # path of the ModuleList that contains the layers
-    # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
+    # True: position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
     behind_padding: bool = False
-    # Position ids are passed explicitly and count only real tokens: padding on the left then does not change a
-    # decoder's output, and the ids have the batch's size, as ONNX Runtime's RotaryEmbedding requires.
+    # True: position ids are passed explicitly and count only real tokens. Then padding on the left does not change a
+    # decoder's output, and each text of a batch has its own ids, as ONNX Runtime's RotaryEmbedding requires.
     positions: bool = False
     attention: str = "sdpa"  # implementation of attention in transformers
     shares: bool = False  # layers are divided into groups, and the layers of a group share their weights (ALBERT)
@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # has no other attention
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # transformers has no other for MPNet
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),

@@ -24,7 +24,7 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: whether all vectors have norm 1; only then can distances other than cosine distances be converted.
+        unit: whether all vectors have norm 1. If not, only cosine distances can be converted to similarities.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.

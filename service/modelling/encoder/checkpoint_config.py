@@ -199,7 +199,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
     """The tokenizer to export.
 
     Normally this is tokenizer.json unchanged. transformers and sentence-transformers also read other files of the
-    checkpoint; if these change the tokens, the tokenizer as those libraries build it is exported.
+    checkpoint. If those files change the tokens, the exported tokenizer is the one that the two libraries use.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.

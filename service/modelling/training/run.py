@@ -88,7 +88,8 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # The data of simcse, the only objective that needs dropout, has no duplicates: `read_sentences` removed them.
+        # Duplicates within a batch must be prevented, except for simcse (the only objective that needs dropout): its
+        # data has none, because `read_sentences` has removed them.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -115,8 +116,9 @@ def load_finished(output: Path, identity: Identity) -> TrainingResult:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is not a trained encoder; give another --output")
+    # Other versions of packages are accepted.
     changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
-    if changes:  # different package versions are accepted
+    if changes:
         raise Conflict(f"{output} was trained with other settings ({'; '.join(changes)}); give another --output")
     return TrainingResult(output, facts, was_there=True)
 
