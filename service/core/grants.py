@@ -1,4 +1,4 @@
-"""Rights of an API key (scopes, domains, rate of texts, concurrent requests), and the counters for the last two.
+"""Rights of an API key: scopes, domains, rate of texts, concurrent requests. Also counts texts and requests per key.
 
 >>> grant = parse_grant("a1", ["read", "domains=reuters,sts-*", "rate=100/s", "search", "team"])
 >>> grant.name, grant.may_use("sts-b"), grant.may_use("tickets")
@@ -20,7 +20,7 @@ from service.core.errors import Forbidden, Overloaded, Unauthorized
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # globs, with the characters of a domain's name
+PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # domain names with the wildcards * and ?
 RATE = re.compile(r"(?P<texts>[1-9][0-9]{0,8})/(?P<period>[smh])")
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -75,7 +75,7 @@ class Grant:
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # without scopes: no key has been checked
+            raise Unauthorized("an API key is needed")  # the grant is NOBODY: no key was checked
         if not self.may_use(domain):
             error = Forbidden(f"the API key may not use the domain {domain!r}")
             error.domain = domain
@@ -128,9 +128,9 @@ EXAMPLES = {
 }
 
 
-# Called when a request ends, so that it no longer counts as under way. If the count is shared, it returns a future that
-# completes once the count is lower for all processes; the response waits for it, so that the caller's next request is
-# not refused.
+# Called when a request ends; the request then no longer counts as under way. If the count is in Redis, the call returns
+# a future that completes once the count is lower for all processes. The response waits for this future; otherwise the
+# client's next request could still be refused.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
@@ -177,7 +177,8 @@ class TokenBucket:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Takes the texts and returns 0 if the bucket holds enough; else returns the seconds until it will."""
+        """Takes the texts and returns 0 if the bucket holds enough; otherwise takes none, and returns the number of
+        seconds after which it will hold enough."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens

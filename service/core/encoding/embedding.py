@@ -30,7 +30,7 @@ def nothing() -> None:
 class Timings(NamedTuple):
     """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
 
-    Tokens of texts that another request had submitted before count for that request.
+    If two requests need the same text at once, its tokens count only for the one that submitted it.
     """
 
     tokenization: float = 0.0
@@ -228,7 +228,7 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
-        if len(new) < len(pending_texts):  # the others were submitted before this request, and may have waited longer
+        if len(new) < len(pending_texts):  # texts of earlier requests: count only the time since this request came
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
