@@ -50,7 +50,8 @@ def output() -> Output | None:
 
 
 def chosen(form: Form) -> Render:
-    """The format of lines. `auto` is text on a terminal, otherwise JSON: a container's log, a file or a pipe."""
+    """The format of lines. `auto` is text if stderr is a terminal, otherwise JSON (for a container's log, a file or a
+    pipe)."""
     if form == "auto":
         form = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     return as_text if form == "text" else as_json

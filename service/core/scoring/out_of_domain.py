@@ -20,7 +20,7 @@ NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x 
 CLIP = 6.0  # the probe clips whitened coordinates to ± this
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
 DOUBLED_BYTES = 40_000_000  # maximum bytes of whitenings in float64: 33 domains with 384 dimensions, or 8 with 768
-LONGEST = 1_000_000  # maximum number of tokens in the tables by text length
+LONGEST = 1_000_000  # maximum length in tokens of a test's tables, which have a row for each number of tokens
 
 
 class Judgement(NamedTuple):
@@ -131,7 +131,7 @@ class Standardization:
         return by_tokens(self.centres, self.location), 1 / by_tokens(self.centres, self.scale)
 
     def check(self, fewest: int, *, probed: bool) -> None:
-        """Raises ValueError if shapes disagree or there are fewer band statistics than bands and norms."""
+        """Raises ValueError if shapes disagree, or if there are fewer than `fewest` band statistics."""
         check_lengths(self.centres)
         count = self.bands_root.shape[0] if self.bands_root.ndim else 0
         shape = (len(self.centres), 1 + count + probed)
@@ -274,7 +274,7 @@ class DomainTest:
 
 
 def check_lengths(lengths: Doubles) -> None:
-    """Raises ValueError if the logarithms of numbers of tokens do not rise, or exceed that of LONGEST."""
+    """Raises ValueError if the lengths (logarithms of numbers of tokens) do not rise, or exceed ln(LONGEST)."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
         raise ValueError(f"the lengths of a domain test must rise, up to {LONGEST:,} tokens at most")
 
