@@ -30,7 +30,7 @@ FORMAT = 1
 VECTORS = "_vectors"
 BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
 EXACT_UP_TO = 100_000  # rows up to which all pairs are compared: 4 · 10¹² operations, under a minute on two cores
-RECALL = 0.99  # default recall of the index that is used for more rows
+RECALL = 0.99  # default recall of the index that is used above EXACT_UP_TO rows
 
 Report = Callable[[str, float | None], None]
 

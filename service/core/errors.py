@@ -117,7 +117,7 @@ class Unavailable(IsosimError):
 
 
 class CorruptArtifact(Unavailable):
-    place = ""  # path or address of what is damaged, if the message does not contain it: for the log, not for callers
+    place = ""  # path or address of the damaged file, only for the log; empty if the message contains it
 
 
 class JobCancelled(IsosimError):

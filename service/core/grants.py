@@ -193,7 +193,7 @@ class TokenBucket:
         self.tokens = min(self.rate.texts, self.tokens - texts)
 
     def fill(self, now: float) -> None:
-        """Adds the texts earned since the last call."""
+        """Adds the texts that the rate allows for the time since the last call."""
         self.tokens = min(self.rate.texts, self.tokens + max(0.0, now - self.at) * self.rate.per_second)
         self.at = now
 
@@ -228,7 +228,7 @@ class LocalLimits:
         return usage.bucket
 
     def take(self, grant: Grant, texts: int) -> Release:
-        """`admit` for callers that cannot wait."""
+        """The same as `admit`, for functions that are not coroutines."""
         usage = self._usage.setdefault(grant.id, Usage())
         if grant.concurrent is not None and len(usage.under_way) >= grant.concurrent:
             self.on_refused("concurrent")

@@ -102,7 +102,8 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """The version that scores a request for a domain, its encoder, and which of a migration's two encoders that is."""
+    """The version that scores a request for a domain, the version's encoder and, during a migration, whether it is the
+    old or the new encoder."""
 
     calibration: Calibration
     encoder: LoadedEncoder
@@ -321,7 +322,11 @@ class Encoders:
             log.exception("a change was made, but the model store could not be read after it")
 
     async def refresh_migrations(self, bell: str | None = None) -> None:
-        """Reads the migrations if the change counter `bell`, read just before, has changed, or is None."""
+        """Reads the migrations, unless the store's change counter shows that they have not changed.
+
+        Args:
+            bell: the change counter as just read from the store; None: read the migrations in any case.
+        """
         async with self._refreshing:  # an older state must not replace a newer one
             migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations

@@ -56,7 +56,7 @@ LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest m
 
 @dataclass(eq=False, slots=True)
 class PendingText:
-    """One text being encoded, with the callers waiting for it.
+    """One text being encoded, with the requests that wait for it.
 
     The event loop writes all fields except those whose comment names another thread.
     """
@@ -78,13 +78,13 @@ class PendingText:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One caller's wait for some texts."""
+    """A request that waits for some texts."""
 
     future: "asyncio.Future[None]"
     pending_texts: set[PendingText]
 
     def leave(self) -> None:
-        """Ends the wait with CallerLeft."""
+        """Ends the wait with the error CallerLeft."""
         if not self.future.done():
             self.future.set_exception(CallerLeft())
 

@@ -19,7 +19,7 @@ from service.core.encoding.lookups import SharedLookups
 from service.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import IsosimError, NotReady
 
-# Registers a callback for when the caller leaves; returns a function that unregisters it.
+# Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
 Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
@@ -140,12 +140,12 @@ class Embedder:
     async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
-        `watch` reports when the caller has left; texts that no other caller needs are then dropped. `judge`, the
-        domain's out-of-domain test, is called with the texts that were computed or read from the shared cache, for
-        several requests at once.
+        `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
+        `judge`, the domain's out-of-domain test, is called with the texts that were computed or read from the shared
+        cache, for several requests at once.
 
         Raises:
-            CallerLeft: the caller left before the vectors were computed.
+            CallerLeft: the client closed its connection before the vectors were computed.
             Overloaded: the queue has no room for all texts that must be computed; none is computed.
             TokenizerFailure, BackendFailure: a text or the encoder failed.
         """

@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     """Result of a domain's out-of-domain test for a text."""
 
     test: object  # identifies the test; a reference to the test itself would keep it in memory
-    p_value: float  # share of the domain's own sentences that are at least as unusual
+    p_value: float  # share of the domain's own sentences that are at least as unusual as the text
     # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
     distance: float
 

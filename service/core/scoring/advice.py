@@ -193,7 +193,8 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain reaches the percentile, within the resolution of a sample of `pairs`."""
+    """How rarely a random pair of the domain reaches the percentile: "1 in 100", or "fewer than 1 in …" if the
+    reference, a sample of `pairs` pairs, is too small to count such rare pairs."""
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED

@@ -80,7 +80,8 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The distribution from which percentiles are computed; if scores are normalized, that of normalized scores."""
+        """The distribution from which percentiles are computed: of normalized scores with item normalization, otherwise
+        of calibrated similarities."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:

@@ -1,4 +1,4 @@
-"""False hits: how often a search of many entries returns a wrong match, given a pair's false-match rate."""
+"""False hits: how often a search of many entries returns a wrong match, derived from the false-match rate of a pair."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -115,7 +115,7 @@ class FalseHitTable:
 
 
 def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
-    """The finite value nearest to a place in the column, or `otherwise` if there is none."""
+    """The finite entry of the column whose index is nearest to `place`; `otherwise` if no entry is finite."""
     known = np.flatnonzero(np.isfinite(column))
     return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
 

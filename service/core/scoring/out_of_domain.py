@@ -26,7 +26,7 @@ LONGEST = 1_000_000  # maximum length in tokens of a test's tables, which have a
 class Judgement(NamedTuple):
     """Columns with one entry per vector."""
 
-    p_values: Doubles  # share of the domain's own sentences that are at least as unusual, above 0 and at most 1
+    p_values: Doubles  # share of the domain's own sentences at least as unusual as this text; above 0 and at most 1
     distances: Doubles  # log ‖z‖², standardized by its mean and spread over the domain's texts of the same length
 
 

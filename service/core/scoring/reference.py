@@ -156,7 +156,7 @@ class ReferenceDistribution:
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release made this from a sample with ties, so that its rates at the ties are too small.
+        """Whether an earlier release made this reference from a sample with ties; its rates at the ties are too small.
 
         Those releases kept only one of several equal knots. Signs of this are knots unusually far apart in rate, or a
         last knot at similarity 1.

@@ -208,7 +208,7 @@ class Registry:
                     f"a version of this encoder, or name one in the request ({domain}@N)"
                 )
             raise UnknownDomain(domain)
-        calibration = self._resident.get((domain, named.champion))  # may be resident as a pinned version
+        calibration = self._resident.get((domain, named.champion))  # resident if a request named its number
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
@@ -402,7 +402,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # a champion is removed by the next refresh
+        if champion is None or champion.version != version:  # if it is, the next refresh removes it
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:
