@@ -52,7 +52,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: Ray's socket paths in it are limited to 107 bytes
+        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short, as Ray's socket paths below it may have only 107 bytes
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}

@@ -73,7 +73,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # further lines show a task's exception, which may quote a caller
+    if record.name == "asyncio":  # keep the first line: the others show a task's exception, which may quote a caller
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:

@@ -115,7 +115,7 @@ class BatchingPlan:
 
     runs: int = 1  # number of batches that the device computes at the same time
     ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
-    exclusive: bool = False  # a batch gets the whole device if no other batch runs and at most `runs` texts wait
+    exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
     # Whether another server runs the encoder. It pads texts itself, so batches are filled whatever the texts' lengths,
     # to send few requests.
     remote: bool = False

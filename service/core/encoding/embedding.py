@@ -228,7 +228,7 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
-        if len(new) < len(pending_texts):  # texts of earlier requests: count only the time since this request came
+        if len(new) < len(pending_texts):  # some were submitted by earlier requests: count only the time since this one
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)

@@ -19,7 +19,7 @@ class Level(NamedTuple):
     """The false-match rate that a threshold needs, with its 95 % interval."""
 
     rate: float
-    low: float  # lower end of the interval, which belongs to the stricter threshold
+    low: float  # lower end of the interval: the rate of a stricter threshold
     high: float
     extrapolated: bool
     repeat: float | None  # see `FalseHitTable.repeats`

@@ -156,10 +156,10 @@ class ReferenceDistribution:
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release made this reference from a sample with ties; its rates at the ties are too small.
+        """Whether an earlier release made this reference from a sample with ties.
 
-        Those releases kept only one of several equal knots. Signs of this are knots unusually far apart in rate, or a
-        last knot at similarity 1.
+        The rates at the ties are then too small, because those releases kept only one of several equal knots. Signs of
+        this are knots unusually far apart in rate, or a last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())

@@ -208,7 +208,7 @@ class Registry:
                     f"a version of this encoder, or name one in the request ({domain}@N)"
                 )
             raise UnknownDomain(domain)
-        calibration = self._resident.get((domain, named.champion))  # resident if a request named its number
+        calibration = self._resident.get((domain, named.champion))  # already resident if a request named its number
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
@@ -345,7 +345,7 @@ class Registry:
                 miss.left -= 1
                 if miss.left <= 0:
                     self._due.add(domain)
-            for domain in list(self._due):  # removed one by one, since the refresh may be cancelled
+            for domain in list(self._due):  # removed one by one: a cancelled refresh leaves the others for the next
                 self._due.discard(domain)
                 await self._compare(domain)
 
@@ -402,7 +402,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # if it is, the next refresh removes it
+        if champion is None or champion.version != version:  # if it is the champion, the next refresh removes it
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:
