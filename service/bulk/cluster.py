@@ -91,8 +91,9 @@ def map_items(
 ) -> Generator[dict[str, Any]]:
     """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
-    A worker is called with {"item": [one item]} and returns columns with one entry. The number of items in progress is
-    limited, so that results do not pile up. Close the generator before the block of `cluster` ends.
+    A worker is called with {"item": [one item]} and returns a dictionary of columns, which have one entry each. The
+    number of items in progress is limited, so that results do not pile up. Close the generator before the `with` block
+    of `cluster` ends.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
     # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart an engine, because

@@ -217,7 +217,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row, why its first unusable column is unusable; None if all of its columns are usable."""
+    """For each row, the reason why it is unusable (that of its first bad cell); None if all cells are usable."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

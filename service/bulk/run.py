@@ -104,8 +104,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # The reference is in a list, because Ray would otherwise fetch the files for every worker; only workers
-                # on nodes without the store need them.
+                # The reference is inside a list, because Ray would otherwise fetch the files for every worker. Now a
+                # worker fetches them itself if its node lacks the store (`store_here`).
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,

@@ -169,8 +169,8 @@ def too_many(concurrent: int) -> Overloaded:
 class TokenBucket:
     """Holds one period's texts and refills at the key's rate.
 
-    A request larger than the bucket passes when the bucket is full, and leaves it below zero until it has refilled. So
-    a request of any permitted size can pass, and the mean rate still holds.
+    A request larger than the bucket passes when the bucket is full; the bucket is then below zero until it has
+    refilled. So a request of any permitted size can pass, and the mean rate still holds.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:

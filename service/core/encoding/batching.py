@@ -322,7 +322,7 @@ class MicroBatcher:
     def _take(self) -> tuple[list[PendingText], bool] | None:
         """Waits for the next batch; returns it and whether it gets the whole device, or None once the batcher stops.
 
-        The batch is empty if the callers of all waiting texts have left.
+        The batch is empty if no request waits for any of the texts any longer.
         """
         with self._ready:
             self.idle_threads += 1
@@ -362,7 +362,7 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """Encodes a batch. After a failure all texts carry the error; returns False if one of them may be the cause."""
+        """Encodes a batch. After a failure, all texts carry the error. Returns False if a text may be its cause."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -402,7 +402,7 @@ class MicroBatcher:
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Splits texts into those for which a caller still waits and those whose callers have all left.
+        """Splits texts into those for which a request still waits and those for which none waits any longer.
 
         Reads `waiters` only once for each text, because the event loop may change it at any time.
         """

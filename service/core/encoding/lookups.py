@@ -26,7 +26,7 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` others are running.
+    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` lookups are running.
 
     One Redis command serves all combined lookups, and each domain's out-of-domain test checks all of the domain's
     texts in one call. Lives on one event loop.

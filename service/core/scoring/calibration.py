@@ -101,10 +101,11 @@ class DomainModel:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.float32],
     ) -> Doubles | None:
-        """For each pair (left[i], right[i]) of latents, the share of random pairs that score at least as high.
+        """The false-match rate of each pair (left[i], right[i]) of latents: the share of the domain's random pairs that
+        score at least as high.
 
-        latents: (N, D). left, right, similarities: (P,) -> (P,). The random pairs are the domain's. With item
-        normalization, normalized scores are compared. None without a reference.
+        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization, normalized scores are
+        compared. Returns None if the version has no reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)

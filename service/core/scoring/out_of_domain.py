@@ -99,7 +99,7 @@ _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening in float64, so that results for a text alone and in a batch differ by 1e-15 (in float32 by 1e-6).
+    """The whitening in float64: results for a text alone and in a batch then differ by only 1e-15 (float32: 1e-6).
 
     It is kept in memory for a few domains only, because it triples the memory that a domain takes.
     """

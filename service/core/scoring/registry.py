@@ -181,7 +181,7 @@ class Registry:
     async def _once(
         self, key: tuple[str, int | str], load: Callable[[], Coroutine[Any, Any, Calibration]]
     ) -> Calibration:
-        """Concurrent callers for the same calibration share one load; a caller that leaves does not cancel it."""
+        """Concurrent requests for a calibration share one load. If one of them is cancelled, the load goes on."""
         task = self._loading.get(key)
         if task is None:
             task = self._loading[key] = asyncio.create_task(load(), name=f"load-{key[0]}@{key[1]}")
@@ -191,7 +191,7 @@ class Registry:
     def _loaded(self, key: tuple[str, int | str], task: asyncio.Task[Calibration]) -> None:
         del self._loading[key]
         if not task.cancelled():
-            task.exception()  # retrieved here, because asyncio would log it if all callers have left
+            task.exception()  # asyncio would log an exception that no request has retrieved
 
     async def _load_champion(self, domain: str) -> Calibration:
         try:
@@ -352,7 +352,7 @@ class Registry:
     def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
         """Reads from the store which domains have changed.
 
-        Runs in a thread, which a cancelled refresh does not stop; the next refresh then uses its result.
+        Runs in a thread. If the refresh is cancelled, the thread goes on, and the next refresh uses its result.
         """
         self._news.append(self.source.changes(resident))
 
