@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ISOSIM_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     # Where
-    host: str = "127.0.0.1"  # address to bind; any but loopback needs API keys or allow_anonymous
+    host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix
     jobs_folder: Path | None = None  # folder of jobs and posted text; unset: model_store; needed for s3 without Redis
@@ -55,24 +55,24 @@ class Settings(BaseSettings):
 
     # Who
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
-    allow_anonymous: bool = False  # serve without keys on a public address or behind a proxy with a host name
+    allow_anonymous: bool = False  # serve without keys on any address and for any Host, as behind a proxy with a login
     cors_origins: tuple[str, ...] = ()  # JSON list of web origins that may call the API, like https://app.example.com
 
     # Engine
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
     runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core, at most 8; one on a GPU
     threads: NonNegativeInt = 0  # threads of each run; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a small batch that runs alone uses all cores, a fifth faster; doubles memory for weights
+    alone: bool = True  # CPU: a batch that runs alone uses all cores (a fifth faster); weights take twice the memory
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; 429 if the wait is longer; 64 pairs or 16 requests of its size always fit
+    max_wait: PositiveFloat = 0.3  # seconds; a longer wait gets 429 if over 64 pairs and 16 such requests are queued
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: from the memory limit, else 1 GiB
+    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: by the container's limit, else 1 GiB
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache
@@ -87,8 +87,8 @@ class Settings(BaseSettings):
     allow_token_ids: bool = False  # accept token ids in /v1/embeddings; they must be of this encoder's vocabulary
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of posted vectors; waiting jobs keep theirs on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # maximum number; each takes dim × 4 bytes of worker memory
+    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps its own on disk
+    max_calibration_sentences: PositiveInt = 1_000_000  # in one calibration; each takes dim × 4 bytes of worker memory
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
     body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one second per min_transfer_rate bytes
@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     poll_seconds: PositiveFloat = 0.5  # seconds between checks of the store for new champions
 
     # Process
-    drain_delay: NonNegativeFloat = 0.0  # seconds to keep serving after SIGTERM while not ready, for load balancers
+    drain_delay: NonNegativeFloat = 0.0  # seconds after SIGTERM in which requests are served, but /readyz answers 503
     drain_seconds: PositiveFloat = 10.0  # seconds after drain_delay in which requests in flight may finish
 
     # Observation
@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else a JSON object in each line
     access_log: Literal["all", "slow", "off"] = "all"  # requests to log; slow: slow and failed ones; off: failed ones
     slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
-    otlp_endpoint: str | None = None  # URL of the trace collector (http://host:4318), or OTEL_*; needs isosim[tracing]
+    otlp_endpoint: str | None = None  # trace collector's URL (http://host:4318), or set OTEL_*; needs isosim[tracing]
 
     @field_validator("redis_url")
     @classmethod
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     @field_validator("model_store")
     @classmethod
     def _is_a_folder_or_a_bucket(cls, value: Path) -> Path:
-        """Refuses URL schemes other than s3. pathlib turns s3://bucket/prefix into s3:/bucket/prefix."""
+        """Refuses URL schemes other than s3. In a Path, s3://bucket/prefix has become s3:/bucket/prefix."""
         scheme = value.parts[0] if value.parts else ""
         if SCHEME.fullmatch(scheme) and scheme != "s3:":
             raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix")

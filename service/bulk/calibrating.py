@@ -118,7 +118,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder that uses many engines.
 
-    It divides the texts into the same windows as a single process would, so that the vectors are the same.
+    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. The batches, and so the
+    vectors, are therefore the same in both commands.
     """
 
     def __init__(
@@ -154,13 +155,15 @@ class SpreadEncoder:
 
 
 SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
-# The first limit on ranks lets through this many times the wanted number of rows, because duplicates count only once.
+# Each text has a pseudo-random rank (see `sample`); the first pass keeps texts whose rank is below a limit. About SPARE
+# times the wanted number of rows are below it, because some of these rows repeat a text.
 SPARE = 4
-SPACE = 2**64  # ranks are below this number
+SPACE = 2**64  # every rank is less than this number
 
 
 class SampleWorker:
-    """Reads a part, given by its number; returns its texts with a rank below `limit`, and counts of its rows."""
+    """Reads a part, given by its number. Returns its texts with a rank below `limit`, the number of its rows and how
+    many of these are unusable."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,

@@ -14,7 +14,7 @@ from service.core.errors import BackendFailure, Unavailable
 
 OBJECTS = 128 * 2**20  # size in bytes of a local Ray's object store, which only holds the small results of parts
 AHEAD = 2  # number of parts assigned to an engine at a time, including the one it is processing
-MOST_BLOCKS = 10_000  # maximum number of blocks, which Ray stores at the start; with more parts, several share a block
+MOST_BLOCKS = 10_000  # maximum number of Ray blocks; if there are more parts, several share a block
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -48,11 +48,11 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
         import ray.data  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
-    logging.getLogger("ray.data").setLevel("CRITICAL")  # `map_items` reports errors
+    logging.getLogger("ray.data").setLevel("CRITICAL")  # Ray would log errors that `map_items` already reports
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # a short path: socket paths are limited to 107 bytes
+        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short, as Ray's socket paths below it may have only 107 bytes
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -73,7 +73,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """One engine per GPU, or per group of `cores` cores; `most` limits their number unless it is 0.
+    """Plans one engine per GPU, or per group of `cores` cores, but at most `most` engines (0: no limit).
 
     Raises:
         Unavailable: the cluster lacks the resources of one engine.
@@ -91,12 +91,14 @@ def map_items(
 ) -> Generator[dict[str, Any]]:
     """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
-    A worker is called with {"item": [one item]} and returns columns with one entry. The number of items in progress is
-    limited, so that results do not pile up. Close the generator before the block of `cluster` ends.
+    A worker is called with {"item": [one item]} and returns a dictionary of columns, which have one entry each. The
+    number of items in progress is limited, so that results do not pile up. Close the generator before the `with` block
+    of `cluster` ends.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart engines, because
-    # whatever ended the first one would also end the next. Ray 2.64 removes `ray_remote_args_fn` without a replacement.
+    # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart an engine, because
+    # whatever ended the engine would probably end the new one too. The argument `ray_remote_args_fn` is deprecated, and
+    # Ray 2.64 removes it without a replacement.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

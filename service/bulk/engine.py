@@ -30,7 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# Vectors (N, D), the properties of each vector, and for each column the index of each row's vector.
+# The vectors (N, D), the same vectors with their properties (N), and one array per text column, which gives for every
+# row the index of its vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -41,7 +42,7 @@ class Outcome:
 
     number: int
     rows: int
-    failed: dict[str, int]  # reason -> number of rows that have no result for that reason
+    failed: dict[str, int]  # reason -> number of rows without a result because of it
     sentences: int  # number of distinct texts; each was encoded once
     tokens: int
     bytes: int

@@ -105,10 +105,10 @@ def stamp(info: dict[str, Any]) -> str:
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """Format of the files: the requested one, otherwise the one that their names end in.
+    """The requested format of the files; if none was requested, the format shown by the endings of their names.
 
     Raises:
-        InvalidInput: the names do not end in a known format, or in different ones.
+        InvalidInput: the names have unknown endings, or the endings of different formats.
     """
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:
@@ -217,7 +217,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row, why its first unusable column is unusable; None if all of its columns are usable."""
+    """For each row, the reason why it is unusable (that of its first bad cell); None if all cells are usable."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

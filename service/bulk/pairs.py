@@ -30,7 +30,7 @@ FORMAT = 1
 VECTORS = "_vectors"
 BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
 EXACT_UP_TO = 100_000  # rows up to which all pairs are compared: 4 · 10¹² operations, under a minute on two cores
-RECALL = 0.99  # default recall of the index that is used for more rows
+RECALL = 0.99  # default recall of the index that is used above EXACT_UP_TO rows
 
 Report = Callable[[str, float | None], None]
 
@@ -39,7 +39,7 @@ Report = Callable[[str, float | None], None]
 class PairSearch:
     """The requested false-match rate or precision, and the limits of the search."""
 
-    fmr: float  # false-match rate; if a precision is requested, the rate at its threshold
+    fmr: float  # requested false-match rate; with `precision`, the rate of the threshold for that precision
     write: str  # format of the output
     exact_up_to: int = EXACT_UP_TO  # maximum number of rows of which all pairs are compared
     recall: float = RECALL
@@ -47,10 +47,11 @@ class PairSearch:
     most: int = 50_000_000  # maximum number of pairs; if there are more, the cause is usually many exact copies
     block: int = BLOCK
     clusters: bool = False  # whether to write a file of clusters as well
-    precision: float | None = None  # None: the false-match rate was requested
+    precision: float | None = None  # requested precision; None: `fmr` was requested instead
 
     def wanted(self) -> dict[str, Any]:
-        """Fields for the plan; those that earlier releases lack are left out unless set, so that old plans match."""
+        """The fields as stored in the plan. A field that earlier releases did not have is stored only if it is not the
+        default, so that a new search matches the plan of an unfinished old one."""
         later = {"clusters": False, "precision": None}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
@@ -67,11 +68,11 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None  # fields of `search.Recall`; None for an exact search
-    # Number of false pairs that the precision implies; without one, the false-match rate times N (N − 1) / 2, as if all
-    # rows were unrelated.
+    # If a precision was requested: (1 − precision) times the number of pairs found. Otherwise, for N rows, the
+    # false-match rate times N (N − 1) / 2, the number of all pairs, as if all of them were unrelated.
     expected_false: float = 0.0
     clusters: int | None = None  # number of clusters; None: not requested
-    expected_false_interval: tuple[float, float] | None = None  # 95 % interval; None without a precision
+    expected_false_interval: tuple[float, float] | None = None  # 95 % interval; None if no precision was requested
 
 
 def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
@@ -108,7 +109,7 @@ def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors,
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
         if UNREADABLE in table.column_names:  # files of earlier releases lack this column
-            table = table.filter(pc.invert(table[UNREADABLE]))  # all unreadable texts have the same vector
+            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts share one vector: all would match
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))

@@ -15,7 +15,7 @@ from service.core.errors import Conflict, Unavailable
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Converts errors of a storage client such as botocore, which do not derive from OSError.
+    """Converts errors of storage clients to Unavailable. Those of botocore, for example, do not derive from OSError.
 
     Raises:
         Unavailable: the client is not installed, or cannot reach the storage.

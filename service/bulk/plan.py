@@ -192,7 +192,7 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
 
 
 def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
-    """The plan stored in OUTPUT if it fits the request; a new plan, stored there, if OUTPUT is empty.
+    """Returns the plan stored in OUTPUT, which must fit the request. If OUTPUT is empty, makes a plan and stores it.
 
     A job that started with a domain's champion continues with that version, even if another version has become champion
     since.

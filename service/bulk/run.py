@@ -48,7 +48,7 @@ class Summary:
 
     rows: int
     parts: int
-    failed: dict[str, int]  # reason -> number of rows that have no result for that reason
+    failed: dict[str, int]  # reason -> number of rows without a result because of it
     bytes: int
     computed: int  # rows computed in this run; the other rows were finished in earlier runs
     sentences: int  # distinct texts encoded in this run
@@ -64,7 +64,8 @@ class Summary:
 
 
 def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
-    """Outcomes by part number of the finished parts: those whose file still has the size with which it was written."""
+    """Part number -> outcome of each finished part. A part counts as finished if its file has the size that was
+    written."""
     files = output.names()
     outcomes_by_part = {}
     for name in output.names(DONE):
@@ -103,8 +104,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # The reference is in a list, because Ray would otherwise fetch the files for every worker; only workers
-                # on nodes without the store need them.
+                # The reference is inside a list, because Ray would otherwise fetch the files for every worker. Now a
+                # worker fetches them itself if its node lacks the store (`store_here`).
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -165,9 +166,9 @@ def from_success(facts: dict[str, Any]) -> Summary:
 class PartWorker:
     """Computes the part of a given number, writes its file, and returns its outcome.
 
-    Failures are returned as well instead of raised, because Ray would retry after an exception. The part's file is
-    written before its mark in `_done`: if a worker dies between the two, the part is computed again with the same
-    bytes.
+    A failure is returned and not raised, because Ray would retry after an exception. The part's file is written before
+    its record in `_done`: if a worker dies after the file and before the record, the part is computed again, and gives
+    the same bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
@@ -246,7 +247,8 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
     import ray  # noqa: PLC0415 - an optional package, which is installed wherever workers run
 
     files: Files = ray.get(shipped[0])
-    # The address of a remote encoder may change; it is in the manifest, whose hash becomes part of the copy's name.
+    # The copy's name contains a hash of the manifest. A remote encoder's address is in its manifest: if the address has
+    # changed, the new name keeps an engine from using an old copy.
     mark = hashlib.sha256(files[f"encoders/{encoder}/{digest}/{MANIFEST}"]).hexdigest()[:8]
     place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{mark}-{version}"
     if place.is_dir() and place.stat().st_uid == os.getuid():
@@ -257,6 +259,6 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
         (making / name).write_bytes(content)
     try:
         making.rename(place)
-    except OSError:  # another engine has made the copy meanwhile, or a folder of another user has the name
+    except OSError:  # `place` exists: another engine made it meanwhile, or it belongs to another user
         return making
     return place

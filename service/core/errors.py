@@ -7,7 +7,7 @@ IsosimError
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
 ├── Unauthorized             the request has no key, or an unknown one
-├── Forbidden                the key lacks the scope or domain; on a server without keys: sent by another site's page
+├── Forbidden                the key lacks the scope or domain; on a server without keys: another site sent the request
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
 │   ├── UnknownModel         no such model on a compatible route; the message lists the available ones
@@ -16,7 +16,7 @@ IsosimError
 │   └── EncoderMismatch      the version belongs to another encoder
 ├── Overloaded               full; try again after `retry_after` seconds
 ├── BackendFailure           the encoder failed on this input
-│   └── EncoderUnreachable   the server that runs the encoder does not answer, whatever the input
+│   └── EncoderUnreachable   the server that runs the encoder cannot be reached or does not answer
 ├── NotReady                 starting, draining or broken
 │   └── EncoderChanged       the encoder's server returns other vectors than when the encoder was registered
 ├── Unavailable              a part that this request needs is missing; the message says how to get it
@@ -56,7 +56,7 @@ class Unauthorized(IsosimError):
 
 
 class Forbidden(IsosimError):
-    domain: str | None = None  # the domain that the key may not use, if that is the reason
+    domain: str | None = None  # the domain that the key may not use; None if the error has another reason
 
 
 class NotFound(IsosimError):
@@ -117,7 +117,7 @@ class Unavailable(IsosimError):
 
 
 class CorruptArtifact(Unavailable):
-    place = ""  # path or address of what is damaged, if the message does not contain it: for the log, not for callers
+    place = ""  # path or address of the damaged file, only for the log; empty if the message contains it
 
 
 class JobCancelled(IsosimError):

@@ -1,4 +1,4 @@
-"""Rights of an API key (scopes, domains, rate of texts, concurrent requests), and the counters for the last two.
+"""Rights of an API key: scopes, domains, rate of texts, concurrent requests. Also counts texts and requests per key.
 
 >>> grant = parse_grant("a1", ["read", "domains=reuters,sts-*", "rate=100/s", "search", "team"])
 >>> grant.name, grant.may_use("sts-b"), grant.may_use("tickets")
@@ -20,7 +20,7 @@ from service.core.errors import Forbidden, Overloaded, Unauthorized
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # globs, with the characters of a domain's name
+PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # domain names with the wildcards * and ?
 RATE = re.compile(r"(?P<texts>[1-9][0-9]{0,8})/(?P<period>[smh])")
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -75,7 +75,7 @@ class Grant:
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # without scopes: no key has been checked
+            raise Unauthorized("an API key is needed")  # the grant is NOBODY: no key was checked
         if not self.may_use(domain):
             error = Forbidden(f"the API key may not use the domain {domain!r}")
             error.domain = domain
@@ -128,9 +128,9 @@ EXAMPLES = {
 }
 
 
-# Called when a request ends, so that it no longer counts as under way. If the count is shared, it returns a future that
-# completes once the count is lower for all processes; the response waits for it, so that the caller's next request is
-# not refused.
+# Called when a request ends; the request then no longer counts as under way. If the count is in Redis, the call returns
+# a future that completes once the count is lower for all processes. The response waits for this future; otherwise the
+# client's next request could still be refused.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
@@ -169,15 +169,16 @@ def too_many(concurrent: int) -> Overloaded:
 class TokenBucket:
     """Holds one period's texts and refills at the key's rate.
 
-    A request larger than the bucket passes when the bucket is full, and leaves it below zero until it has refilled. So
-    a request of any permitted size can pass, and the mean rate still holds.
+    A request larger than the bucket passes when the bucket is full; the bucket is then below zero until it has
+    refilled. So a request of any permitted size can pass, and the mean rate still holds.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Takes the texts and returns 0 if the bucket holds enough; else returns the seconds until it will."""
+        """Takes the texts and returns 0 if the bucket holds enough; otherwise takes none, and returns the number of
+        seconds after which it will hold enough."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens
@@ -192,7 +193,7 @@ class TokenBucket:
         self.tokens = min(self.rate.texts, self.tokens - texts)
 
     def fill(self, now: float) -> None:
-        """Adds the texts earned since the last call."""
+        """Adds the texts that the rate allows for the time since the last call."""
         self.tokens = min(self.rate.texts, self.tokens + max(0.0, now - self.at) * self.rate.per_second)
         self.at = now
 
@@ -227,7 +228,7 @@ class LocalLimits:
         return usage.bucket
 
     def take(self, grant: Grant, texts: int) -> Release:
-        """`admit` for callers that cannot wait."""
+        """The same as `admit`, for functions that are not coroutines."""
         usage = self._usage.setdefault(grant.id, Usage())
         if grant.concurrent is not None and len(usage.under_way) >= grant.concurrent:
             self.on_refused("concurrent")

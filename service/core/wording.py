@@ -10,7 +10,7 @@ MOST_NAMES = 1000  # a message lists at most this many characters of names
 # it; two unrelated names such as `sentences` and `encoder` have 0.5.
 LIKELY = 0.6
 
-ENTRIES = {  # name of a list: the words for one of its entries and for the parts of such an entry
+ENTRIES = {  # name of a list in a request: words for an entry of the list, and for each part of an entry
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),
     "labels": ("labelled pair", ("1st text", "2nd text", "label", "weight")),
@@ -56,7 +56,7 @@ def ordinal(number: int) -> str:
 
 
 def place(field: str) -> str:
-    """A field's path for a message; an entry of a list is counted from 0, as in code, and in words, from 1.
+    """A field's path for a message. The index of a list's entry is shown twice: from 0 as in code, from 1 in words.
 
     >>> place("pairs.4.1")
     'pairs[4][1] (the 2nd text of the 5th pair)'

@@ -102,7 +102,8 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """The version that scores a request for a domain, its encoder, and which of a migration's two encoders that is."""
+    """The version that scores a request for a domain, the version's encoder and, during a migration, whether it is the
+    old or the new encoder."""
 
     calibration: Calibration
     encoder: LoadedEncoder
@@ -158,8 +159,8 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        A remote encoder that has answered before and cannot be reached now is not a fault: cached texts are still
-        answered, and other servers could not reach it either. None: the server is ready.
+        None: the server is ready. That includes a remote encoder that has answered before and cannot be reached now:
+        this server still scores cached texts, and other servers could not reach the encoder either.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -167,7 +168,7 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether requests depend on this encoder: it is the server's own, or a domain has moved to it."""
+        """Whether requests depend on this encoder: it is the server's own, or a finished migration leads to it."""
         moved = {migration.new for migration in self.migrations.values() if migration.finished}
         return encoder is self.first or encoder.digest in moved
 
@@ -201,7 +202,11 @@ class Encoders:
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder to which a domain belongs on this server, even if requests may not use it (`active_encoder`)."""
+        """The encoder to which a domain belongs on this server.
+
+        If the domain has moved to an encoder that this server does not run, this is one that the server does run;
+        requests may not use it (see `active_encoder`).
+        """
         migration = self.migrations.get(domain)
         if migration is None:
             return self.first
@@ -225,7 +230,7 @@ class Encoders:
         return home
 
     def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
-        """The old and the new encoder of a domain's migration, or of the one that could start if there is none.
+        """The old and the new encoder of a domain's migration; without a migration, this server's own and next encoder.
 
         Raises:
             Conflict: this server does not run both encoders.
@@ -249,8 +254,8 @@ class Encoders:
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
-            EncoderMismatch: the version was made for another encoder; also raised for the reason given at
-                `active_encoder`.
+            EncoderMismatch: the version was made for another encoder, or the domain has moved to an encoder that this
+                server does not run.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
@@ -317,7 +322,11 @@ class Encoders:
             log.exception("a change was made, but the model store could not be read after it")
 
     async def refresh_migrations(self, bell: str | None = None) -> None:
-        """Reads the migrations if the change counter `bell`, read just before, has changed, or is None."""
+        """Reads the migrations, unless the store's change counter shows that they have not changed.
+
+        Args:
+            bell: the change counter as just read from the store; None: read the migrations in any case.
+        """
         async with self._refreshing:  # an older state must not replace a newer one
             migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations

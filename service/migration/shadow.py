@@ -48,7 +48,8 @@ class ShadowRequest(NamedTuple):
 class Shadow:
     """A task that scores pairs with the new encoder while no request is queued. It runs on one event loop.
 
-    `background` is an embedder with a session of its own for the next encoder, whose threads have the lowest priority.
+    `background` is an embedder for the server's next encoder. It has a session of its own, and its threads have the
+    lowest priority.
     """
 
     encoders: Encoders
@@ -76,7 +77,7 @@ class Shadow:
             self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
-        """The encoder whose scores are compared with the domain's; None if the domain has no shadow scoring."""
+        """The new encoder, if it also scores the domain's pairs for comparison; None if it does not."""
         migration = self.encoders.migrations.get(domain)
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
@@ -157,9 +158,9 @@ class Shadow:
         if self._compared(old.domain) is not request.new:
             return
         if scores.percentile is None:
-            self.on_dropped("failed")  # the new champion has lost its reference
+            self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        readable = scores.readable  # pairs that the new encoder can read; the old one can read all pairs of a request
+        readable = scores.readable  # pairs that both encoders can read: `_sample` took only those readable for the old
         if len(readable) == 0:
             return
         batch = Batch(

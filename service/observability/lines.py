@@ -73,7 +73,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # later lines quote the message of a task's exception
+    if record.name == "asyncio":  # keep the first line: the others show a task's exception, which may quote a caller
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -95,8 +95,8 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error; with its message if that cannot quote a caller (errors of the operating system, and
-    OURS)."""
+    """The type of an error. The message is added only if it cannot quote a caller: for errors of the operating system
+    and those in OURS."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror

@@ -37,7 +37,8 @@ class Output:
         return self.render is as_json
 
     def line(self, level: str, logger: str, message: str, facts: Facts) -> None:
-        """Writes a line without a logging.LogRecord, which takes three times as long (measured: loadtest/logs.py)."""
+        """Writes a line without making a logging.LogRecord, because that takes three times as long (measured:
+        loadtest/logs.py)."""
         self.sink.write(self.render(time.time(), level, logger, message, {**about.get(), **facts}))
 
 
@@ -50,7 +51,8 @@ def output() -> Output | None:
 
 
 def chosen(form: Form) -> Render:
-    """The format of lines. `auto` is text on a terminal, otherwise JSON: a container's log, a file or a pipe."""
+    """The format of lines. `auto` is text if stderr is a terminal, otherwise JSON (for a container's log, a file or a
+    pipe)."""
     if form == "auto":
         form = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     return as_text if form == "text" else as_json
@@ -80,7 +82,7 @@ def flush() -> None:
 
 
 def uncaught(error: BaseException | None) -> None:
-    """Logs an unhandled exception without its message, which Python would print and which may quote a caller."""
+    """Logs an unhandled exception without its message. Python would print the message, which may quote a caller."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 

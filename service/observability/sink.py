@@ -56,7 +56,8 @@ class QueuedSink:
             self._wake.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Writes the queued lines, for at most `seconds`. Lines that come later are written at once or dropped."""
+        """Writes the queued lines, for at most `seconds`. A line that comes later is written at once, or dropped if the
+        reader does not take it at once."""
         self._closing = True
         self._wake.set()
         self._thread.join(seconds)

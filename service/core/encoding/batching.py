@@ -44,8 +44,9 @@ NICENESS = 5  # niceness of the threads that run batches; the event loop, which 
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-FREE_SIZE = 12_000  # a queue of at most this many characters (with HANDLING) is always allowed: about 64 pairs
-FREE_REQUESTS = 16  # a queue up to this many times the new request's size is always allowed
+# `max_wait` applies only while the queued texts are larger than both FREE_SIZE and FREE_REQUESTS times the new request.
+FREE_SIZE = 12_000  # characters, with HANDLING for each text: about 64 pairs
+FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop: blocks it for 0.05 ms (Chinese: 0.5 ms)
 MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
@@ -55,7 +56,7 @@ LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest m
 
 @dataclass(eq=False, slots=True)
 class PendingText:
-    """One text being encoded, with the callers waiting for it.
+    """One text being encoded, with the requests that wait for it.
 
     The event loop writes all fields except those whose comment names another thread.
     """
@@ -77,13 +78,13 @@ class PendingText:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One caller's wait for some texts."""
+    """A request that waits for some texts."""
 
     future: "asyncio.Future[None]"
     pending_texts: set[PendingText]
 
     def leave(self) -> None:
-        """Ends the wait with CallerLeft."""
+        """Ends the wait with the error CallerLeft."""
         if not self.future.done():
             self.future.set_exception(CallerLeft())
 
@@ -114,7 +115,7 @@ class BatchingPlan:
 
     runs: int = 1  # number of batches that the device computes at the same time
     ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
-    exclusive: bool = False  # whether a batch gets the whole device if no other runs and at most `runs` texts wait
+    exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
     # Whether another server runs the encoder. It pads texts itself, so batches are filled whatever the texts' lengths,
     # to send few requests.
     remote: bool = False
@@ -122,8 +123,8 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
-    # Up to these limits, requests are admitted however long the expected wait, so that a slow processor does not refuse
-    # a few callers (see FREE_SIZE and FREE_REQUESTS).
+    # `max_wait` does not apply to a queue within one of these limits (see FREE_SIZE), so that a service on a slow
+    # processor does not refuse its first few callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -148,7 +149,7 @@ class MicroBatcher:
         self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # number of texts admitted and unfinished
-        self.queued_size = 0  # sum of their sizes
+        self.queued_size = 0  # sum of the sizes of the queued texts
         self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
@@ -184,7 +185,7 @@ class MicroBatcher:
                 condition.notify_all()
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))  # a hung device must not keep the process alive
+            thread.join(max(0.0, end - time.monotonic()))  # limited, since a thread on a hung device never ends
 
     @property
     def alive(self) -> bool:
@@ -321,7 +322,7 @@ class MicroBatcher:
     def _take(self) -> tuple[list[PendingText], bool] | None:
         """Waits for the next batch; returns it and whether it gets the whole device, or None once the batcher stops.
 
-        The batch is empty if the callers of all waiting texts have left.
+        The batch is empty if no request waits for any of the texts any longer.
         """
         with self._ready:
             self.idle_threads += 1
@@ -361,7 +362,7 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """Encodes a batch. After a failure all texts carry the error; returns False if one of them may be the cause."""
+        """Encodes a batch. After a failure, all texts carry the error. Returns False if a text may be its cause."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -401,7 +402,7 @@ class MicroBatcher:
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Splits texts into those for which a caller still waits and those whose callers have all left.
+        """Splits texts into those for which a request still waits and those for which none waits any longer.
 
         Reads `waiters` only once for each text, because the event loop may change it at any time.
         """

@@ -19,7 +19,7 @@ from service.core.encoding.lookups import SharedLookups
 from service.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import IsosimError, NotReady
 
-# Registers a callback for when the caller leaves; returns a function that unregisters it.
+# Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
 Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
@@ -30,7 +30,7 @@ def nothing() -> None:
 class Timings(NamedTuple):
     """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
 
-    Tokens of texts that another request had submitted before count for that request.
+    If two requests need the same text at once, its tokens count only for the one that submitted it.
     """
 
     tokenization: float = 0.0
@@ -140,12 +140,12 @@ class Embedder:
     async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
-        `watch` reports when the caller has left; texts that no other caller needs are then dropped. `judge`, the
-        domain's out-of-domain test, is called with the texts that were computed or read from the shared cache, for
-        several requests at once.
+        `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
+        `judge`, the domain's out-of-domain test, is called with the texts that were computed or read from the shared
+        cache, for several requests at once.
 
         Raises:
-            CallerLeft: the caller left before the vectors were computed.
+            CallerLeft: the client closed its connection before the vectors were computed.
             Overloaded: the queue has no room for all texts that must be computed; none is computed.
             TokenizerFailure, BackendFailure: a text or the encoder failed.
         """
@@ -228,7 +228,7 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
-        if len(new) < len(pending_texts):  # the others were submitted before this request, and may have waited longer
+        if len(new) < len(pending_texts):  # some were submitted by earlier requests: count only the time since this one
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)

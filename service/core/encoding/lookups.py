@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each serves several requests. If all of them fail, the circuit breaker
-# (adapters/redis) opens.
+# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker opens after as
+# many failures in a row: if Redis hangs, the lookups that wait for it open the breaker when they time out.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. If a single request has more, its texts get the out-of-domain test only
 # when they are scored.
@@ -26,7 +26,7 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` others are running.
+    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` lookups are running.
 
     One Redis command serves all combined lookups, and each domain's out-of-domain test checks all of the domain's
     texts in one call. Lives on one event loop.

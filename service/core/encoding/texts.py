@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     """Result of a domain's out-of-domain test for a text."""
 
     test: object  # identifies the test; a reference to the test itself would keep it in memory
-    p_value: float  # share of the domain's own sentences that are at least as unusual
+    p_value: float  # share of the domain's own sentences that are at least as unusual as the text
     # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
     distance: float
 
@@ -59,7 +59,8 @@ Judge = Callable[[Sequence[PooledVector], Vectors], object]
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
     """Calls each domain's out-of-domain test once for all its texts; a call per text would take four times as long.
 
-    If a test raises an error, it is only logged: the test runs again when the request is scored, which then fails.
+    An error in a test is only logged. The test runs again when the request is scored, and an error then fails the
+    request.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:
@@ -88,10 +89,14 @@ class KeyMaker:
         }
 
     def __call__(self, text: Text) -> bytes:  # 20 bytes
-        """Raises TokenizerFailure for text that is not valid Unicode: JSON can contain half of a surrogate pair."""
+        """The cache key of a text.
+
+        Raises:
+            TokenizerFailure: the text is not valid Unicode; JSON, for example, can contain half of a surrogate pair.
+        """
         key = self.prefix[text.side].copy()
         if isinstance(text.content, tuple):
-            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text begins with 0xff in UTF-8
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text gets this key: UTF-8 has no 0xff
             return key.digest()
         try:
             key.update(text.content.encode())

@@ -19,9 +19,9 @@ from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 from service.core.scoring.similarity import Scores
 
-SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no amount of text supports a smaller one
-MOST_GALLERY = 10**9  # maximum number of entries
-MOST_DECISIONS = 100  # maximum number of thresholds cached per version; a domain has at most 50 saved targets
+SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has enough text for a smaller one
+MOST_GALLERY = 10**9  # maximum number of entries of a searched gallery
+MOST_DECISIONS = 100  # maximum number of thresholds cached per version: more than the 50 that a domain can save
 NO_REFERENCE = (
     "domain {0!r} has no reference; calibrate it from text: POST /calibrate?domain={0} "
     "(isosim calibrate FILE --domain {0})"
@@ -48,7 +48,9 @@ class Advice:
 
 @dataclass(frozen=True)
 class Target:
-    """The goal of a threshold: exactly one of the three rates; a false-hit rate needs `gallery`, the entries searched.
+    """The goal of a threshold: exactly one of `fmr`, `precision` and `false_hit_rate`.
+
+    `gallery` is the number of entries that a search compares with a query; it is given together with `false_hit_rate`.
 
     Raises:
         InvalidInput: none or several of the rates are given, only one of `gallery` and `false_hit_rate` is given, or a
@@ -100,8 +102,8 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """The similarity that reaches a target.
 
-    It is rounded to float32, as the similarities in responses are, so that a caller who compares them with it (>=) gets
-    the same result as `match` gives for a saved threshold.
+    It is rounded to float32, as the similarities in responses are. So a client that tests whether a similarity is at
+    least the threshold gets the same result as the field `match` gives for a saved threshold.
 
     Raises:
         Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
@@ -191,7 +193,8 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain reaches the percentile, within the resolution of a sample of `pairs`."""
+    """How rarely a random pair of the domain reaches the percentile: "1 in 100", or "fewer than 1 in …" if the
+    reference, a sample of `pairs` pairs, is too small to count such rare pairs."""
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED
@@ -201,7 +204,7 @@ def rarity(percentile: float, pairs: int) -> str:
 
 
 def rounded(rate: float) -> float:
-    """Rounds up to three digits, so that the rate shown to the caller can be reached."""
+    """The rate, rounded upwards to three significant digits, since a lower one might not be reachable."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
     return float(f"{math.ceil(rate / unit) * unit:.3g}")
 
@@ -261,8 +264,9 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
 class DecisionThreshold:
     """Decides which pairs of a version match, for a target.
 
-    Pairs match at `similarity` or above. With item normalization that limit differs from pair to pair; then pairs
-    match with a false-match rate of at most `rate`. Both are None if the version cannot reach the target.
+    Pairs match if their similarity is at least `similarity`. With item normalization, no single similarity separates
+    the pairs: they match if their false-match rate is at most `rate`. `similarity` and `rate` are both None if the
+    version cannot reach the target.
     """
 
     target: Target
@@ -327,7 +331,7 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 def in_single_precision(similarity: float) -> float:
     """The smallest float32 that is not below the similarity, in its shortest decimal form.
 
-    Callers who compare the float32 similarities of responses with it then decide as the server does.
+    A client that compares the float32 similarities of responses with this number then decides as the server does.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)

@@ -80,7 +80,8 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The distribution from which percentiles are computed; if scores are normalized, that of normalized scores."""
+        """The distribution from which percentiles are computed: of normalized scores with item normalization, otherwise
+        of calibrated similarities."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -100,10 +101,11 @@ class DomainModel:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.float32],
     ) -> Doubles | None:
-        """For each pair (left[i], right[i]) of latents, the share of random pairs that score at least as high.
+        """The false-match rate of each pair (left[i], right[i]) of latents: the share of the domain's random pairs that
+        score at least as high.
 
-        latents: (N, D). left, right, similarities: (P,) -> (P,). The random pairs are the domain's. With item
-        normalization, normalized scores are compared. None without a reference.
+        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization, normalized scores are
+        compared. Returns None if the version has no reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)

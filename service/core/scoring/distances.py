@@ -61,7 +61,7 @@ def distance_of(cosine: float, metric: Metric) -> float:
 
 
 def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
-    """Raises InvalidInput if the metric needs vectors of length 1, and the encoder's may have other lengths."""
+    """Raises InvalidInput if the metric needs vectors of length 1, and the encoder's vectors may have other lengths."""
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "

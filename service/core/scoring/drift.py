@@ -13,7 +13,7 @@ from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
 WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
-BASELINE = 1000  # number of the first pairs that a version scored, with which later pairs are compared
+BASELINE = 1000  # number of pairs in the baseline: the first that a version scored; later ones are compared with them
 FEWEST = 100  # a figure needs at least this many texts or pairs
 BINS = 10
 
@@ -24,7 +24,7 @@ class Drift:
 
     texts: int
     pairs: int
-    out_of_domain: float | None  # share of texts flagged; FALSE_ALARMS for the domain's own text
+    out_of_domain: float | None  # share of texts flagged; about FALSE_ALARMS for texts like the domain's own
     distance_mean: float | None  # mean of log ‖z‖², standardized so that 0 is normal for the domain's own text
     distance_spread: float | None  # standard deviation of log ‖z‖², standardized so that 1 is normal
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones

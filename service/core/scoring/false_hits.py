@@ -1,4 +1,4 @@
-"""False hits: how often a search of many entries returns a wrong match, given a pair's false-match rate."""
+"""False hits: how often a search of many entries returns a wrong match, derived from the false-match rate of a pair."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from service.core.arrays import Doubles
 
 MOST_BEYOND = 1000  # results are extrapolated to at most this many times the number of counted entries
-COUNTED = 10  # minimum number of queries with a false hit from which their share is estimated
+COUNTED = 10  # the share of queries with a false hit is estimated if at least this many have one
 SMALLEST_RATE = 1e-6
 CONFIDENCE_Z = 1.96  # number of standard errors from the estimate to each end of a 95 % interval
 
@@ -19,7 +19,7 @@ class Level(NamedTuple):
     """The false-match rate that a threshold needs, with its 95 % interval."""
 
     rate: float
-    low: float  # end of the interval with the stricter threshold
+    low: float  # lower end of the interval: the rate of a stricter threshold
     high: float
     extrapolated: bool
     repeat: float | None  # see `FalseHitTable.repeats`
@@ -46,8 +46,9 @@ class FalseHitTable:
     def law(self, gallery: float) -> "Law":
         """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
-        Up to the largest counted number of entries, −ln(1 − share) is interpolated as a power law. Beyond it, the
-        share follows a negative binomial law, whose spread between queries is fitted to the two largest numbers.
+        Up to the largest number of entries at which hits were counted, −ln(1 − share) is interpolated as a power law.
+        Beyond it, the share follows a negative binomial law. The spread between queries in this law is fitted to the
+        counts at the two largest numbers of entries.
         """
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
@@ -74,7 +75,7 @@ class FalseHitTable:
         beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval where the law is extrapolated
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
-        above = rate > law.rates[0] and gallery > 1  # with a single entry, the rates of hits and of matches are equal
+        above = rate > law.rates[0] and gallery > 1  # with 1 entry, `rate` equals `share`: nothing to extrapolate
         return Level(
             rate,
             law.rate(share / width),
@@ -114,7 +115,7 @@ class FalseHitTable:
 
 
 def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
-    """The finite value nearest to a place in the column, or `otherwise` if there is none."""
+    """The finite entry of the column whose index is nearest to `place`; `otherwise` if no entry is finite."""
     known = np.flatnonzero(np.isfinite(column))
     return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
 

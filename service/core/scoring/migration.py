@@ -13,7 +13,8 @@ State = Literal["shadow", "split", "finished"]
 
 @dataclass(frozen=True)
 class Migration:
-    """An operator's settings for a domain. `old` and `new` are digests of encoders, the ids their names for display."""
+    """An operator's settings for a domain. `old` and `new` are digests of encoders; `old_id` and `new_id` are their ids
+    for display."""
 
     old: str
     old_id: str

@@ -18,7 +18,7 @@ KINDS = ("as-norm", "csls")
 SMALLEST_SPREAD = 0.01  # minimum spread of cosines; keeps scores finite if all cosines of a sentence are equal
 STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # factor before tanh, so that tanh stays far from ±1 for typical pairs
 UNIT_ERROR = 1e-3  # maximum |norm − 1| of a stored cohort vector
-REFERENCE = "reference."  # prefix of the reference's arrays
+REFERENCE = "reference."  # prefix of the names under which the reference's arrays are stored
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x 
 CLIP = 6.0  # the probe clips whitened coordinates to ± this
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
 DOUBLED_BYTES = 40_000_000  # maximum bytes of whitenings in float64: 33 domains with 384 dimensions, or 8 with 768
-LONGEST = 1_000_000  # maximum number of tokens in the tables by text length
+LONGEST = 1_000_000  # maximum length in tokens of a test's tables, which have a row for each number of tokens
 
 
 class Judgement(NamedTuple):
     """Columns with one entry per vector."""
 
-    p_values: Doubles  # share of the domain's own sentences that are at least as unusual, above 0 and at most 1
+    p_values: Doubles  # share of the domain's own sentences at least as unusual as this text; above 0 and at most 1
     distances: Doubles  # log ‖z‖², standardized by its mean and spread over the domain's texts of the same length
 
 
@@ -99,7 +99,7 @@ _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening in float64, so that results for a text alone and in a batch differ by 1e-15 (in float32 by 1e-6).
+    """The whitening in float64: results for a text alone and in a batch then differ by only 1e-15 (float32: 1e-6).
 
     It is kept in memory for a few domains only, because it triples the memory that a domain takes.
     """
@@ -131,7 +131,7 @@ class Standardization:
         return by_tokens(self.centres, self.location), 1 / by_tokens(self.centres, self.scale)
 
     def check(self, fewest: int, *, probed: bool) -> None:
-        """Raises ValueError if shapes disagree or there are fewer band statistics than bands and norms."""
+        """Raises ValueError if shapes disagree, or if there are fewer than `fewest` band statistics."""
         check_lengths(self.centres)
         count = self.bands_root.shape[0] if self.bands_root.ndim else 0
         shape = (len(self.centres), 1 + count + probed)
@@ -274,7 +274,7 @@ class DomainTest:
 
 
 def check_lengths(lengths: Doubles) -> None:
-    """Raises ValueError if the logarithms of numbers of tokens do not rise, or exceed that of LONGEST."""
+    """Raises ValueError if the lengths (logarithms of numbers of tokens) do not rise, or exceed ln(LONGEST)."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
         raise ValueError(f"the lengths of a domain test must rise, up to {LONGEST:,} tokens at most")
 

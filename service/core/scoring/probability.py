@@ -39,7 +39,7 @@ class ProbabilityMap:
     knots: Doubles  # (K,) evidence, rising
     logits: Doubles  # (K,) logit of the probability at the knots, never falling
     clip: float  # probabilities are clipped to clip … 1 − clip
-    low: float  # range of the labels: 0 and 1, or the lowest and the highest grade
+    low: float  # lowest label: 0, or the lowest grade; `high` is 1, or the highest grade
     high: float
     graded: bool
     pairs: int  # number of labelled pairs

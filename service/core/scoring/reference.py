@@ -111,9 +111,9 @@ class ReferenceDistribution:
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
-        """The nearest rates that a threshold can have, at or below this one and at or above it.
+        """Returns (rate, rate) if a threshold can have this rate, otherwise the nearest possible rates below and above.
 
-        The lower one is 0 if `rate` is below the smallest rate that a threshold can have.
+        The rate below is 0 if `rate` is less than the smallest rate that a threshold can have.
         """
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate
@@ -128,9 +128,9 @@ class ReferenceDistribution:
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold for a rate.
 
-        Its ends are offsets from the threshold, known at the levels of the bootstrap and interpolated in the logarithm
-        of the rate. The levels cover the upper tail, where thresholds are set; outside, the nearest level's offsets
-        apply.
+        The bootstrap gave the distances of both ends from the threshold at some rates, the levels. Between two levels,
+        the distances are interpolated in the logarithm of the rate. The levels cover the upper tail, where thresholds
+        are set; outside them, the distances at the nearest level are used.
         """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
@@ -156,10 +156,10 @@ class ReferenceDistribution:
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release made this from a sample with ties, so that its rates at the ties are too small.
+        """Whether an earlier release made this reference from a sample with ties.
 
-        Those releases kept only one of several equal knots. Signs of this are knots unusually far apart in rate, or a
-        last knot at similarity 1.
+        The rates at the ties are then too small, because those releases kept only one of several equal knots. Signs of
+        this are knots unusually far apart in rate, or a last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())

@@ -22,8 +22,8 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # maximum number of domains whose last failure, and of versions whose damage, is remembered
-LOADERS = 4  # number of calibrations loaded at the same time; one takes about 10 ms of a core from a disk
+MOST_REPORTED = 1000  # maximum number of remembered failures (one per domain), and of versions remembered as damaged
+LOADERS = 4  # number of threads that load calibrations; loading one from a disk takes about 10 ms of a core
 MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
 MOST_EVICTED = 4096  # maximum number of evicted domains whose deletion is still reported to `on_gone`
 NO_VERSIONS: frozenset[int] = frozenset()
@@ -98,7 +98,7 @@ class Registry:
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of all resident calibrations
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # includes champions; last used at the end
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; the most recently used is last
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
@@ -172,7 +172,7 @@ class Registry:
         if known is None or name not in known:
             known = (await self._call(self.source.named, domain)).targets
             if domain in self._versions:
-                self._due.add(domain)  # the targets may have changed while they were read
+                self._due.add(domain)  # `known` may be out of date by now: the next refresh compares it with the store
                 self._targets[domain] = known
         if name not in known:
             raise unknown_threshold(domain, name, known)
@@ -181,7 +181,7 @@ class Registry:
     async def _once(
         self, key: tuple[str, int | str], load: Callable[[], Coroutine[Any, Any, Calibration]]
     ) -> Calibration:
-        """Concurrent callers for the same calibration share one load; a caller that leaves does not cancel it."""
+        """Concurrent requests for a calibration share one load. If one of them is cancelled, the load goes on."""
         task = self._loading.get(key)
         if task is None:
             task = self._loading[key] = asyncio.create_task(load(), name=f"load-{key[0]}@{key[1]}")
@@ -191,7 +191,7 @@ class Registry:
     def _loaded(self, key: tuple[str, int | str], task: asyncio.Task[Calibration]) -> None:
         del self._loading[key]
         if not task.cancelled():
-            task.exception()  # retrieved here, because asyncio would log it if all callers have left
+            task.exception()  # asyncio would log an exception that no request has retrieved
 
     async def _load_champion(self, domain: str) -> Calibration:
         try:
@@ -208,7 +208,7 @@ class Registry:
                     f"a version of this encoder, or name one in the request ({domain}@N)"
                 )
             raise UnknownDomain(domain)
-        calibration = self._resident.get((domain, named.champion))  # may be resident as a pinned version
+        calibration = self._resident.get((domain, named.champion))  # already resident if a request named its number
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
@@ -218,8 +218,8 @@ class Registry:
             except (IsosimError, OSError) as error:
                 self._report(domain, error)
                 raise
-        self._due.add(domain)  # the store may have changed before this version became resident
-        current = self.champions.get(domain)  # a refresh may have set it meanwhile
+        self._due.add(domain)  # the next refresh applies changes made while the champion was being loaded
+        current = self.champions.get(domain)  # set if a refresh has loaded a champion meanwhile
         if current is None:
             self._set(calibration)
             self._keep_targets(domain, named.targets)
@@ -232,7 +232,7 @@ class Registry:
         """Loads a version in a thread, and remembers whether its files are damaged.
 
         Raises:
-            CorruptArtifact: they are; the message names the remedy.
+            CorruptArtifact: the files are damaged; the message names the remedy.
         """
         try:
             calibration = await (call or self._call)(self.source.load, domain, version)
@@ -266,7 +266,7 @@ class Registry:
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
         calibration = await self._load(domain, version)
-        self._due.add(domain)  # the version may have been deleted while it was loaded
+        self._due.add(domain)  # the next refresh drops the version if it was deleted during the load
         self._keep(calibration)
         return calibration
 
@@ -345,14 +345,14 @@ class Registry:
                 miss.left -= 1
                 if miss.left <= 0:
                     self._due.add(domain)
-            for domain in list(self._due):  # removed one by one, since the refresh may be cancelled
+            for domain in list(self._due):  # removed one by one: a cancelled refresh leaves the others for the next
                 self._due.discard(domain)
                 await self._compare(domain)
 
     def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
         """Reads from the store which domains have changed.
 
-        Runs in a thread, which a cancelled refresh does not stop; the next refresh then uses its result.
+        Runs in a thread. If the refresh is cancelled, the thread goes on, and the next refresh uses its result.
         """
         self._news.append(self.source.changes(resident))
 
@@ -392,7 +392,7 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(domain, champion, asyncio.to_thread)
-            if current is None or domain in self.champions:  # otherwise it was evicted meanwhile
+            if current is None or domain in self.champions:  # otherwise the domain was evicted meanwhile
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
@@ -402,7 +402,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # a champion is removed by the next refresh
+        if champion is None or champion.version != version:  # if it is the champion, the next refresh removes it
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:
