@@ -203,7 +203,7 @@ REFUSED = {
     zipped({"content.xml": ""}): "OpenDocument",
     zipped({"notes.txt": "hello"}): "archive",
     bytes(range(256)) * 4: "zero bytes",
-    b"\x01\x02\x03\x04\x05\xff\xfe" * 40: "no text",
+    b"\x01\x02\x03\x04\x05\xff\xfe" * 40: "not text",
 }
 
 
