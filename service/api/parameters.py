@@ -185,7 +185,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
-        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> there"
+        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> in it"
     return refusal(name, f"unknown {what}; {remedy}")
 
 

@@ -182,7 +182,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        # Saved thresholds are named by the rules of domains, so only the word differs.
+        # The rules for names of thresholds are those for names of domains, so only this word of the message differs.
         return fault.replace("domain", "threshold") if entry == "name" else fault
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]

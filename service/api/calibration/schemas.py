@@ -27,14 +27,14 @@ class CalibrateOptions(Own):
     promote: Promotion = Field(
         default="if_better",
         description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
-        "its false-match rates are significantly more accurate than the champion's, and if responses keep all their "
-        "fields",
+        "its false-match rates are significantly more accurate than the champion's, and if responses lose no "
+        "field",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
         default="none",
-        description="item normalization: percentiles are computed after subtracting each text's usual score with other "
-        "texts",
+        description="item normalization: each text's usual score with other texts is subtracted before percentiles are "
+        "computed",
     )
     encoder: str = Field(
         default="answering",
