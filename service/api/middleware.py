@@ -155,7 +155,7 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
-            # Starlette would redirect a path that ends with a slash, in an answer without a body: curl would print nothing.
+            # Starlette redirects a path that ends with a slash; its answer has no body, so curl would print nothing.
             scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])

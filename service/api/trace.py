@@ -33,7 +33,7 @@ class Trace:
     started: float  # time.perf_counter() at the start
     receive: Receive
     # Registers a callback that is called when the connection closes. Only our HTTP protocol offers it; under another
-    # one it is None, and `watch` starts a task instead.
+    # protocol it is None, and `watch` starts a task instead.
     on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None

@@ -137,8 +137,8 @@ class LabelsRequest(Own):
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="always",
-        description="when the new version becomes champion, as in POST /calibrate; it never does if the champion has "
-        "changed since this request",
+        description="when the new version becomes champion, as in POST /calibrate; but never if the champion has changed "
+        "since this request",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(
@@ -170,7 +170,7 @@ class JobState(BaseModel):
     normalization: str
     sentences: int
     labels: int
-    base: int | None = Field(description="version that labels were posted for; null for other jobs")
+    base: int | None = Field(description="version to which the posted labels are added; null for other jobs")
     created: str
     started: str | None
     finished: str | None

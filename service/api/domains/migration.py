@@ -44,7 +44,7 @@ async def of(service: Service, domain: str) -> Migration:
     await service.encoders.refresh_migrations()
     migration = service.encoders.migrations.get(domain)
     if migration is None:
-        raise NotFound(f"domain {domain!r} has no migration; begin one: POST /domains/{domain}/migration")
+        raise NotFound(f"domain {domain!r} has no migration; begin one with POST /domains/{domain}/migration")
     return migration
 
 
