@@ -137,8 +137,8 @@ class LabelsRequest(Own):
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="always",
-        description="when the new version becomes champion, as in POST /calibrate; but never if the champion has changed "
-        "since this request",
+        description="when the new version becomes champion, as in POST /calibrate; but never if the champion has "
+        "changed since this request",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(
