@@ -91,7 +91,7 @@ class AccessLog:
         """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
 
         An error other than IsosimError also gets the place where it was raised, and its stack; the stack of the same
-        error at the same place is logged once in STACK_SECONDS.
+        error at the same place is logged at most once in STACK_SECONDS.
         """
         facts = told(error)
         stack = facts.pop("stack")

@@ -49,8 +49,8 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes, unless the returned function was called before. The request's body
-        must have been read."""
+        """Calls `left` when the connection closes, unless the returned function was called before. Requires that the
+        request's body has been read."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)

@@ -132,7 +132,7 @@ def path_of(detail: Detail) -> list[str | int]:
 
 
 def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
-    """Names of the other wrong fields, without missing ones whose name was misspelt."""
+    """Names of the other wrong fields. A missing field is left out if an unknown name that was sent resembles it."""
     tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
     meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
     others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]

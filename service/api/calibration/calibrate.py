@@ -345,7 +345,7 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """Opens and closes a spool in a thread, so that a volume that hangs delays uploads only."""
+    """Opens and closes a spool in a thread, so that a volume that hangs delays only uploads."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool

@@ -316,7 +316,7 @@ class ShadowState(BaseModel):
     mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
     difference_95: float | None = Field(description="95th percentile of this absolute difference")
     changed_sides: dict[str, float] | None = Field(
-        description="by false-match rate: share of pairs on which the two versions' thresholds for that rate disagree"
+        description="for each false-match rate: share of pairs on which the two versions' thresholds for it disagree"
     )
     spearman: float | None = Field(description="rank correlation of the two similarities")
 
