@@ -29,7 +29,7 @@ class AccessEntry(NamedTuple):
     """Method, route, result and duration of a request that has ended."""
 
     method: str
-    route: str  # template, because the path may name a domain or job
+    route: str  # the route's template; not the path, which may name a domain or job
     status: int
     seconds: float
     client: str | None  # address
@@ -41,8 +41,8 @@ class AccessEntry(NamedTuple):
         return self.status >= 500 or self.status == 424
 
 
-# The same stack is logged at most once in this time (value unmeasured): a stack takes 3 kB, and while a store cannot be
-# reached, every request fails at the same place.
+# The same stack is logged at most once in this time (s; chosen without a measurement). While a store cannot be reached,
+# every request fails at the same place, and each stack would take 3 kB of the log.
 STACK_SECONDS = 60.0
 MOST_STACKS = 100
 
@@ -50,8 +50,8 @@ MOST_STACKS = 100
 class AccessLog:
     """Logs every request (`which`: "all"), only slow and failed ones ("slow"), or only failed ones ("off").
 
-    A request that failed with 5xx or 424 is logged at level `error` with its cause. The stack of the same cause is
-    written at most once a minute.
+    A request that failed with 5xx or 424 is logged at level `error` with its cause. For the same cause, the
+    stack is written at most once a minute.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class AccessLog:
         self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
 
     def _cause(self, error: Exception) -> dict[str, Any]:
-        """Log fields for an error: its type and its causes, without messages that may quote a client's text.
+        """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
 
         An error other than IsosimError also gets the place where it was raised, and its stack; the stack of the same
-        error at the same place is logged once in STACK_SECONDS.
+        error at the same place is logged at most once in STACK_SECONDS.
         """
         facts = told(error)
         stack = facts.pop("stack")

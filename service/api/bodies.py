@@ -50,7 +50,7 @@ class Own(BaseModel):
 
 
 class Compatible(BaseModel):
-    """A body that another service defines: unknown fields are kept and listed in `x-isosim-ignored`."""
+    """A body that another service's API defines: unknown fields are accepted, and listed in `x-isosim-ignored`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

@@ -155,7 +155,7 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
-            # Starlette would redirect a path with a slash at its end, without a body, and curl would print nothing.
+            # Starlette redirects a path that ends with a slash; its answer has no body, so curl would print nothing.
             scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
@@ -195,7 +195,7 @@ class Envelope:
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, answer.status, seconds)
             service.observer.end(scope, trace, span, path, answer.status, seconds)
-            # Breaks reference cycles with the connection; otherwise texts and vectors wait for the garbage collector.
+            # Breaks reference cycles with the connection; else texts and vectors stay until a garbage collection.
             trace.cause = None
             scope["state"].pop("trace", None)
             scope.pop("extensions", None)
@@ -252,7 +252,7 @@ def is_bounded(scope: Scope) -> bool:
 class TimeLimit:
     """Cancels work that takes longer than a number of seconds, and raises Unavailable.
 
-    All work shares one timer, set for the oldest: a timer for each request costs as much as reading its body.
+    All work shares one timer, set for the oldest: a timer for each request would cost as much as reading its body.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -301,7 +301,7 @@ def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 HARMLESS = {"GET", "HEAD", "OPTIONS"}
-OWN = {"same-origin", "none"}  # values of the browser's header Sec-Fetch-Site; none: the user typed the address
+OWN = {"same-origin", "none"}  # harmless values of the header Sec-Fetch-Site; none: the user typed the address
 
 
 def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
@@ -326,7 +326,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
 
 
 def cors(origins: Sequence[str]) -> dict[str, Any]:
-    """Options of Starlette's CORSMiddleware for exact origins; keys travel in a header, so cookies are not allowed."""
+    """Options of Starlette's CORSMiddleware for exact origins. Without cookies: keys travel in a header."""
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],

@@ -32,7 +32,7 @@ MOST_BYTES = 8192  # maximum number of bytes of a query string; 60 kB took 5.7 m
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
 COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
-# Probes, scrapers and browsers add parameters of their own (`/livez?verbose`); these routes ignore them.
+# Probes, scrapers and browsers add parameters of their own (`/livez?verbose`); the routes listed here ignore them.
 EXEMPT = ("/livez", "/readyz", "/metrics", "/console", "/docs", "/openapi.json")
 
 
@@ -185,7 +185,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
-        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> there"
+        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> in it"
     return refusal(name, f"unknown {what}; {remedy}")
 
 

@@ -28,7 +28,10 @@ from service.migration.encoders import Resolution
 
 
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
-    """Dependency that requires a scope and charges `texts` to the key's limits; with 0, the route must charge them."""
+    """Dependency that requires a scope, and charges this number of `texts` to the key's limits.
+
+    With 0, the route itself must charge its texts.
+    """
 
     # Async, because FastAPI would run a plain function in a thread.
     async def check(request: Request, service: ServiceDep) -> None:

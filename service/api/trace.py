@@ -33,7 +33,7 @@ class Trace:
     started: float  # time.perf_counter() at the start
     receive: Receive
     # Registers a callback that is called when the connection closes. Only our HTTP protocol offers it; under another
-    # one it is None, and `watch` starts a task instead.
+    # protocol it is None, and `watch` starts a task instead.
     on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
@@ -49,8 +49,8 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes, unless the returned function was called before. The request's body
-        must have been read."""
+        """Calls `left` when the connection closes, unless the returned function was called before. Requires that the
+        request's body has been read."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)

@@ -132,7 +132,7 @@ def path_of(detail: Detail) -> list[str | int]:
 
 
 def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
-    """Names of the other wrong fields, without missing ones whose name was misspelt."""
+    """Names of the other wrong fields. A missing field is left out if an unknown name that was sent resembles it."""
     tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
     meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
     others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]
@@ -182,7 +182,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        # Saved thresholds are named by the rules of domains, so only the word differs.
+        # The rules for names of thresholds are those for names of domains, so only this word of the message differs.
         return fault.replace("domain", "threshold") if entry == "name" else fault
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]

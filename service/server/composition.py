@@ -74,7 +74,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         # BLAS wakes its threads even for requests of two pairs; they then spin for 30 ms on cores that the encoder
         # needs, which halved the throughput of requests of 4 pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
-        # One thread tokenizes each batch: this takes 30 µs of processor time per text, and 40 to 70 µs with several.
+        # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
@@ -194,7 +194,7 @@ def only_process(settings: Settings) -> Any:
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
+            raise Unavailable(f"another API process uses {settings.jobs_root}; to run several, set ISOSIM_REDIS_URL")
         yield
 
 

@@ -28,7 +28,7 @@ MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive
 UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
 STEP = 1024  # bytes given to the parser at a time; it always parses all of them, up to 57 requests
-MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() raises an error for thousands
+MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
 
 
@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        self._answered = False  # True while `on_response_complete` runs: a request that starts now was pipelined
+        self._answered = False  # True while `on_response_complete` runs: a request that starts then was pipelined
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout

@@ -56,7 +56,9 @@ FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndj
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
 MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record four times a second
-KEEP_ALIVE_SECONDS = 15.0  # some proxies close a connection after 30 s of silence, others after 60 s
+# Seconds between comments in an event stream that has no event: some proxies close a connection after 30 s of silence,
+# others after 60 s.
+KEEP_ALIVE_SECONDS = 15.0
 
 BODY_DOC = body_of(
     CalibrateRequest,
@@ -66,7 +68,7 @@ BODY_DOC = body_of(
             "type": "string",
             "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; for '
             'encoders whose users bring vectors: {"vector": […]} or {"vector": […], "text": "…"}, and labelled pairs '
-            "of vectors or row numbers",
+            "whose sides are vectors or row numbers",
         },
         "application/x-npy": {
             "type": "string",
@@ -129,7 +131,7 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            if direct is None:  # the intake gets a file's sentences as NDJSON, which may be larger than the file
+            if direct is None:  # the limit is raised: the intake gets NDJSON, which may be larger than the posted file
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -171,8 +173,8 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
     `facts` describes the posted file; it is empty for other bodies.
 
     Raises:
-        InvalidInput: see `Intake.check_enough`. If another column was read than the one that most likely holds the
-            sentences, the message names both.
+        InvalidInput: see `Intake.check_enough`. If the column that was read is not the one that most likely holds the
+            sentences, the message names both columns.
     """
     try:
         return intake.check_enough(method, dim)
@@ -200,7 +202,7 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
     """Raises InvalidInput for vectors if the encoder computes them itself, and for text if its users bring vectors."""
     if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
         raise InvalidInput(
-            f"encoder {artifact.id} computes no vectors: post those you have, {artifact.spec.dim} numbers each, as "
+            f"encoder {artifact.id} computes no vectors; post your own, of {artifact.spec.dim} numbers each, as "
             '.npy (application/x-npy) or lines of {"vector": […]} (application/x-ndjson), with the options in the query'
         )
     if artifact.kind != "vectors" and form == "npy":
@@ -335,7 +337,7 @@ async def check_room(service: Service) -> None:
 
 
 def check_backlog(service: Service) -> None:
-    """Raises Overloaded if too many jobs wait; each keeps its text on disk."""
+    """Raises Overloaded if too many jobs wait: each waiting job takes space on disk for its text."""
     waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
     if waiting >= most:
         raise Overloaded(f"{waiting} calibrations are queued; the limit is {most}", retry_after=60)
@@ -343,7 +345,7 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """Opens and closes a spool in a thread, so that a volume that hangs delays uploads only."""
+    """Opens and closes a spool in a thread, so that a volume that hangs delays only uploads."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool

@@ -46,7 +46,7 @@ def stripped(pair: LabelledPair) -> LabelledPair:
 class Limits:
     sentences: int  # maximum number
     characters: int  # maximum number of characters per sentence
-    dim: int  # dimension of the vectors; the largest if the server runs several encoders
+    dim: int  # dimension of the vectors; if the server runs several encoders, the largest of theirs
     size: int  # maximum number of bytes of a text body
 
 

@@ -27,14 +27,14 @@ class CalibrateOptions(Own):
     promote: Promotion = Field(
         default="if_better",
         description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
-        "its false-match rates are significantly more accurate than the champion's, and if responses keep all their "
-        "fields",
+        "its false-match rates are significantly more accurate than the champion's, and if responses lose no "
+        "field",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
         default="none",
-        description="item normalization: percentiles are computed after subtracting each text's usual score with other "
-        "texts",
+        description="item normalization: each text's usual score with other texts is subtracted before percentiles are "
+        "computed",
     )
     encoder: str = Field(
         default="answering",
@@ -137,7 +137,7 @@ class LabelsRequest(Own):
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="always",
-        description="when the new version becomes champion, as in POST /calibrate; it never does if the champion has "
+        description="when the new version becomes champion, as in POST /calibrate; but never if the champion has "
         "changed since this request",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
@@ -170,7 +170,7 @@ class JobState(BaseModel):
     normalization: str
     sentences: int
     labels: int
-    base: int | None = Field(description="version that labels were posted for; null for other jobs")
+    base: int | None = Field(description="version to which the posted labels are added; null for other jobs")
     created: str
     started: str | None
     finished: str | None

@@ -153,7 +153,7 @@ class VectorIntake:
             self._texts = text is not None
         if (text is not None) != self._texts:
             has = "no text" if self._texts else "a text"
-            raise InvalidInput(f"the vector has {has}, unlike those before it; give every vector a text, or none")
+            raise InvalidInput(f"the vector has {has}, unlike those before it; give a text to all or to none")
         if text is None:
             return
         if not isinstance(text, str) or not text.strip():

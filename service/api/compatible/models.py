@@ -60,7 +60,7 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        if trace.grant.rate is not None:  # listing models for the message reads the store: charge one text
+        if trace.grant.rate is not None:  # charge one text, because listing models for the message reads the store
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""

@@ -33,7 +33,7 @@ MOST_CHARACTERS = 200_000  # maximum number of characters per request; each beco
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Tokens of each text, not truncated, with their character positions; a named prompt is put before the text."""
+    """Tokens of each text, with character positions. Nothing is truncated; a named prompt is put before the text."""
     texts = listed(body.inputs, "inputs", service)
     prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
     name_ignored(trace, body)

@@ -71,7 +71,7 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
         if not BYTE_COUNT.fullmatch(header_length) or int(header_length) > len(body):
             raise InvalidInput(
                 f"inference-header-content-length is {header_length[:SHOWN]!r}; it must be a number of bytes, at most "
-                f"the {split} of the body"
+                f"{split}, the length of the body"
             )
         split = int(header_length)
     try:

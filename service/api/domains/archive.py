@@ -30,7 +30,7 @@ ARCHIVE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
     responses={200: {"content": {TAR: ARCHIVE}}, **documented(404, 409, 422)},
 )
 async def export_domain(
-    domain: Annotated[str, Path(description="name for all versions, name@3 or name@previous", examples=["default"])],
+    domain: Annotated[str, Path(description="name (all versions), name@3 or name@previous", examples=["default"])],
     service: ServiceDep,
     trace: TraceDep,
 ) -> Response:

@@ -214,7 +214,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
-    # The body's `from` is the champion that GET /domains shows, which is the champion for this encoder.
+    # The body's `from` is the champion that GET /domains shows: the champion for the domain's home encoder.
     shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])

@@ -44,7 +44,7 @@ async def of(service: Service, domain: str) -> Migration:
     await service.encoders.refresh_migrations()
     migration = service.encoders.migrations.get(domain)
     if migration is None:
-        raise NotFound(f"domain {domain!r} has no migration; begin one: POST /domains/{domain}/migration")
+        raise NotFound(f"domain {domain!r} has no migration; begin one with POST /domains/{domain}/migration")
     return migration
 
 
@@ -59,8 +59,8 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
         version = await loaded_encoder.registry.resolve(DomainRef(domain))
     except (NotFound, Conflict) as error:
         raise Conflict(
-            f"domain {domain!r} has no champion for {name}; calibrate it with the same text: "
-            "POST /calibrate with encoder: next, or isosim calibrate --encoder"
+            f"domain {domain!r} has no champion for {name}; calibrate it with the text that you "
+            "used for the other encoder (POST /calibrate with encoder: next, or isosim calibrate --encoder)"
         ) from error
     if version.model.reference is None:
         raise Conflict(
@@ -230,7 +230,7 @@ async def get_equivalent(
         Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
     ] = "calibrated",
 ) -> MigrationThreshold:
-    """The new version's threshold with the same false-match rate. Works also before a migration begins."""
+    """The new version's threshold with the same false-match rate. Works even before a migration begins."""
     await service.encoders.refresh_migrations()
     old, new = service.encoders.pair(domain)
     versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]

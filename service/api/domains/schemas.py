@@ -17,13 +17,13 @@ class VersionSummary(BaseModel):
     created: str
     sentences: int | None
     servable: bool = Field(
-        description="whether this server runs the encoder that the version was made for, and knows of no damage to its "
-        "files"
+        description="whether this server runs the encoder that the version was made for, and knows of no damage to the "
+        "version's files"
     )
     damaged: bool = Field(
         default=False,
-        description="its files could not be loaded when this server last tried; it tries when a request uses the "
-        "version, and when it is promoted",
+        description="whether loading the version's files failed when this server last tried; it tries when a request "
+        "uses the version and when the version is promoted",
     )
 
 
@@ -92,9 +92,9 @@ class ImportedVersionState(BaseModel):
     )
     encoder: str = Field(description="id of the encoder")
     was: str | None = Field(
-        description="champion or previous: alias in the exporting store; importing promotes nothing"
+        description="the version's alias in the exporting store: champion or previous; importing promotes nothing"
     )
-    there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
+    there: bool = Field(description="true if this store already has a version with the same files: nothing is added")
 
 
 class ImportState(BaseModel):
@@ -130,8 +130,8 @@ class Threshold(BaseModel):
         "comparisons in searches (false_hit_rate)"
     )
     extrapolated: bool = Field(
-        description="true if the requested rate is too small to be counted: below 10 / pairs, or, for searches, for "
-        "more entries or rarer hits than were counted"
+        description="true if the similarity is extrapolated, because the requested rate is below 10 / pairs; in "
+        "searches, because there are more entries or rarer hits than in the counts"
     )
     false_match_rate: float | None = Field(
         default=None,
@@ -149,7 +149,8 @@ class Threshold(BaseModel):
         min_length=2,
         max_length=2,
         description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity; "
-        "target.precision is the estimate of this share. Wide if few labelled pairs score that high; not symmetric",
+        "target.precision is the estimate of this share. The interval is not symmetric, and wide if few labelled pairs "
+        "score that high",
     )
     query_spread: float | None = Field(
         default=None,
@@ -223,16 +224,16 @@ class TargetRequest(Own):
     model_config = example({"fmr": 0.01, "revision": 3})
 
     fmr: float | None = Field(
-        default=None, description=f"false-match rate among random pairs: {SMALLEST_FMR:g} or more, less than 1"
+        default=None, description=f"false-match rate among random pairs; at least {SMALLEST_FMR:g}, less than 1"
     )
     precision: float | None = Field(
         default=None,
-        description="share of true matches among pairs that reach the threshold, measured on the labelled pairs: more "
+        description="share of true matches among pairs that reach the threshold, measured on the labelled pairs; more "
         "than 0, less than 1",
     )
     false_hit_rate: float | None = Field(
         default=None,
-        description="share of searches whose best wrong match reaches the threshold: 1e-06 or more, less than 1",
+        description="share of searches whose best wrong match reaches the threshold; at least 1e-06, less than 1",
     )
     gallery: int | None = Field(
         default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: number of entries searched"
@@ -315,7 +316,7 @@ class ShadowState(BaseModel):
     mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
     difference_95: float | None = Field(description="95th percentile of this absolute difference")
     changed_sides: dict[str, float] | None = Field(
-        description="by false-match rate: share of pairs on which the two versions' thresholds for that rate disagree"
+        description="for each false-match rate: share of pairs on which the two versions' thresholds for it disagree"
     )
     spearman: float | None = Field(description="rank correlation of the two similarities")
 

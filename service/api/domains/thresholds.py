@@ -56,7 +56,7 @@ async def get_threshold(
         ),
     ] = None,
     unit: Annotated[
-        Unit, Query(description=f"returns the threshold also as a vector database's value for raw vectors: {METRICS}")
+        Unit, Query(description=f"also returns the threshold as vector databases measure raw vectors: {METRICS}")
     ] = "similarity",
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""

@@ -73,8 +73,8 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
-    """Raises InvalidInput if vectors cannot be cut to `dimensions`: calibrated ones lose their meaning, and raw ones
-    have only `dim` numbers."""
+    """Raises InvalidInput if vectors cannot be cut to `dimensions`: calibrated ones would lose their meaning, and raw
+    ones have only `dim` numbers."""
     if dimensions is not None and space == "calibrated":
         raise fault(
             InvalidInput,

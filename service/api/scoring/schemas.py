@@ -108,15 +108,15 @@ class PercentileResponse(BaseModel):
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="probability of a match; null unless the version has labels, the method identity and no item "
-        "normalization"
+        description="probability of a match; null unless the version has labels, uses the method identity and has "
+        "no item normalization"
     )
     notices: list[str]
 
 
 TruncationDirection = Annotated[
     Literal["Right", "Left", "right", "left"],
-    Field(description="end of the text that is cut off; lower case is accepted because Hugging Face's client sends it"),
+    Field(description="end at which a long text is cut; lower case is accepted because Hugging Face's client sends it"),
 ]
 
 
