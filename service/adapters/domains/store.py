@@ -374,7 +374,7 @@ class DomainStore:
         named = encoders.values() if isinstance(encoders, dict) else [None]
         counts = (stored.get("revision"), stored.get("generation", 0))
         if not all(isinstance(count, int) for count in counts) or not all(map(understood, named)):
-            raise CorruptArtifact(f"{name} is not understood; {REMEDY}")
+            raise CorruptArtifact(f"{name} has invalid values; {REMEDY}")
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
@@ -440,7 +440,7 @@ class DomainStore:
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
             # A rollback is stored with its versions [from, to]. An older release that changes the champion leaves this
-            # entry as it is; its versions then differ from the aliases, and `aliases_in` ignores it.
+            # entry as it is; the entry's versions then differ from the aliases, and `aliases_in` ignores the entry.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)

@@ -52,7 +52,7 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     if not worst <= limit:  # also True for NaN
         raise CorruptArtifact(
             f"encoder {artifact.id} gives another vector here than at its export: the two differ by {worst:.1e} of "
-            f"their norm, at most {limit:.0e} is accepted; export it again on this machine, or try other execution "
+            f"their norm; at most {limit:.0e} is accepted; export it again on this machine, or try other execution "
             "providers"
         )
     return worst

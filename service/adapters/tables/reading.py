@@ -368,7 +368,7 @@ def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
     try:
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"line {number} holds half of a surrogate pair, which is no Unicode text") from None
+        raise InvalidInput(f"line {number} holds half of a surrogate pair, which is not valid Unicode") from None
 
 
 def cell_text(value: Any) -> str:
@@ -379,7 +379,7 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # in Parquet, may contain dates or bytes: hence `default`
+    if isinstance(value, dict | list):  # in Parquet, it may contain dates or bytes: `default` converts these
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 
