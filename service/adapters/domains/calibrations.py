@@ -107,8 +107,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # Read before the announcements are listed: an announcement that the list misses changes the bell once more,
-            # so that the next call lists again.
+            # The bell is read before the announcements are listed: an announcement that comes too late for this list
+            # changes the bell once more, so the next call lists again.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:

@@ -487,7 +487,7 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier, equal call may have deleted the target
+                if revision is not None and revision < now:  # an earlier call may have deleted the target
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -615,8 +615,8 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The damaged file hides how often the domain was deleted. The time in seconds stands in for this
-                # number: it is larger, so that calibrations of an earlier generation cannot publish.
+                # The damaged file hides how often the domain was deleted. The time in seconds is stored in place of
+                # this number. It is larger, so calibrations of an earlier generation cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
             if self.storage.exclusive:  # files first, as in `_bury`

@@ -259,8 +259,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: whether enough attempts were made. Only then, after a 500, a probe is sent to find out whether the
-        texts caused it.
+        `tried`: whether enough attempts were made. If so, a probe is sent after a 500 to find out whether the texts
+        caused it.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
