@@ -590,7 +590,7 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
     sentences, levels = manifest.get("sentences"), manifest.get("levels", [])
     known = isinstance(manifest.get("method"), str) and METHOD.fullmatch(manifest["method"])
     if not known or not (sentences is None or (type(sentences) is int and sentences >= 0)):
-        raise InvalidInput(f"{name}: method must be a word, and sentences must be a number or null")
+        raise InvalidInput(f"{name}: method must be a word, and sentences a number or null")
     if not isinstance(levels, list) or not all(type(one) is int and one > 0 for one in levels):
         raise InvalidInput(f"{name}: levels must be a list of numbers of channels, each at least 1")
     check_date(manifest.get("created"), name)
