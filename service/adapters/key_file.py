@@ -18,7 +18,7 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has read it
+LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has ended
 # Seconds: a file that changed within this time is read again, because a second change may have the same timestamp.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -132,7 +132,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
         if not words:
             continue
         if not SHA256.fullmatch(words[0]):
-            raise ValueError(f"{path}, line {number}: {SHAPE}; its first word is not a hash of 64 hexadecimal digits")
+            raise ValueError(f"{path}, line {number}: {SHAPE}; the first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
             # Sixteen digits of the hash suffice to distinguish keys, also in Redis.

@@ -45,8 +45,8 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[Labe
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The pairs of an evaluation set as columns, read in this process, not in a child. Quotation marks in a `.tsv` are
-    part of the text."""
+    """The pairs of an evaluation set as columns. Reads the file in this process, not in a child process. Quotation
+    marks in a `.tsv` are part of the text."""
     left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 

@@ -69,12 +69,12 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# Imported versions keep numbers up to this one. A version with a higher number gets a new number: numbers end at
-# 999,999,999, and each later version of the domain needs a higher one than all before it.
+# An imported version keeps its number up to this one. A version with a higher number gets a new number: a very high
+# number would leave few for the domain's later versions, which need higher numbers (at most 999,999,999).
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
-ROOM = 1 << 20  # a file of arrays may have this many bytes more than is computed from the encoder's dimensions
+ROOM = 1 << 20  # bytes by which a file of arrays may exceed the size computed from the encoder's dimensions
 ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
@@ -121,8 +121,8 @@ class Imported:
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
-    # domain/name of each threshold that was not saved: the store has another target under this name, the name is
-    # invalid, or the domain already has MOST_TARGETS saved thresholds.
+    # domain/name of each threshold that was not saved, because the store has another target under this name, the name
+    # is invalid, or the domain already has MOST_TARGETS saved thresholds.
     kept: list[str] = field(default_factory=list)
 
 
@@ -223,7 +223,7 @@ def import_domains(
         Conflict: in a bucket, other processes kept changing the aliases of a domain.
     """
     if not file.seekable():
-        raise InvalidInput("the archive is read twice, and this is a pipe: save it into a file first")
+        raise InvalidInput("the archive must be read twice, which is impossible with a pipe; save it into a file first")
     start = file.tell()
     imported = Imported()
     for simulated in (True, False)[: 1 if dry_run else 2]:
@@ -341,8 +341,8 @@ class Import:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
         The store calls `claim` after it has chosen a number and before it publishes. `claim` then looks once more for
-        the same version. If a concurrent import publishes that version later than this, that import takes the chosen
-        number, so that the store must choose another number, and calls `claim` again.
+        the same version. If a concurrent import publishes that version after this look, it takes the chosen number. The
+        store must then choose another number and calls `claim` again, which finds the version.
         """
         what = made_of(version.manifest)
 
@@ -602,7 +602,7 @@ def checked_origin(origin: object, name: str) -> dict[str, Any]:
     version. Raises InvalidInput if `origin` is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
-        raise InvalidInput(f"{name}: origin must have a domain, a version, a release and the date of import (imported)")
+        raise InvalidInput(f"{name}: origin must have the fields domain, version, release and imported (a date)")
     if not re.fullmatch(DOMAIN_NAME, origin["domain"]) or len(origin["release"]) > 40:
         raise InvalidInput(f"{name}: origin has an invalid domain, or a release of more than 40 characters")
     check_date(origin["imported"], name)

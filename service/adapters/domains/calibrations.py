@@ -57,7 +57,7 @@ class StoredCalibrations:
         if encoder["digest"] != self.encoder_digest:
             raise EncoderMismatch(
                 f"encoder_mismatch: version {version} of {domain!r} was made for encoder {encoder['id']} "
-                f"({encoder['digest'][:12]}), this server runs {self.encoder_digest[:12]}"
+                f"({encoder['digest'][:12]}); this server runs {self.encoder_digest[:12]}"
             )
         stored = self.store.load(domain, version)
         transform = None if stored.weights is None else self.calibrator.bind(stored.weights)
@@ -79,8 +79,8 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
 
 
 FULL_LOOK = 60.0  # seconds within which every resident domain (one in memory) is compared with the store
-# Each call compares at least this many domains, which on a small server are all. In a folder, this takes 0.16 ms of CPU
-# time (measured).
+# Each call compares at least this many domains; on a small server, these are all domains. In a folder, this takes
+# 0.16 ms of CPU time (measured).
 FEWEST = 16
 
 
@@ -107,8 +107,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # Read before the announcements are listed: an announcement that the list misses changes the bell once more,
-            # so that the next call lists again.
+            # The bell is read before the announcements are listed: an announcement that comes too late for this list
+            # changes the bell once more, so the next call lists again.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:

@@ -52,8 +52,8 @@ class VersionStorage(Protocol):
     a file does not exist, and OSError if the storage cannot be reached.
     """
 
-    # Whether `changing` locks the domain. Without locks, a deletion first writes the numbers of its versions into the
-    # aliases (`deleted`).
+    # Whether `changing` locks the domain. Without locks, a deletion first writes the numbers of the versions to delete
+    # into the aliases (`deleted`).
     exclusive: bool
 
     def prepare(self) -> None:
@@ -125,13 +125,13 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement. None in a folder, where calling `announced` costs no more; also
-        None in a bucket before the first announcement."""
+        """A value that changes with every announcement. None in a folder, where calling `announced` costs no more than
+        reading such a value would; also None in a bucket before the first announcement."""
         ...
 
     def announced(self) -> Iterable[str]:
-        """Names of recent announcements: `<ns>-<domain>`, with the time in ns. No two announcements share a name, so
-        that a reader recognizes new ones by their names."""
+        """Names of recent announcements: `<ns>-<domain>`, where ns is the time in nanoseconds. No two announcements
+        share a name, so a reader recognizes new ones by their names."""
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:

@@ -374,7 +374,7 @@ class DomainStore:
         named = encoders.values() if isinstance(encoders, dict) else [None]
         counts = (stored.get("revision"), stored.get("generation", 0))
         if not all(isinstance(count, int) for count in counts) or not all(map(understood, named)):
-            raise CorruptArtifact(f"{name} is not understood; {REMEDY}")
+            raise CorruptArtifact(f"{name} has invalid values; {REMEDY}")
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
@@ -440,7 +440,7 @@ class DomainStore:
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
             # A rollback is stored with its versions [from, to]. An older release that changes the champion leaves this
-            # entry as it is; its versions then differ from the aliases, and `aliases_in` ignores it.
+            # entry as it is; the entry's versions then differ from the aliases, and `aliases_in` ignores the entry.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -487,7 +487,7 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier, equal call may have deleted the target
+                if revision is not None and revision < now:  # an earlier call may have deleted the target
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -615,8 +615,8 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The damaged file hides how often the domain was deleted. The time in seconds stands in for this
-                # number: it is larger, so that calibrations of an earlier generation cannot publish.
+                # The damaged file hides how often the domain was deleted. The time in seconds is stored in place of
+                # this number. It is larger, so calibrations of an earlier generation cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
             if self.storage.exclusive:  # files first, as in `_bury`

@@ -13,7 +13,7 @@ CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without 
 GPU_TOKENS = 16384  # padded tokens per batch on a GPU
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
-# Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 more for many domains.
+# Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 MiB more for many domains.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2 * 2**30  # bytes of a process with CUDA's libraries and buffers; unmeasured
 GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
@@ -45,8 +45,8 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     it.
 
     None if no limit is below the machine's memory: without a limit, cgroup version 1 states a number like 2**63. Limits
-    in `root` itself are read too: `own` may name a path that exists only on the host (version 1 without a cgroup
-    namespace), but a container usually sees its own group as the root.
+    in `root` itself are read too, because a container usually sees its own group as the root: the path that `own` names
+    may then exist only on the host (version 1 without a cgroup namespace).
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 

@@ -75,7 +75,7 @@ def refuse_link_local(host: str) -> None:
 
 
 class Watchdog:
-    """Ends requests that exceed their time limit, also if the server sends its answer byte by byte.
+    """Ends requests that exceed their time limit, even if the server sends its answer byte by byte.
 
     A socket's own timeout would not end these, because it restarts with every byte. One thread watches all requests.
     """
@@ -133,14 +133,14 @@ WATCHDOG, WATCH_SECONDS = Watchdog(), 0.25
 
 
 class CheckedConnection(HTTPConnection):
-    """Refuses to connect to a link-local address, also if a host name resolves to one."""
+    """Refuses to connect to a link-local address, even if the URL contains a host name that resolves to it."""
 
     def _new_conn(self) -> socket.socket:
         for *_, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
             refuse_link_local(str(address[0]))
         connected = super()._new_conn()
         try:
-            refuse_link_local(str(connected.getpeername()[0]))  # the name was resolved twice: the addresses may differ
+            refuse_link_local(str(connected.getpeername()[0]))  # the name was resolved again, perhaps differently
         except BaseException:
             connected.close()
             raise
@@ -166,7 +166,7 @@ class HTTPSPool(urllib3.HTTPSConnectionPool):
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """Raised if a request gives no vectors. `why` is the reason, `status` that of the answer (0: no answer)."""
+    """Raised if a request gives no vectors. `why` is the reason, `status` the HTTP status (0: no answer)."""
 
     why: str
     status: int = 0
@@ -328,7 +328,7 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
     except (KeyError, TypeError, ValueError, OverflowError):
         raise Refusal("its answer is not a valid answer of /v1/embeddings", 200) from None
     if any(type(row) is not int for row in rows) or sorted(rows) != list(range(count_wanted)):
-        raise Refusal("its answer does not have exactly one vector for each text (index)", 200)
+        raise Refusal("its answer does not have exactly one vector for each text (field index)", 200)
     dims = {vector.shape for vector in vectors}
     if len(dims) != 1 or not vectors[0].size:
         have = ", ".join(sorted({str(shape[0]) if len(shape) == 1 else "?" for shape in dims}))

@@ -25,10 +25,10 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded tokens per batch on a CPU. With 2048, texts take 1.13 times the processor time (1.04 to 1.17) and 1.17 times
-# the wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, alternating between both sizes, with
-# MiniLM and 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are
-# unreliable.
+# Padded tokens per batch on a CPU. With 2048 instead of 256, texts take 1.13 times as much processor time (1.04 to
+# 1.17) and 1.17 times as much wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, alternating
+# between both sizes, with MiniLM and 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was
+# shared: single wall times are unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
@@ -53,7 +53,7 @@ class Encodings:
         return cls(vectors, np.empty(count, np.intp), np.zeros(count, bool), np.zeros(count, bool))
 
     def texts(self) -> list[PooledVector]:
-        """One object per text, as scoring takes them."""
+        """One object per text, in the form that scoring takes."""
         columns = (self.tokens.tolist(), self.truncated.tolist(), self.unreadable.tolist())
         return [PooledVector(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
 
@@ -145,9 +145,9 @@ class RemoteTexts:
 
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
-    """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens.
+    """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens in all.
 
-    A longer text has a request of its own.
+    A text with more tokens than that has a request of its own.
     """
     group: list[int] = []
     size = 0

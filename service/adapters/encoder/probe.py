@@ -51,9 +51,9 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
     if not worst <= limit:  # also True for NaN
         raise CorruptArtifact(
-            f"encoder {artifact.id} gives another vector here than at its export: the two differ by {worst:.1e} of "
-            f"their norm, at most {limit:.0e} is accepted; export it again on this machine, or try other execution "
-            "providers"
+            f"encoder {artifact.id} gives another vector here than at its export: the two vectors differ by "
+            f"{worst:.1e} of the known one's norm, and at most {limit:.0e} is accepted; export it again on this "
+            "machine, or try other execution providers"
         )
     return worst
 

@@ -39,7 +39,7 @@ REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
 PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration; together, half a minute or more
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; doubles each time, and varies by a random factor 0.5–1.5
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts: doubled each time, times a random 0.5–1.5
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
 LONGEST_WAIT = 2.0  # longest pause (s) before another attempt while a client of the API waits; jobs wait longer
@@ -93,11 +93,11 @@ class RemoteTokenizer:
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
         """Always raises InvalidInput."""
-        self._refuse("its tokenizer is there, so that isosim cannot tell the tokens of a text")
+        self._refuse("its tokenizer is there, so isosim cannot tell the tokens of a text")
 
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
         """Always raises InvalidInput."""
-        self._refuse("its tokenizer is there, so that isosim cannot convert tokens to text")
+        self._refuse("its tokenizer is there, so isosim cannot convert tokens to text")
 
     def check(self, ids: Sequence[int]) -> NoReturn:
         """Always raises InvalidInput."""
@@ -149,7 +149,7 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # if this number grows during a request without a probe, the request's answer is rejected
+        self._failures = 0  # number of failures; if it grows during a request without a probe, the answer is rejected
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
 
@@ -228,7 +228,7 @@ class RemoteEncoder:
             off = float(np.linalg.norm(vectors[-1] - self.known[turn]) / np.linalg.norm(self.known[turn]))
             if not off <= TOLERANCE:
                 self._changed(
-                    f"a known text's vector now differs from the registered vector by {off:.2f} of its norm, "
+                    f"a known text's vector now differs from the registered vector by {off:.2f} of its norm; "
                     f"at most {TOLERANCE} is accepted"
                 )
             self.off = off
@@ -249,7 +249,7 @@ class RemoteEncoder:
         self.on_request("changed", 0.0)
         error = EncoderChanged(
             f"encoder_changed: the server of encoder {self.id} no longer answers as it did at its registration: {how}. "
-            "It runs another model under the same name, so that its answer is discarded. Start the registered model "
+            "It runs another model under the same name, so its answer is discarded. Start the registered model "
             "again, or register the new one under another name"
         )
         self._fail("changed", error)
@@ -259,8 +259,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: whether enough attempts were made. Only then, after a 500, a probe is sent to find out whether the
-        texts caused it.
+        `tried`: whether enough attempts were made. If so, a probe is sent after a 500 to find out whether the texts
+        caused it.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:

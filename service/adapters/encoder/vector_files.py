@@ -102,7 +102,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InvalidInput(f"its .npy header cannot be read: {why}") from None
     if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
-        raise InvalidInput(f"holds {dtype.name}; vectors must be {KINDS}: array.astype('float32')")
+        raise InvalidInput(f"holds {dtype.name}; vectors must be {KINDS}; convert them: array.astype('float32')")
     if len(shape) != 2 or min(shape) < 0:
         raise InvalidInput(f"has the shape {tuple(shape)}; expected (vectors, dimensions)")
     if not min(shape):
@@ -121,7 +121,7 @@ class ParquetColumn:
             import pyarrow.parquet  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise Unavailable(
-                "Parquet files need pyarrow: pip install 'isosim[ray]'; or save the vectors as .npy"
+                "Parquet files need pyarrow; install it (pip install 'isosim[ray]'), or save the vectors as .npy"
             ) from error
         self.arrow, self.path, self.name, self.column, self.text_column = pyarrow, path, str(path), column, text_column
         try:

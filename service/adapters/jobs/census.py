@@ -9,7 +9,7 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # jobs that ended since the last census, or one of whose attempts was interrupted since then
+    ended: list[Job]  # jobs that have ended, or of which an attempt was interrupted, since the last census
     queued: list[Job]
 
 

@@ -56,7 +56,7 @@ class JobStorage(Protocol):
     job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; without locks, an attempt may publish after it was replaced
+    exclusive: bool  # whether `change` locks the record; without locks, a replaced attempt may still publish
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:

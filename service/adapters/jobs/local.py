@@ -57,7 +57,7 @@ class LocalJobs:
                 await self._task
 
     async def workers(self) -> None:
-        """None: this process runs the jobs itself."""
+        """Always None, because this process runs the jobs itself."""
 
     async def available(self) -> None:
         if self._task is None or self._task.done():
@@ -120,7 +120,8 @@ class LocalJobs:
             self._current = None
             self.on_busy(False)
             # The child has ended. If the job's record still says running or queued, the child died too early, and the
-            # job is interrupted. But if it says queued with a higher attempt, the job was interrupted and then retried.
+            # job is interrupted. But if it says queued with a higher number of attempts, the job has already been
+            # interrupted and then retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

@@ -173,7 +173,7 @@ class BucketJobs:
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        # This machine's clock may differ by minutes from the storage's, which sets `modified`; ABANDONED is longer.
+        # The storage's clock, which sets `modified`, may differ from this machine's by minutes; ABANDONED is longer.
         known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
@@ -230,7 +230,7 @@ class BucketJobs:
 
 def content_of(record: Record) -> bytes:
     """The stored form of a record, with a random value. If the reply to a write is lost, `write` reads the stored
-    record, and recognizes by this value that it is the one it has written."""
+    record; this value shows whether it is the record that was to be written."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

@@ -162,7 +162,7 @@ log = logging.getLogger(__name__)
 # notices a broken connection (after 55 s: TTL - 5), and when it stops counting as alive (120 s after its last
 # heartbeat: TTL + 60).
 TTL = 60
-MONITORING = 10  # seconds between RQ's heartbeats of a running job; after a minute without, another worker may take it
+MONITORING = 10  # seconds between RQ's heartbeats of a job; after a minute without one, another worker may run the job
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
 PAUSE = 2.0  # seconds between attempts to reach Redis
 
@@ -209,7 +209,7 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # without KILLED, `run_queued` checks first whether the process lives
+        with contextlib.suppress(RedisError):  # without KILLED, `run_queued` first checks whether the process lives
             job.save_meta()
 
     def teardown(self) -> None:

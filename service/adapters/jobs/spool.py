@@ -18,8 +18,8 @@ class Spool:
     """Writes input to disk and hashes it. A job created from the input gets the spool's id.
 
     The file of text and labels has JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
-    [text, text, label, weight]. Vectors have a file of their own. If vectors are posted, a pair has, instead of texts,
-    vectors in base64 or row numbers of the file of vectors.
+    [text, text, label, weight]. Vectors have a file of their own. If vectors are posted, a pair contains, in place of
+    each text, a vector in base64 or a row number in the file of vectors.
     """
 
     def __init__(self, root: Path) -> None:

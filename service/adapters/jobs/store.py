@@ -99,10 +99,10 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Creates a queued job from the spooled input, or returns the job that has the same key and content.
+        """Creates a queued job from the spooled input, or returns the job with the same idempotency key and content.
 
         Raises:
-            Conflict: the key was used with other content.
+            Conflict: the idempotency key was used with other content.
         """
         job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
@@ -120,7 +120,7 @@ class JobStore:
                 self.storage.remove(job.id)
 
     def has_key(self, idempotency_key: str) -> bool:
-        """Whether a job has the key."""
+        """Whether a job has this idempotency key."""
         return self.storage.taken(idempotency_key)
 
     def free_keys(self, deleted: Collection[str]) -> None:
@@ -356,7 +356,8 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # set if the last attempt died while it ended the job
+            # `decided` is reset: it is True if the last attempt died while it ended the job.
+            return replace(record, job=waiting, decided=False)
 
         return self.storage.change(self._checked(job_id), step).job
 
@@ -385,7 +386,7 @@ class JobStore:
 
     def expire(self, age: float) -> None:
         """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
-        completed. Deletes their text. Sweeps afterwards.
+        completed. Deletes their text, and then what dead processes have left unfinished (`sweep`).
 
         The waiting time of an interrupted job is kept in its record (`waited`). Each call adds the time since this
         process made its previous call. Thus clocks of different machines are never compared, and the restart of a
@@ -416,7 +417,7 @@ class JobStore:
                 return record
             waited = self._waited(job, now)
             if waited > age:
-                error = f"{job.error}; not retried within {age:g} s: its text was deleted"
+                error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
             # The recorded status stays running, because a silent worker may write heartbeats again.
             return replace(record, job=replace(record.job, waited=waited))

@@ -125,7 +125,7 @@ class RedisCache:
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()  # also if Redis is full or read-only, since lookups still work
+                self.breaker.succeeded()  # even if Redis is full or read-only, since lookups still work
                 self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
                 if refused:
                     self.on_event("dropped", len(refused))

@@ -189,7 +189,7 @@ def places(grant: Grant) -> list[str]:
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """A key's rate: texts per second, and the number of texts that may come at once. ("0", 0) if it has no limit."""
+    """An API key's rate: texts per second, and the number of texts that may come at once. ("0", 0): no limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 

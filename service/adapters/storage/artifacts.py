@@ -24,7 +24,7 @@ from service.core.errors import CorruptArtifact
 T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
-FRESH = 60.0  # seconds within which a process has certainly locked a file or folder after creating it
+FRESH = 60.0  # this many seconds after creating a file or folder, a process has certainly locked it
 LEFTOVER = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned if locks do not work
 
 

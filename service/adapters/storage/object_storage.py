@@ -72,9 +72,9 @@ class ObjectStorage:
         try:
             import s3fs  # noqa: PLC0415 - an extra
         except ModuleNotFoundError:
-            raise Unavailable(f"{address(root)} needs more packages: pip install 'isosim[s3]'") from None
+            raise Unavailable(f"{address(root)} needs more packages; install them: pip install 'isosim[s3]'") from None
         if len(root.parts) < 2:
-            raise Unavailable(f"{address(root)} names no bucket: s3://bucket/prefix")
+            raise Unavailable(f"{address(root)} names no bucket; expected s3://bucket/prefix")
         self.bucket, self.prefix = root.parts[1], "".join(f"{part}/" for part in root.parts[2:])
         self.address = address(root)
         config = {"connect_timeout": CONNECT, "read_timeout": READ, "retries": {"max_attempts": 0}}

@@ -55,7 +55,7 @@ SIGNATURES = {
     b"\xfd7zXZ": "packed (xz); unpack it first: unxz FILE",
     b"\x28\xb5\x2f\xfd": "packed (zstd); unpack it first: unzstd FILE",
     b"7z\xbc\xaf": "packed (7z); unpack it first",
-    b"\x93NUMPY": "a .npy of vectors; send it as application/x-npy, for an encoder whose users bring the vectors",
+    b"\x93NUMPY": "a .npy of vectors; if your encoder takes vectors instead of texts, send it as application/x-npy",
     b"SQLite format 3": "an SQLite database; export the column with the sentences as CSV",
     b"{\\rtf": "rich text (.rtf); save it as plain text, UTF-8",
     b"\x89PNG": "a picture; it has no text to read",
@@ -115,8 +115,8 @@ def encoding_named(charset: str) -> str:
 
 
 def detect(file: BinaryIO, hints: Hints) -> FileForm:
-    """Detects how to read a file from its first megabyte; for the encoding, reads the whole text. Afterwards the file
-    is at its beginning.
+    """Detects how to read a file: its encoding from the whole text, all else from its first megabyte. Afterwards the
+    file is at its beginning.
 
     Raises:
         EmptyInput: the file is empty.
@@ -294,7 +294,7 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
         return table_form(text, separator)
     lines = [line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()]
     if is_markup(some(lines)):
-        raise InvalidInput(f"the file is not plain text: {MARKUP}, format=text")
+        raise InvalidInput(f"the file is not plain text: {MARKUP}, add format=text")
     return table_form(text, ",") if quoted_cells(some(lines)) else FileForm("text")
 
 

@@ -251,7 +251,7 @@ def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int
             if len(line) > LONGEST_ROW:
                 raise InvalidInput(
                     f"line {number} is longer than {LONGEST_ROW:,} characters; each sentence, or each row of a table, "
-                    "has a line of its own"
+                    "must have a line of its own"
                 )
             yield number, line.removeprefix("\ufeff") if number == 1 else line
     finally:
@@ -310,7 +310,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     plain = any(isinstance(entry, str) for _, entry in first)
     pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
-        raise InvalidInput("some lines are JSON strings and others JSON objects; give all of them one form")
+        raise InvalidInput("some lines are JSON strings and others JSON objects; all lines must have the same form")
 
     def rows() -> Iterator[Row]:
         for number, entry in itertools.chain(first, entries):
@@ -368,7 +368,7 @@ def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
     try:
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"line {number} holds half of a surrogate pair, which is no Unicode text") from None
+        raise InvalidInput(f"line {number} holds half of a surrogate pair, which is not valid Unicode") from None
 
 
 def cell_text(value: Any) -> str:
@@ -379,7 +379,7 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # in Parquet, may contain dates or bytes: hence `default`
+    if isinstance(value, dict | list):  # in Parquet, it may contain dates or bytes: `default` converts these
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 

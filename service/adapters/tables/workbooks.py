@@ -20,7 +20,7 @@ from service.core.wording import named
 
 FEW_ROWS = 20  # a sheet with fewer rows is considered a cover sheet if another sheet has at least this many
 EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
-PROLOG = 4096  # bytes at the beginning of an XML file in which a document type (DOCTYPE) is searched
+PROLOG = 4096  # bytes at the beginning of an XML file that are searched for a document type (DOCTYPE)
 FIRST_ROWS = 1 << 20  # bytes at the beginning of a sheet in which `check_width` counts the columns
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
 SAVE_AGAIN = "open it in a spreadsheet program and save it again, or as CSV"
@@ -33,8 +33,8 @@ WITHOUT_CALAMINE = (
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
     """Names of the sheets, the name of the sheet that is read, and its rows.
 
-    If `sheet` is None, the first sheet with 20 rows is read, or the longest if none has that many. A cell with a
-    formula has the value that was saved with it.
+    If `sheet` is None, the first sheet with at least 20 rows is read, or the longest sheet if none has that many.
+    A cell with a formula has the value that was saved with it.
     """
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
@@ -75,7 +75,7 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
         members, names = archive.infolist(), set(archive.namelist())
         size = sum(member.file_size for member in members)
         if size > EXPANDED:
-            raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")
+            raise InvalidInput(f"the workbook unpacks to {size:,} bytes; at most {EXPANDED:,} are read; save it as CSV")
         for member in members:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
                 raise InvalidInput(
