@@ -39,7 +39,7 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(
         help="two texts, of which line i is compared with line i, or one text with lines of sentence, tab, sentence; "
-        "- or no file: standard input",
+        "for standard input, give - or no file",
         show_default=False,
     ),
 ]
@@ -76,10 +76,11 @@ def similarity(
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
     Pairs are printed in the order of the input, which may have any length.
 
-    If the domain has too few random pairs to count a percentile, the columns on a terminal show it in words, and JSON
+    If the domain has too few random pairs to measure a percentile, the columns on a terminal show it in words, and JSON
     sets `extrapolated`.
 
-    The exit code is 0 even if no pair matches, and 1 only after an error; to learn if pairs match, count the lines.
+    The exit code is 0 even if no pair matches, and 1 only after an error; to learn whether pairs match, count
+    the lines.
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
