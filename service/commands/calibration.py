@@ -278,7 +278,7 @@ def threshold(
     unit: Annotated[
         str | None,
         typer.Option(
-            help="also print the threshold as a vector database's distance of raw vectors: "
+            help="also print the threshold as a distance between raw vectors, as vector databases compute it: "
             f"{', '.join(get_args(Metric))}"
         ),
     ] = None,

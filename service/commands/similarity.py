@@ -38,8 +38,8 @@ from service.core.scoring.calibration import Calibration
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="two texts, of which line i is compared with line i, or one text with lines of sentence, tab, sentence; "
-        "for standard input, give - or no file",
+        help="two texts (line i of the first is compared with line i of the second), or one text with lines of "
+        "sentence, tab, sentence; for standard input, give - or no file",
         show_default=False,
     ),
 ]
@@ -160,7 +160,8 @@ def check_lines(path: Path, *, pairs: bool) -> None:
     wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"
     raise InvalidInput(
         f"{path} is a table ({form}); this command reads {wanted}. Convert the table to that, or score pairs of its "
-        f"columns: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
+        f"columns: isosim bulk score {path} OUTPUT --columns A B (convert a workbook first: "
+        "isosim inspect FILE --csv FILE.csv)"
     )
 
 

@@ -392,7 +392,7 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
+            name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`; replaces a target that is saved under this name.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
             seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
                 saved.

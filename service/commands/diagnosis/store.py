@@ -272,8 +272,8 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
     if versions:
         yield warning(
             "ties",
-            f"{len(versions)} versions were calibrated on texts with repetitions, for which they give too small "
-            "false-match rates: "
+            f"{len(versions)} versions were calibrated on texts with repetitions, so their false-match rates are "
+            "too small: "
             f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )
