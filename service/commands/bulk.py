@@ -202,7 +202,7 @@ def calibrate(
     corpus = Corpus(source, column, form, delimiter, settings.max_characters)
     execution = run_options(settings, address, cores, most, lenient=True)
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
-    remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
+    remedy = f"give --yes to send more than {settings.max_remote_texts:,} texts (ISOSIM_MAX_REMOTE_TEXTS)"
     sending = Allowance(settings.encoder, None if yes else settings.max_remote_texts, remedy, remark)
     with bar("planning") as report:
         facts = fit_sample(
@@ -306,7 +306,7 @@ def pairs(
         print_json(facts)
         return
     beyond = (
-        f", extrapolated, as {advice.pairs:,} random pairs are too few to count this rate"
+        f", extrapolated, as {advice.pairs:,} random pairs are too few to measure this rate"
         if result.extrapolated
         else ""
     )
@@ -387,8 +387,8 @@ def search_of(recall: dict[str, Any] | None) -> str:
         return "exact search"
     looked = f"each row searched {recall['looked_at']} of the index's {recall['cells']} clusters"
     if recall["found"] is None:
-        return f"{looked}; recall unknown, because an exact search for pairs of {recall['asked']:,} rows found none"
-    return f"{looked}, recall {recall['found']:.4f} on the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
+        return f"{looked}; recall unknown, because an exact search among {recall['asked']:,} rows found no pairs"
+    return f"{looked}, recall {recall['found']:.4f} on the {recall['pairs']:,} pairs among {recall['asked']:,} rows"
 
 
 def say_failed(failed: dict[str, int]) -> None:

@@ -221,7 +221,7 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    # `isosim label` copies the report of its base version; if an earlier release made that, these two may be missing.
+    # `isosim label` copies the report of its base version. If an earlier release made it, these two may be missing.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
@@ -259,7 +259,9 @@ def threshold(
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="share of matches that should be true; needs a domain with labels"),
+        typer.Option(
+            min=0, max=1, help="wanted share of true matches among the pairs that reach the threshold; needs labels"
+        ),
     ] = None,
     false_hit_rate: Annotated[
         float | None,
@@ -276,7 +278,7 @@ def threshold(
     unit: Annotated[
         str | None,
         typer.Option(
-            help="also print the threshold as a vector database's distance of raw vectors: "
+            help="also print the threshold as a distance between raw vectors, as vector databases compute it: "
             f"{', '.join(get_args(Metric))}"
         ),
     ] = None,
@@ -338,7 +340,7 @@ def threshold(
 def print_advice(version: str, target: Target, advice: Advice) -> None:
     """Prints a version's threshold for a target."""
     low, high = advice.interval
-    beyond = ", too few to count this rate, which is extrapolated" if advice.extrapolated else ""
+    beyond = ", too few to measure this rate, so the threshold is extrapolated" if advice.extrapolated else ""
     kind = "random pairs" if target.fmr is not None else "labelled pairs"
     kind = "comparisons in searches" if target.false_hit_rate is not None else kind
     print(
@@ -361,8 +363,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
         )
         if spread and spread >= 0.05:  # lower or None: too few queries had two false hits
             print(
-                f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query to "
-                "have one"
+                f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query is "
+                "to have one"
             )
         else:
             print("  too few queries have two wrong matches to tell whether some queries have more than others")
@@ -403,7 +405,8 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     rows = operating_points(DomainStore(settings.model_store).load(ref.name, version).model, gallery)
     if not rows:
         raise Conflict(
-            f"{ref.name}@{version} has no recall values: it needs labels (isosim label) and no item normalization"
+            f"{ref.name}@{version} has no recall values: they need labels (isosim label) and a version without "
+            "item normalization"
         )
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})

@@ -224,7 +224,7 @@ def rollback(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Swap champion and previous."""
+    """Swap the champion and the previous version."""
     settings = stored(model_store=model_store, encoder=encoder)
     store, artifact, name = change(settings, domain)
     expected = store.aliases(name, artifact.digest)
@@ -245,7 +245,7 @@ def delete(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a version, or a domain with all its versions, for good; numbers are never reused."""
+    """Delete a version, or a domain with all its versions, for good; version numbers are never reused."""
     settings = stored(model_store=model_store)
     if version is None:
         delete_domain(settings, domain, yes=yes, as_json=as_json)
@@ -361,7 +361,7 @@ def import_archive(
     for name in imported.thresholds:
         print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
     for name in imported.kept:
-        print(f"threshold {name} is not imported: its name is taken or invalid, or the domain has too many")
+        print(f"threshold {name} is not imported: its name is taken or invalid, or the domain has too many thresholds")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:

@@ -99,7 +99,7 @@ def bundle(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one ONNX file with a domain's weights baked in."""
+    """Write one ONNX file that contains the encoder and a domain's weights."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)

@@ -23,7 +23,8 @@ CHUNK = 256  # number of pairs or texts computed at a time
 class InProcess:
     """Computes the same results as a server with the same settings. A context manager.
 
-    The event loop runs only during computations. While it runs, Ctrl-C would not interrupt a read from standard input.
+    The event loop runs only during computations, because while it runs, Ctrl-C cannot interrupt a read from standard
+    input.
     """
 
     def __init__(self, settings: Settings) -> None:

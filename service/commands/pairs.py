@@ -129,7 +129,7 @@ class Layout:
     """The columns that are printed for each pair."""
 
     both: bool  # print both sentences; False: only the first, because the second is the same in all rows
-    marked: bool  # print a mark at rows that match, because all rows are printed
+    marked: bool  # mark the rows that match; needed only if all rows are printed
     probability: bool  # print probabilities
     pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
 

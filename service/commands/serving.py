@@ -61,7 +61,7 @@ def serve(
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
     """Configures the log. If an error ends the process, a JSON log records it and the exit code is 1; with a text log,
-    the error is passed on."""
+    the error is raised."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -146,7 +146,7 @@ def worker(
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
         tracing_class(settings)  # reports missing packages now instead of failing each job
         announcements.worker_starting(settings)
-        # RQ's child processes read their settings from the environment, not from the command line.
+        # RQ's child processes read their settings only from the environment, so options are copied into it.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
         if settings.jobs_folder is not None:

@@ -168,7 +168,7 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
     aliases = domains.aliases(ref.name, artifact.digest)
     version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
     if version is None:
-        made = f"it was never calibrated for encoder {artifact.id}: isosim calibrate FILE --domain {ref.name}"
+        made = f"no calibration was made for encoder {artifact.id}; make one: isosim calibrate FILE --domain {ref.name}"
         raise NotFound(
             f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another version'}"
         )

@@ -38,8 +38,8 @@ from service.core.scoring.calibration import Calibration
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="two texts, of which line i is compared with line i, or one text with lines of sentence, tab, sentence; "
-        "- or no file: standard input",
+        help="two texts (line i of the first is compared with line i of the second), or one text with lines of "
+        "sentence, tab, sentence; for standard input, give - or no file",
         show_default=False,
     ),
 ]
@@ -76,10 +76,11 @@ def similarity(
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
     Pairs are printed in the order of the input, which may have any length.
 
-    If the domain has too few random pairs to count a percentile, the columns on a terminal show it in words, and JSON
+    If the domain has too few random pairs to measure a percentile, the columns on a terminal show it in words, and JSON
     sets `extrapolated`.
 
-    The exit code is 0 even if no pair matches, and 1 only after an error; to learn if pairs match, count the lines.
+    The exit code is 0 even if no pair matches, and 1 only after an error; to learn whether pairs match, count
+    the lines.
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
@@ -159,7 +160,8 @@ def check_lines(path: Path, *, pairs: bool) -> None:
     wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"
     raise InvalidInput(
         f"{path} is a table ({form}); this command reads {wanted}. Convert the table to that, or score pairs of its "
-        f"columns: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
+        f"columns: isosim bulk score {path} OUTPUT --columns A B (convert a workbook first: "
+        "isosim inspect FILE --csv FILE.csv)"
     )
 
 

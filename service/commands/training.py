@@ -32,7 +32,8 @@ def train(
     dev: Annotated[
         Path | None,
         typer.Option(
-            help="graded pairs, lines of score TAB a TAB b (like STS-B dev); the weights that rank them best are kept",
+            help="graded pairs, lines of score, tab, text, tab, text (like STS-B dev); the weights that rank them "
+            "best are kept",
             exists=True,
             dir_okay=False,
         ),

@@ -162,11 +162,11 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
-    # Mean of log ‖z‖² of the latents z, as its distance from the mean of the domain's own text in standard deviations.
+    # Mean of log ‖z‖² of the latents z: how many standard deviations it lies from the mean of the domain's own text.
     distance_mean: float | None = None
     distance_spread: float | None = None  # standard deviation of log ‖z‖², divided by that of the domain's own text
-    # Population stability index (PSI) between the first similarities that the version computed and recent ones. A value
-    # above 0.25 means that similarities have shifted.
+    # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
+    # value above 0.25 means that similarities have shifted.
     stability_index: float | None = None
 
 
@@ -204,8 +204,8 @@ class Threshold:
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
     # Number of pairs that `similarity` was computed from: random pairs, labelled pairs, or comparisons in searches.
     pairs: int | None = None
-    # Whether `similarity` is extrapolated, because the requested rate is below 10 / pairs; in searches, because
-    # there are more entries or rarer hits than in the counts.
+    # Whether `similarity` is extrapolated, because the requested rate is below 10 / pairs. With a false hit rate:
+    # because false hits were counted only among fewer entries, or only at other rates.
     extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # as requested
     space: str = "calibrated"
@@ -216,8 +216,8 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # With a false hit rate as target: how many times more likely a query with one false hit is to have another than a
-    # random query is to have one. About 1 if all queries are alike; None if too few queries have false hits.
+    # With a false hit rate as target: the probability that a query with one false hit has another, divided by the
+    # probability that a random query has one. About 1 if all queries are alike; None if too few have false hits.
     query_spread: float | None = None
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields chunks, each generated in a thread, because a file or the caller's iterable may be slow."""
+    """Yields chunks. Generates each in a thread, because a slow file or iterable would block the event loop."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
@@ -38,7 +38,7 @@ class AsyncClient:
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
-        timeout: seconds without data from the server until a request fails; at most 5 seconds for connecting.
+        timeout: a request fails after this many seconds without data from the server; connecting, after at most 5.
         retries: how often and how long requests are retried.
         transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
@@ -167,7 +167,7 @@ class AsyncClient:
             domain: `name`, `name@3` or `name@previous`.
             raw_scores: if True, scores are similarities instead of percentiles.
             return_text: if True, the answer repeats each text.
-            gallery: number of entries of the search that returned the texts; adds the `false_hit_rate` of each text.
+            gallery: number of entries that were searched to find the texts; adds the `false_hit_rate` of each text.
 
         Returns:
             An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
@@ -392,7 +392,7 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
+            name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`; replaces a target that is saved under this name.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
             seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
                 saved.

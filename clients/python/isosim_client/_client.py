@@ -34,7 +34,7 @@ class Client:
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
-        timeout: seconds without data from the server until a request fails; at most 5 seconds for connecting.
+        timeout: a request fails after this many seconds without data from the server; connecting, after at most 5.
         retries: how often and how long requests are retried.
         transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
@@ -169,7 +169,7 @@ class Client:
             domain: `name`, `name@3` or `name@previous`.
             raw_scores: if True, scores are similarities instead of percentiles.
             return_text: if True, the answer repeats each text.
-            gallery: number of entries of the search that returned the texts; adds the `false_hit_rate` of each text.
+            gallery: number of entries that were searched to find the texts; adds the `false_hit_rate` of each text.
 
         Returns:
             An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
@@ -463,7 +463,7 @@ class Client:
 
         Args:
             domain: the domain's name, without a version.
-            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
+            name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`; replaces a target that is saved under this name.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
             seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
                 saved.

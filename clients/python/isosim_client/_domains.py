@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        # If the first request succeeded, the server answers its repetition with 404 unless both state a revision.
+        # If the first request succeeded, the server answers the second with 404, unless both state a revision.
         repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
@@ -135,8 +135,9 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
     client first reads them from the server.
 
     Args:
-        change: makes the call from the fields for champion and revision. It gets no fields if the revision is unknown:
-            an earlier release has none and would refuse the fields, or the key may not read the domain.
+        change: makes the call from the fields for champion and revision. It gets no fields if the revision is unknown,
+            because the server's release has no revisions (it would refuse the fields), or because the key may not read
+            the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)

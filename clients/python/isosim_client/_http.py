@@ -17,11 +17,11 @@ from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
 TIMEOUT = 30.0  # seconds without data; a request of 512 pairs takes less on two cores (exact time unmeasured)
 
-# httpx2's errors -> (our error, what happened). The most specific class of an error that is in the table applies.
+# httpx2's errors -> (our error, what happened). For an error, the entry of its most specific class applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
     httpx2.ConnectError: (ConnectionFailed, "no connection"),
     httpx2.ConnectTimeout: (ConnectionFailed, "no connection in time"),
-    httpx2.PoolTimeout: (ConnectionFailed, "no free connection in time"),
+    httpx2.PoolTimeout: (ConnectionFailed, "no connection of the pool became free in time"),
     httpx2.ProxyError: (ConnectionFailed, "the proxy made no connection"),
     httpx2.NetworkError: (ConnectionLost, "the connection broke"),
     httpx2.RemoteProtocolError: (ConnectionLost, "the connection broke"),

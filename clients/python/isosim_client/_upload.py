@@ -31,14 +31,14 @@ class Upload:
         """Chooses how the source is sent.
 
         Args:
-            read: send the file unchanged and as a table, whatever its suffix. Set if the request also says how to read
-                the file, for example its `column`.
+            read: whether to send the file unchanged and as a table, whatever its suffix. True if the request also says
+                how to read the file, for example its `column`.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
         """
         if isinstance(source, str | bytes):
-            raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be either")
+            raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be a path or a sentence")
         self._path = Path(source) if isinstance(source, os.PathLike) else None
         self._texts: Iterable[str] = () if isinstance(source, os.PathLike) else source
         self._labels: Sequence[LabelledPair] = list(labels)
@@ -56,7 +56,7 @@ class Upload:
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError(
-                    "a table must be a file and is sent without labels; add them afterwards with add_labels"
+                    "a table must be a file, given without labels; add the labels afterwards with add_labels"
                 )
             self._as_it_is, self.content_type = True, "application/octet-stream"
 
@@ -116,7 +116,7 @@ def as_json(value: Any, place: str = "") -> bytes:
 
 
 def not_finite(value: Any, place: str) -> str:
-    """Names the place of the first NaN or infinity in a value; empty if it contains neither."""
+    """A message that names the place of the first NaN or infinity in a value; empty if it contains neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return (
             f"{place} is {value}, which JSON cannot express; a text must be a string, and a number finite. "

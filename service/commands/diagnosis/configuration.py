@@ -51,7 +51,11 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         else:
             yield warning("variables", f"{name} is not a setting and has no effect", f"unset {name}")
     if links:
-        yield warning("variables", f"{len(links)} set by Kubernetes ({links[0]}, …)", "enableServiceLinks: false")
+        yield warning(
+            "variables",
+            f"{len(links)} set by Kubernetes and not used by isosim ({links[0]}, …)",
+            "set enableServiceLinks: false in the pod",
+        )
 
 
 def exposure(settings: Settings) -> Finding:

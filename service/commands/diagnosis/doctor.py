@@ -60,7 +60,9 @@ def examine(**given: object) -> Iterator[Finding]:
             module = import_module(f"service.commands.diagnosis.{part}")
         except ImportError as error:
             yield fault(
-                part.partition("_")[0], f"cannot be checked: {error}", "install the packages that are missing above"
+                part.partition("_")[0],
+                f"cannot be checked: {error}",
+                "install the missing packages that are named above",
             )
         else:
             yield from module.look(settings)

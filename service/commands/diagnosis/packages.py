@@ -61,12 +61,12 @@ def runtime() -> Finding:
     """Checks that exactly one ONNX Runtime package is installed; two packages overwrite each other's files."""
     there = [f"{name} {version}" for name in RUNTIMES if (version := version_of(name))]
     if not there:
-        return fault("onnxruntime", "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' beside an NVIDIA GPU")
+        return fault("onnxruntime", "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' for an NVIDIA GPU")
     if len(there) > 1:
         return fault(
             "onnxruntime",
             f"{' and '.join(there)} overwrite each other",
-            f"pip uninstall {' '.join(name.split()[0] for name in there)}, then install the one that is wanted",
+            f"pip uninstall {' '.join(name.split()[0] for name in there)}, then install the one that you need",
         )
     try:
         import_module("onnxruntime")

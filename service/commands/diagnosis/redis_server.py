@@ -58,7 +58,7 @@ def lookup(redis: Redis) -> Finding:
         redis.mget(PROBED)
     except RedisError as error:
         return fault(
-            "redis lookup", f"every lookup is a miss: {error}", "grant isosim's user the rights in SECURITY.md"
+            "redis lookup", f"every lookup is a miss: {error}", "grant isosim's user the rights that SECURITY.md lists"
         )
     return ok("redis lookup", "answered")
 
@@ -73,13 +73,19 @@ def version(text: str) -> Finding:
 def latency(times: list[float], timeout: float) -> Finding:
     """Compares ping times (s) with `timeout` (s), the longest that the cache waits before a lookup counts as a miss."""
     typical, worst = statistics.median(times), max(times)
-    summary = f"ping {1e3 * typical:.2f} ms, the slowest of {PINGS} {1e3 * worst:.1f} ms"
+    summary = f"ping {1e3 * typical:.2f} ms (slowest of {PINGS}: {1e3 * worst:.1f} ms)"
     if typical > timeout:
         return fault(
-            "redis latency", f"{summary}: every lookup is a miss", "bring it nearer, or raise ISOSIM_REDIS_TIMEOUT"
+            "redis latency",
+            f"{summary}: every lookup is a miss",
+            "run Redis nearer to isosim, or raise ISOSIM_REDIS_TIMEOUT",
         )
     if worst > timeout / 2:
-        return warning("redis latency", summary, f"a lookup is given up after {1e3 * timeout:.0f} ms; bring it nearer")
+        return warning(
+            "redis latency",
+            summary,
+            f"a lookup is given up after {1e3 * timeout:.0f} ms; run Redis nearer to isosim",
+        )
     return ok("redis latency", summary)
 
 
@@ -89,7 +95,11 @@ def eviction(policy: str, limit: int) -> Finding:
     if policy.startswith("allkeys"):
         return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
     if not limit:
-        return warning("redis eviction", f"{summary}: it grows for ISOSIM_REDIS_TTL", "set maxmemory, and volatile-lru")
+        return warning(
+            "redis eviction",
+            f"{summary}: memory use grows until vectors expire (ISOSIM_REDIS_TTL)",
+            "set maxmemory, and maxmemory-policy volatile-lru",
+        )
     if policy == "noeviction":
         return warning(
             "redis eviction", f"{summary}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
@@ -104,6 +114,6 @@ def workers(redis: Redis) -> Finding:
         return warning("workers", "none: POST /calibrate answers 503", REMEDY)
     summary = f"{len(ages)}, last heartbeat {', '.join(f'{age:.0f}' for age in ages[:MOST_AGES])} s ago"
     if ages[0] > TTL:
-        lost = f"{summary}: a running worker gives one every {TTL} s, so that none seems to run"
+        lost = f"{summary}: a running worker sends one every {TTL} s, so no worker seems to be running"
         return warning("workers", lost, REMEDY)
     return ok("workers", summary)

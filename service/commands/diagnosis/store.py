@@ -54,7 +54,11 @@ def look(settings: Settings) -> Iterator[Finding]:
         artifact = EncoderStore(root).find(settings.encoder)
         verified(artifact.folder)
     except (IsosimError, OSError) as error:
-        yield fault("encoder", str(error), f"isosim export --encoder {settings.encoder} (or its source)")
+        yield fault(
+            "encoder",
+            str(error),
+            f"isosim export --encoder {settings.encoder}, or give the folder or hub id that it comes from",
+        )
         return
     licence = artifact.licence or "not recorded (exported by an earlier release)"
     which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
@@ -139,7 +143,9 @@ def space(root: Path, posted: int) -> Finding:
     if free < posted:
         return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
     if free < 10 * posted:
-        return warning("disk", summary, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
+        return warning(
+            "disk", summary, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several may wait"
+        )
     return ok("disk", summary)
 
 
@@ -183,7 +189,9 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         joined: Callable[[list[Sequence[int]]], Vectors] = OnnxEncoder(artifact.joined, CPU, 0, pad)
         off = float(np.abs(pooled - joined(ids)).max())
     except Exception as error:  # noqa: BLE001 - any failure is the finding
-        return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")
+        return fault(
+            "parity", f"the encoder does not run: {error}", "run isosim export again, or set another ISOSIM_PROVIDERS"
+        )
     similarity = float(cosine(pooled[:1], pooled[1:])[0])
     bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
     if not off <= bar:
@@ -221,7 +229,7 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
         if version == aliases.previous:
             return f"isosim domains rollback {name}, or {anew}"
         return f"isosim domains promote {name} {version}, or {anew}"
-    return f"no other version of it can be read: {anew}"
+    return f"no other version for this encoder can be loaded; calibrate anew: {anew}"
 
 
 def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
@@ -264,8 +272,8 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
     if versions:
         yield warning(
             "ties",
-            f"{len(versions)} versions were calibrated on texts with repetitions, for which they give too small "
-            "false-match rates: "
+            f"{len(versions)} versions were calibrated on texts with repetitions, so their false-match rates are "
+            "too small: "
             f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )
