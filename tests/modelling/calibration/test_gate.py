@@ -129,7 +129,7 @@ def test_a_space_in_which_sentences_are_found_again_in_other_looks_is_left_alone
     assert raw.method.startswith("soft:")
     assert (raw.evidence["recognition"], tuned.evidence["recognition"]) == (pytest.approx(0, abs=0.1), 1)
     assert tuned.method == "identity"
-    assert "100% of the cases" in tuned.reason
+    assert "100% of the sentences are recognized" in tuned.reason
 
 
 def test_looks_are_asked_for_only_where_the_space_seems_raw() -> None:
