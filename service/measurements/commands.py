@@ -35,7 +35,7 @@ Sources = Annotated[str | None, typer.Option(help="comma-separated; default: all
 def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
     """Opens an encoder of the store; its vectors are cached in the folder `cache`.
 
-    `service.measurements.sources` is imported here, because it loads the packages for training.
+    `service.measurements.sources` is not imported at the top of the module, because it loads the packages for training.
     """
     need_training()
     from service.measurements.sources import Encoder  # noqa: PLC0415
@@ -288,7 +288,7 @@ def foreign_text(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share of texts that a Wikipedia domain flags: its own held-out sentences, and seven kinds of other text."""
+    """Share of texts that a Wikipedia domain flags, of its own held-out sentences and of seven kinds of other text."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import foreign_text as quality  # noqa: PLC0415
 

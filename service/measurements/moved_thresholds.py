@@ -24,7 +24,7 @@ BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 @dataclass(frozen=True)
 class MovedThreshold:
-    """Thresholds for one source and nominal rate, and their false-match rates on held-out pairs, one per split."""
+    """Thresholds for one source and nominal rate, and their false-match rates on held-out pairs, for each split."""
 
     source: str
     nominal: float

@@ -82,7 +82,7 @@ def fit(
         kind: "as-norm" or "csls".
         latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
         groups: cross-fitted latents of the same sentences and their indices, as for `reference.sample_pairs`.
-        centroids: largest size of the cohort; it is smaller if centroids would average fewer than 10 sentences.
+        centroids: largest size of the cohort; it is smaller if there would be fewer than 10 sentences per centroid.
         nearest: number of nearest centroids that define a sentence's usual score; None: 50 for as-norm, 10 for csls.
 
     Raises:

@@ -178,7 +178,7 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT: one entry per layer
+    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT names each layer's type
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
         changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
