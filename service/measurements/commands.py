@@ -35,7 +35,7 @@ Sources = Annotated[str | None, typer.Option(help="comma-separated; default: all
 def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
     """Opens an encoder of the store; its vectors are cached in the folder `cache`.
 
-    `service.measurements.sources` is imported here, because it loads the packages for training.
+    `service.measurements.sources` is not imported at the top of the module, because it loads the packages for training.
     """
     need_training()
     from service.measurements.sources import Encoder  # noqa: PLC0415
@@ -81,7 +81,7 @@ def thresholds(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all domains: false matches among random pairs of held-out sentences."""
+    """False-match rate of each domain among random held-out pairs, at one threshold for all domains."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import thresholds as quality  # noqa: PLC0415
 
@@ -116,7 +116,7 @@ def moved_thresholds(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds converted for another encoder: false matches among held-out pairs, before and after."""
+    """False-match rates among held-out pairs, before and after a threshold is converted for another encoder."""
     both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
     from service.measurements import moved_thresholds as quality  # noqa: PLC0415
 
@@ -149,7 +149,7 @@ def searches(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds for searches: share of held-out queries that find a wrong match among held-out entries."""
+    """Share of held-out queries that find a wrong match among held-out entries, at the thresholds for searches."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import searches as quality  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change of Spearman × 100 on each set from identity to `auto` without labels; fails if a set loses over 1."""
+    """How `auto`, without labels, changes Spearman × 100 of each set against identity; fails if a set loses over 1."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -239,7 +239,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How often intervals of recall and precision, given some Quora pairs, contain the value over all pairs."""
+    """How often intervals of recall and precision, from some labelled Quora pairs, contain the value of all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -264,7 +264,7 @@ def languages(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False matches at one threshold: raw cosines, one calibration for all languages, one calibration per language."""
+    """False-match rates at one threshold, with raw cosines, one calibration for all languages, and one per language."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -288,14 +288,17 @@ def foreign_text(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share of texts that a Wikipedia domain flags: its own held-out sentences, and seven kinds of other text."""
+    """Share of texts that a Wikipedia domain flags, of its own held-out sentences and of seven kinds of other text."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import foreign_text as quality  # noqa: PLC0415
 
     with bar("embedding") as progress:
         result = quality.measure(data, encode, progress, seed)
     fifths = ", ".join(f"{100 * share:.2f}" for share in result.by_length)
-    title = f"{encode.artifact.id} · false alarms {100 * result.false_alarms:.2f} % (fifths by length: {fifths})"
+    title = (
+        f"{encode.artifact.id} · false alarms {100 * result.false_alarms:.2f} % "
+        f"(by fifths of the sentences, from the shortest to the longest: {fifths})"
+    )
     table = Table("text", "AUROC", "flagged", title=title)
     for kind, auroc in result.auroc.items():
         table.add_row(kind, f"{auroc:.3f}", f"{result.detected[kind]:.1%}")
@@ -414,7 +417,7 @@ def evaluate(
     fit_on: Annotated[
         Path | None,
         typer.Option(
-            help="file of sentences, or of score TAB text TAB text, to fit to; default: each set's own text",
+            help="file to fit to: sentences, or lines of score TAB text TAB text; default: each set's own text",
             exists=True,
             dir_okay=False,
         ),

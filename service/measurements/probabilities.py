@@ -21,7 +21,7 @@ from service.modelling.calibration.probability import calibration_error
 from service.modelling.calibration.recognition import Embed
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # largest allowed mean expected calibration error, by number of labels
-DOMAIN_PAIRS = 2000  # number of pairs that each give one sentence for the domain's calibration
+DOMAIN_PAIRS = 2000  # the domain is calibrated with one sentence of each of this many pairs
 MATCH = 4.0  # STS-B pairs of at least this grade count as matches, for the baseline
 
 

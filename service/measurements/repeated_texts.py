@@ -1,4 +1,4 @@
-"""Measures thresholds on mails that begin with the same notice, so long that the encoder reads nothing after it."""
+"""Measures thresholds on mails that begin with the same notice, which fills all that the encoder reads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; their vectors are used for all mails, since all would be equal but for rounding
+MAILS = 32  # number of mails to embed; their vectors serve for all mails, which would differ only by rounding errors
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
@@ -78,6 +78,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors (N, D) of texts; the first `share` (0–1) of them begin with the notice."""
+    """Vectors (N, D) of texts, of which a share (0–1), the first ones, begin with the notice."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

@@ -89,7 +89,7 @@ def measure(
 
 
 def searched(unit: Vectors, gallery: int, threshold: float, rng: np.random.Generator) -> float:
-    """Share of searches whose best match reaches the threshold; the mean of rounds with random queries and entries."""
+    """Share of searches whose best match reaches the threshold: the mean over rounds of random queries and entries."""
     queries = min(QUERIES, len(unit) - gallery)
     found = []
     for _ in range(max(SIMILARITIES // (queries * gallery), 4)):

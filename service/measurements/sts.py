@@ -118,7 +118,7 @@ class Evaluation:
 
 
 def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
-    """Table with a row per method and a column per set; of several seeds it shows the mean ± half the range."""
+    """Table with a row per method and a column per set; with several seeds, a cell has the mean ± half the range."""
     names = list(rows[0].all)
     by_method: dict[str, list[dict[str, float]]] = {}
     for row in rows:
@@ -164,7 +164,7 @@ class View:
     def kept(self) -> bool:
         """Whether `auto` loses at most 1 point on any set, and its mean change is large enough.
 
-        The mean must be at least 0, and at least the best rival's mean if that is 3 points or more.
+        The mean change must be at least 0. If the best rival's is 3 points or more, `auto` must reach it.
         """
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least

@@ -21,7 +21,7 @@ BARS = {
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),
 }
-SPLITS_NEEDED = 0.9  # share of the splits that must lie within their bounds
+SPLITS_NEEDED = 0.9  # share of the splits whose rates must lie within the bounds for one split
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             stated_facts = checkpoint_config.read(checkpoint.folder)
             tokenizer = tokenizer_json(stated_facts)
             if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
-                say("tokenizer.json alone gives different tokens than the whole checkpoint; using the latter")
+                say("tokenizer.json alone gives other tokens than all tokenizer files together; using all of them")
             (folder / TOKENIZER).write_bytes(tokenizer)
             say("comparing the exported graph with torch at other input shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)

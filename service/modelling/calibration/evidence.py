@@ -56,8 +56,8 @@ class Surface:
     def rawness(self) -> float:
         """share × share_ratio / √directions_ratio, a measure of this project (docs/quality.md).
 
-        Crowding is not part of it: vectors of raw encoders are crowded, but contrastive training at a low temperature
-        also crowds them.
+        Crowding is not part of it: vectors of raw encoders are crowded, but so are vectors of encoders that were
+        trained contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 

@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # no levels for ties at this false-match rate or above: with them, `Near` would take a gigabyte
+MOST_TIED = 0.1  # ties at this false-match rate or above get no level; if they did, `Near` would take a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once
@@ -133,7 +133,7 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """Probability that a random entry is a false hit, for queries that already have one, relative to all queries. (L,)
+    """How many times as likely a random entry is a false hit if the query already has one as on average. (L,)
 
     Estimates E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of E[p²] and
     E[p] are unbiased. A value of 1 means that all queries have the same p.

@@ -107,7 +107,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening models vectors as a Gaussian
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening fits a Gaussian to the vectors
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]

@@ -143,8 +143,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # Not the generator of `sample_texts`: unlike `sample_vectors`, it has also drawn noisy copies, so the same data
-    # would give different results if sent as texts and as vectors.
+    # A new generator, because `sample_texts` has used its own also for noisy copies, and `sample_vectors` draws none.
+    # With these two generators, the same data would give different results if sent as texts and as vectors.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -243,7 +243,7 @@ def sample_texts(
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain, as token counts and vectors of altered texts are missing",
+    "out_of_domain": "whether a text belongs to the domain, since token counts and vectors of altered texts are needed",
     "recognition": "whether sentences are recognized after a change of appearance, because this needs the encoder",
     "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }
@@ -288,7 +288,10 @@ def sample_vectors(
     return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
 
 
-WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores stay raw cosines."
+WITHOUT_TEXT = (
+    "Without texts, isosim cannot test how much the vectors depend on the surface of sentences, "
+    "so scores stay raw cosines."
+)
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:

@@ -12,7 +12,7 @@ from service.core.arrays import Doubles
 # Vectors at a smaller relative squared distance are treated as equal; rounding to float32 causes distances of 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
-SOFT_SHARE = 0.5  # weight of the covariance in the mix with the identity that soft whitening uses at strength 1
+SOFT_SHARE = 0.5  # weight of the covariance in soft whitening's mix of covariance and identity, at strength 1
 
 
 @dataclass(frozen=True)

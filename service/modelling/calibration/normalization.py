@@ -2,8 +2,8 @@
 
 A sentence is closer to the centroid of its own cluster than a new sentence would be. Thresholds fitted to such cosines
 are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences, last layer). So each sentence is
-removed from its centroid before its cosines are computed, and 1.01 to 1.07 % pass. It is not 1 %, because a sentence's
-centroids still contain the other sentence of the pair.
+removed from its centroid before its cosines are computed; then 1.01 to 1.07 % pass. The rest of the error remains,
+because a sentence's centroids still contain the other sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def fit(
         kind: "as-norm" or "csls".
         latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
         groups: cross-fitted latents of the same sentences and their indices, as for `reference.sample_pairs`.
-        centroids: largest size of the cohort; it is smaller if centroids would average fewer than 10 sentences.
+        centroids: largest size of the cohort; it is smaller if there would be fewer than 10 sentences per centroid.
         nearest: number of nearest centroids that define a sentence's usual score; None: 50 for as-norm, 10 for csls.
 
     Raises:

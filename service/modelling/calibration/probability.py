@@ -39,14 +39,14 @@ PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regres
 TEMPER = 0.5  # factor of the log-weights in `mix`
 GRID = 129  # number of knots that store a curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
-FEWEST_ABOVE = 10  # pairs needed at or above a similarity to state a precision
+FEWEST_ABOVE = 10  # smallest number of pairs at or above a similarity for which a precision is stated
 LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
 NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `within_scores`
 
 
 @dataclass(frozen=True)
 class LabelledScores:
-    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the scale of labels, 0 and 1 for matches.
+    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the labels' scale (see `label_range`).
 
     `weights` are inverse sampling probabilities, scaled to mean 1: a pair's weight is proportional to the number of
     pairs of the population that it represents.
@@ -172,8 +172,8 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    Each knot lies halfway between its position if all intervals were equally wide, and its position if all contained
-    equally many pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring
+    Each knot lies halfway between two positions: one for intervals of equal width, and one for intervals with equally
+    many pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring
     intervals. With one interval this is Platt's line.
     x, targets, weights: (N,).
     """
@@ -483,9 +483,9 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
 
     A bin's offset is its mean label minus its mean probability. The mean size of the observed offsets overstates the
     error, because even a perfect map shows offsets by chance; a bootstrap interval around it contained the true error
-    in only 40 of 100 samples. So the test is inverted (Davison & Hinkley, 1997, section 5.4): if the true error were
-    the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or 97.5 % of samples, respectively, would show
-    at least the observed error. The median estimate always lies inside the interval.
+    in only 40 of 100 samples. So the test is inverted (Davison & Hinkley, 1997, section 5.4): 2.5 % of samples would
+    show at least the observed error if the true error were the lower limit, 50 % if it were the median estimate, and
+    97.5 % if it were the upper limit. The median estimate always lies inside the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.
@@ -494,8 +494,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # A step changes all offsets by the same number of standard errors. So offsets of few standard errors, which may be
-    # due to chance, are the first to reach 0.
+    # A step changes all offsets by the same number of standard errors. So the first to reach 0 are offsets of few
+    # standard errors, which are the most likely to be due to chance.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares

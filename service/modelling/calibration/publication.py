@@ -21,7 +21,7 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-LOST = {  # part that a new version may lack -> its name in messages, and what the next calibration needs to have it
+LOST = {  # part that a new version may lack -> its name in messages, and with what to calibrate again to get it
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -121,7 +121,10 @@ class Result:
         if champion == request.champion:
             return None
         if request.base is not None:
-            return f"version {champion} became champion after the labels were posted; post them again for it"
+            return (
+                f"version {champion} became champion after the labels were posted; "
+                "post them again to learn probabilities for that version"
+            )
         if request.promote == "always" and again and champion is not None:
             why = f"version {champion} has become champion since this job first began"
             return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
@@ -130,8 +133,8 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both errors are computed on the same held-out sentences, to which neither map was fitted. These sentences are up
-        to a tenth of those in the new version's reference, but their latents there come from maps fitted without them.
+        Both errors are computed on the same held-out sentences, to which neither map was fitted. The reference of the
+        new version was also built from them (at most a tenth of its sentences), but by maps fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """

@@ -15,10 +15,10 @@ def recall_at(
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
 
-    `weighted_count` gives intervals of two weighted numbers, of the found and of the missed matches; the method MOVER
-    (Donner & Zou, 2012) combines these into the interval of the recall. Pairs with large weights widen the interval
-    even if none of them is a match, since they represent many pairs of the population. similarities, targets (0 or 1),
-    weights: (N,).
+    `weighted_count` gives one interval for the weighted number of found matches, and one for that of missed matches;
+    the method MOVER (Donner & Zou, 2012) combines the two into the interval of the recall. Pairs with large weights
+    widen the interval even if none of them is a match, since they represent many pairs of the population.
+    similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
     for place, threshold in enumerate(thresholds):
@@ -61,7 +61,7 @@ class WeightedCount(NamedTuple):
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
     """Sum of the weights of the matches among these pairs, with its interval.
 
-    The interval comes from a gamma distribution, as in Fay & Feuer, 1997, whose mean is the sum plus half the largest
+    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. Its mean is the sum plus half the largest
     weight. Fay & Feuer add the whole weight, which makes the interval too wide; half of it, as in Jeffreys' interval,
     gives a coverage of 95 %.
 

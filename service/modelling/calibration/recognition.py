@@ -16,7 +16,7 @@ from service.core.scoring.similarity import normalized
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
 AMONG = 40  # number of sentences among which a changed sentence must find its original
-# A domain's sentences are cut to this length, because raw encoders recognize long sentences too.
+# A domain's sentences are cut to this length, because long sentences are recognized even by raw encoders.
 WORDS, CHARACTERS = 8, 60
 
 # Changes of appearance that keep the meaning, in any script.
@@ -81,7 +81,7 @@ def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator)
     """Share of sentences that are recognized, 0–1: the higher of the shares of SENTENCES and of the domain's sentences.
 
     The higher share counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some
-    encoders were not trained on English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of
+    encoders were not trained on English. Raw encoders recognize at most 66 % of sentences cut to 8 words, but 90 % of
     whole news sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
@@ -102,9 +102,10 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often (0–1) one version of a sentence is closer to a second version than to any other sentence.
+    """How often (0–1) one version of a sentence is closer to a second version of it than to any other sentence.
 
-    A version is the original or one of DISGUISES; the other sentences are in the same version as the first vector.
+    A version is the original or a copy made by one of DISGUISES; the other sentences are in the first of the two
+    versions.
     vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]

@@ -15,7 +15,7 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # largest number, that of 2,000 sentences; 100,000 pairs would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # largest number of pairs, all those of 2,000 sentences; 100,000 would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
 KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
@@ -30,7 +30,9 @@ RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank
 # If there are ties, the tail gets knots too. Each value here places one knot, at the similarity that this share of the
 # tail's pairs reaches.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-FALL = 1e-9  # smallest difference between the logits of neighbouring knots; the relative error of rates is below 1e-7
+# Smallest difference between the logits of neighbouring knots. Keeping to it changes rates by less than 1e-7
+# (relative).
+FALL = 1e-9
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # transformers has no other for MPNet
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # MPNet has no other attention
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),

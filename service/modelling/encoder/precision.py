@@ -265,7 +265,8 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            return trial  # `lost` stays None: no labelled sets, or refused already (scoring takes minutes)
+            # `lost` stays None: no labelled sets, or the precision is refused anyway (scoring would take minutes).
+            return trial
         return replace(trial, lost=self.reference - self.score(encoder))
 
 

@@ -57,8 +57,8 @@ class WorkingFolder:
                 write_json(place, identity)
             elif changes := differences(read_json(place), json.loads(json.dumps(identity))):
                 raise Conflict(
-                    f"{self.folder} holds a training with other settings ({'; '.join(changes)}); delete it, or give "
-                    "another --output"
+                    f"{self.folder} holds a training with other settings ({'; '.join(changes)}); delete this folder, "
+                    "or give another --output"
                 )
             yield
 
@@ -124,7 +124,7 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
 
 
 class TrainingMonitor(TrainerCallback):
-    """Evaluates and saves at the last step, stops early, marks checkpoints as complete, reports progress.
+    """Evaluates and saves at the last step, can stop the training, marks checkpoints as complete, reports progress.
 
     Raises:
         InvalidInput: the loss became infinite or NaN.

@@ -76,7 +76,7 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Adds pooling and maximum length under the names that sentence-transformers before 6 and other libraries read."""
+    """Adds pooling and maximum length under the names that other libraries and sentence-transformers before 6 read."""
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}

@@ -88,8 +88,8 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # Duplicates within a batch must be prevented, except for simcse (the only objective that needs dropout): its
-        # data has none, because `read_sentences` has removed them.
+        # No batch of a contrastive objective may contain duplicates. For simcse (the only objective that needs dropout)
+        # this needs no check, because `read_sentences` has removed all duplicates from the data.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -116,7 +116,7 @@ def load_finished(output: Path, identity: Identity) -> TrainingResult:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is not a trained encoder; give another --output")
-    # Other versions of packages are accepted.
+    # Differences between the versions of packages are accepted.
     changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
     if changes:
         raise Conflict(f"{output} was trained with other settings ({'; '.join(changes)}); give another --output")
@@ -156,7 +156,7 @@ def quiet() -> None:
 
 
 def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
-    """Spec of the start encoder: pooling, layers and maximum length to serve, hashes of weights and tokenizer.
+    """Spec of the start encoder: pooling, layers, maximum length when served, hashes of weights and tokenizer.
 
     Raises:
         InvalidInput: an option does not fit this checkpoint.
@@ -178,7 +178,7 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT: one entry per layer
+    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT names each layer's type
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
         changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
@@ -203,4 +203,4 @@ def check_dropout(model: SentenceTransformer, sentence: str) -> None:
         first, second = model(features)["sentence_embedding"]
     model.train(was_training)
     if torch.equal(first, second):
-        raise InvalidInput("this encoder has no dropout, which unsupervised SimCSE learns from; give --dropout 0.1")
+        raise InvalidInput("this encoder has no dropout, but unsupervised SimCSE needs it; give --dropout 0.1")
