@@ -123,7 +123,7 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
 READ = {"domains": PATTERNS, "rate": RATE, "concurrent": COUNT}
 EXAMPLES = {
     "domains": "domains=reuters,sts-*",
-    "rate": "rate=100/s (or /m, /h: texts)",
+    "rate": "rate=100/s (100 texts per second; /m: per minute, /h: per hour)",
     "concurrent": "concurrent=8",
 }
 

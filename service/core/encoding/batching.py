@@ -44,11 +44,12 @@ NICENESS = 5  # niceness of the threads that run batches; the event loop, which 
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-# `max_wait` applies only while the queued texts are larger than both FREE_SIZE and FREE_REQUESTS times the new request.
-FREE_SIZE = 12_000  # characters, with HANDLING for each text: about 64 pairs
+# `max_wait` applies only while the total size of the queued texts exceeds both FREE_SIZE and FREE_REQUESTS times the
+# size of the new request.
+FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
-INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop: blocks it for 0.05 ms (Chinese: 0.5 ms)
-MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
+INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, a second batch should cost less (not measured)
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
 LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
