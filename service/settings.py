@@ -26,13 +26,13 @@ ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
-    "percent-encoded, or the password given in ISOSIM_REDIS_PASSWORD"
+    "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
 )
 
 DEPRECATED = {  # settings that the release after the next will ignore: name -> the value that applies then
     "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; the limit of 64 texts on a CPU, 256 on a GPU, remains",
-    "header_timeout": "it will be 10 s",
-    "min_transfer_rate": "it will be 8,000 bytes/s",
+    "header_timeout": "the time will be 10 s",
+    "min_transfer_rate": "the rate will be 8,000 bytes/s",
     "keep_jobs": "1,000 records will be kept",
 }
 
@@ -137,7 +137,7 @@ class Settings(BaseSettings):
         for origin in value:
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(
-                    f"{origin!r} is not an origin; give scheme, host and port alone, like https://app.example.com"
+                    f"{origin!r} is not an origin; give only scheme, host and port, like https://app.example.com"
                 )
         return value
 
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     def _has_something_to_verify(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         url: SecretStr | None = info.data.get("redis_url")
         if value is not None and (url is None or not url.get_secret_value().startswith("rediss://")):
-            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, as only TLS has certificates")
+            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, because only TLS uses certificates")
         return value
 
     @field_validator("model_store")

@@ -90,7 +90,7 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     if model.normalization is not None:
         raise Conflict(
             f"{calibration.domain}@{calibration.version} has item normalization, so no threshold of the similarity "
-            "corresponds to a false-match rate; calibrate without it"
+            "corresponds to a false-match rate; calibrate without item normalization"
         )
     assert model.reference is not None  # noqa: S101 - `advise` checks this
     identical = float(model.reference.false_match_rate(np.ones(1))[0])

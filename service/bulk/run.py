@@ -72,7 +72,9 @@ def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
         try:
             outcome = from_facts(Outcome, orjson.loads(output.read(f"{DONE}/{name}")))
         except (orjson.JSONDecodeError, TypeError) as error:
-            raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
+            raise CorruptArtifact(
+                f"{output.address}/{DONE}/{name} is not readable: {error}; delete this file"
+            ) from error
         if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:
             outcomes_by_part[outcome.number] = outcome
     return outcomes_by_part

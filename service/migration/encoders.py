@@ -242,7 +242,7 @@ class Encoders:
         old, new = self.find(migration.old), self.find(migration.new)
         if old is None or new is None:
             lacking = migration.old_id if old is None else migration.new_id
-            raise Conflict(f"this server does not run encoder {lacking}; name it as the next one (ISOSIM_NEXT_ENCODER)")
+            raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
 
     async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:

@@ -124,8 +124,8 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
-    # `max_wait` does not apply to a queue within one of these limits (see FREE_SIZE), so that a service on a slow
-    # processor does not refuse its first few callers.
+    # `max_wait` does not apply while the queue is below one of these limits (see FREE_SIZE), so that a service on a
+    # slow processor does not refuse its first few callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -222,7 +222,7 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queued texts take {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
+                f"encoding the queued texts takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
                 retry_after(wait),
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
