@@ -25,7 +25,7 @@ COMMANDS = {  # name: (module and function, line in the list of commands)
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
     "threshold": ("commands.calibration:threshold", "Compute or save a similarity threshold."),
-    "domains": ("commands.domains:app", "List domains; show, promote, roll back, delete."),
+    "domains": ("commands.domains:app", "List, show, promote, roll back or delete domains."),
     "keys": ("commands.keys:app", "Make API keys, and list the keys of a file."),
     "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
     "store": ("commands.store:app", "Remove unused files from the model store."),
@@ -33,7 +33,7 @@ COMMANDS = {  # name: (module and function, line in the list of commands)
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
     "evaluate": ("measurements.commands:evaluate", "Reproduce the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": ("measurements.commands:measure", "Measure the service's promises on the corpora of its tests."),
+    "measure": ("measurements.commands:measure", "Measure, on test corpora, whether the service keeps its promises."),
     "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
 }
 

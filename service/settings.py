@@ -26,13 +26,13 @@ ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
-    "percent-encoded, or the password given in ISOSIM_REDIS_PASSWORD"
+    "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
 )
 
 DEPRECATED = {  # settings that the release after the next will ignore: name -> the value that applies then
-    "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; 64 texts on a CPU and 256 on a GPU stay the limit",
-    "header_timeout": "it will be 10 s",
-    "min_transfer_rate": "it will be 8,000 bytes/s",
+    "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; the limit of 64 texts on a CPU, 256 on a GPU, remains",
+    "header_timeout": "the time will be 10 s",
+    "min_transfer_rate": "the rate will be 8,000 bytes/s",
     "keep_jobs": "1,000 records will be kept",
 }
 
@@ -55,7 +55,7 @@ class Settings(BaseSettings):
 
     # Who
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
-    allow_anonymous: bool = False  # serve without keys on any address and for any Host, as behind a proxy with a login
+    allow_anonymous: bool = False  # serve without keys on any address, for any Host, e.g. behind a proxy with a login
     cors_origins: tuple[str, ...] = ()  # JSON list of web origins that may call the API, like https://app.example.com
 
     # Engine
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; a longer wait gets 429 if over 64 pairs and 16 such requests are queued
+    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 if 64 pairs and 16 equally large requests are queued
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: by the container's limit, else 1 GiB
@@ -87,8 +87,8 @@ class Settings(BaseSettings):
     allow_token_ids: bool = False  # accept token ids in /v1/embeddings; they must be of this encoder's vocabulary
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps its own on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # in one calibration; each takes dim × 4 bytes of worker memory
+    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
+    max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; each sentence takes dim × 4 bytes of memory
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
     body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one second per min_transfer_rate bytes
@@ -137,7 +137,7 @@ class Settings(BaseSettings):
         for origin in value:
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(
-                    f"{origin!r} is not an origin; give scheme, host and port alone, like https://app.example.com"
+                    f"{origin!r} is not an origin; give only scheme, host and port, like https://app.example.com"
                 )
         return value
 
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     def _has_something_to_verify(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         url: SecretStr | None = info.data.get("redis_url")
         if value is not None and (url is None or not url.get_secret_value().startswith("rediss://")):
-            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, as only TLS has certificates")
+            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, because only TLS uses certificates")
         return value
 
     @field_validator("model_store")

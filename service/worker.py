@@ -297,7 +297,7 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ considers the process that it gave the job first dead. If that process still runs, its heartbeat shows it.
+        # RQ delivers a job again if it considers the earlier process dead. If that still runs, its heartbeat shows it.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun

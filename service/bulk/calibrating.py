@@ -52,7 +52,7 @@ def fit_sample(
     """Samples texts, embeds them, fits a calibration and publishes it.
 
     Returns:
-        Domain, version, whether it was promoted, why or why not, and the report.
+        Domain, version, whether the version was promoted, why or why not, and the report.
 
     Raises:
         EmptyInput, InvalidInput: the corpus has too few distinct texts for the method.
@@ -67,7 +67,8 @@ def fit_sample(
     artifact = EncoderStore(options.store).find(encoder)
     if artifact.kind == "vectors":
         raise InvalidInput(
-            f"encoder {artifact.id} takes vectors instead of texts: use isosim calibrate, which reads files of any size"
+            f"encoder {artifact.id} takes vectors, but this command reads only texts; use isosim calibrate, which "
+            "reads vectors"
         )
     domains = DomainStore(options.store)
     generation = domains.generation(domain)
@@ -94,7 +95,7 @@ def fit_sample(
 
 
 class EncodeWorker:
-    """Encodes the texts of an item, the JSON array [start, texts], and returns `start` and the encodings as bytes."""
+    """Encodes the texts of an item (a JSON array `[start, texts]`); returns `start` and the encodings as bytes."""
 
     def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
@@ -155,8 +156,9 @@ class SpreadEncoder:
 
 
 SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
-# Each text has a pseudo-random rank (see `sample`); the first pass keeps texts whose rank is below a limit. About SPARE
-# times the wanted number of rows are below it, because some of these rows repeat a text.
+# Each text has a pseudo-random rank (see `sample`); the first pass keeps texts whose rank is below a limit. The limit
+# is chosen so that about SPARE times the wanted number of rows are below it: more than needed, because some rows repeat
+# a text.
 SPARE = 4
 SPACE = 2**64  # every rank is less than this number
 

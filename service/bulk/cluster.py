@@ -52,7 +52,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short, as Ray's socket paths below it may have only 107 bytes
+        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: paths of Ray's sockets in it may have at most 107 bytes
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -82,7 +82,9 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
     there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
     if not there:
         have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-        raise Unavailable(f"no engine fits on this cluster ({have}); one needs {'a GPU' if gpu else f'{cores} cores'}")
+        raise Unavailable(
+            f"no engine fits on this cluster ({have}); an engine needs {'a GPU' if gpu else f'{cores} cores'}"
+        )
     return Engines(min(there, most or there), cores, gpu, local)
 
 

@@ -35,8 +35,8 @@ class Part:
     source: int  # index of the input file
     first: int  # number of the first row, counted over the whole input
     rows: int
-    start: int  # first row in the file for Parquet, otherwise the position of the first byte
-    stop: int  # row or byte after the last one
+    start: int  # Parquet: number of the first row in the file; other formats: position of the first byte
+    stop: int  # in the same unit as `start`: the row or byte after the last one
 
 
 @dataclass
@@ -118,8 +118,8 @@ def form_of(sources: Sequence[Source], asked: str | None) -> str:
     form = forms.pop()
     if form is None:
         raise InvalidInput(
-            f"{sources[0].path}: the name does not tell the format; give --format parquet, csv or jsonl. Convert an "
-            "Excel workbook to CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
+            f"{sources[0].path}: the file's name does not show the format; give --format parquet, csv or jsonl. "
+            "Convert an Excel workbook to CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
         )
     return form
 

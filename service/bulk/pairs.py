@@ -29,7 +29,7 @@ from service.core.scoring.similarity import normalized, score
 FORMAT = 1
 VECTORS = "_vectors"
 BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
-EXACT_UP_TO = 100_000  # rows up to which all pairs are compared: 4 · 10¹² operations, under a minute on two cores
+EXACT_UP_TO = 100_000  # up to this many rows, all pairs are compared (4 · 10¹² operations, under a minute on two cores)
 RECALL = 0.99  # default recall of the index that is used above EXACT_UP_TO rows
 
 Report = Callable[[str, float | None], None]
@@ -39,12 +39,12 @@ Report = Callable[[str, float | None], None]
 class PairSearch:
     """The requested false-match rate or precision, and the limits of the search."""
 
-    fmr: float  # requested false-match rate; with `precision`, the rate of the threshold for that precision
+    fmr: float  # requested false-match rate; if `precision` is given, the rate at that precision's threshold
     write: str  # format of the output
-    exact_up_to: int = EXACT_UP_TO  # maximum number of rows of which all pairs are compared
+    exact_up_to: int = EXACT_UP_TO  # up to this many rows, all pairs are compared
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # maximum number of pairs; if there are more, the cause is usually many exact copies
+    most: int = 50_000_000  # maximum number of pairs; a search that finds more fails (usual cause: many exact copies)
     block: int = BLOCK
     clusters: bool = False  # whether to write a file of clusters as well
     precision: float | None = None  # requested precision; None: `fmr` was requested instead
@@ -90,7 +90,7 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     if model.normalization is not None:
         raise Conflict(
             f"{calibration.domain}@{calibration.version} has item normalization, so no threshold of the similarity "
-            "corresponds to a false-match rate; calibrate without it"
+            "corresponds to a false-match rate; calibrate without item normalization"
         )
     assert model.reference is not None  # noqa: S101 - `advise` checks this
     identical = float(model.reference.false_match_rate(np.ones(1))[0])
@@ -172,8 +172,8 @@ def find(
                 block.append(score_pairs(bare, pooled, left, right, search, advice.similarity))
                 if count + sum(len(one["i"]) for one in block) > search.most:
                     raise InvalidInput(
-                        f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; give a lower --fmr, or "
-                        "remove exact copies first"
+                        f"more than {search.most:,} pairs among the first {stop:,} of {len(unit):,} rows; give a "
+                        "lower --fmr, or remove exact copies first"
                     )
             told = write(output, name, mark, block, rows, kept, plan, search)
         count += told["pairs"]

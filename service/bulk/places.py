@@ -23,7 +23,7 @@ def reaching(where: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Unavailable(f"{where}: {error}; for s3:// pip install 'isosim[s3]'") from error
+        raise Unavailable(f"{where}: {error}; addresses with s3:// need an extra: pip install 'isosim[s3]'") from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in {"botocore", "aiobotocore", "aiohttp"}:
             raise

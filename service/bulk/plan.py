@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """All facts that determine the output; `parts` follow from the others."""
+    """All facts that determine the output; `parts` follows from the other fields."""
 
     task: Task
     input: tuple[Source, ...]
@@ -79,7 +79,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Reads a stored plan. Raises CorruptArtifact if it is not readable or from a different release."""
+        """Reads a stored plan. Raises CorruptArtifact if it is unreadable, or written by a different release."""
         try:
             facts = orjson.loads(content)
             if facts.pop("format") != FORMAT:
@@ -156,7 +156,7 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
     if told:
         differs = "; ".join(told)
         raise Conflict(
-            f"{where} belongs to a job with other settings ({differs}); use those settings, or give a new folder"
+            f"{where} belongs to a job with other settings ({differs}); use that job's settings, or give a new folder"
         )
 
 

@@ -72,7 +72,9 @@ def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
         try:
             outcome = from_facts(Outcome, orjson.loads(output.read(f"{DONE}/{name}")))
         except (orjson.JSONDecodeError, TypeError) as error:
-            raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
+            raise CorruptArtifact(
+                f"{output.address}/{DONE}/{name} is not readable: {error}; delete this file"
+            ) from error
         if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:
             outcomes_by_part[outcome.number] = outcome
     return outcomes_by_part
@@ -104,8 +106,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # The reference is inside a list, because Ray would otherwise fetch the files for every worker. Now a
-                # worker fetches them itself if its node lacks the store (`store_here`).
+                # The reference is inside a list, because Ray would otherwise fetch the files for every worker. This
+                # way, a worker fetches them itself, and only if its node lacks the store (`store_here`).
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -167,8 +169,7 @@ class PartWorker:
     """Computes the part of a given number, writes its file, and returns its outcome.
 
     A failure is returned and not raised, because Ray would retry after an exception. The part's file is written before
-    its record in `_done`: if a worker dies after the file and before the record, the part is computed again, and gives
-    the same bytes.
+    its record in `_done`: if a worker dies between the two, the part is computed again, and gives the same bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:

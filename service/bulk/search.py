@@ -42,7 +42,7 @@ class ExactIndex:
         self.index = faiss.IndexFlatIP(unit.shape[1])
 
     def pass_over(self, start: int, stop: int) -> None:
-        """Adds rows start … stop − 1 without searching their pairs, which an earlier run has already written."""
+        """Adds rows start … stop − 1 without searching for their pairs, which an earlier run has already written."""
         self.index.add(self.unit[start:stop])
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:

@@ -102,7 +102,9 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
         if not is_option:
             name.append(word)
         elif option not in READ:
-            raise ValueError(f"an option must be one of {', '.join(f'{known}=' for known in READ)}; a name has no '='")
+            raise ValueError(
+                f"an option must be one of {', '.join(f'{known}=' for known in READ)}; a key's name cannot contain '='"
+            )
         elif option in options:
             raise ValueError(f"{option}= is given twice")
         elif not READ[option].fullmatch(value):
@@ -123,7 +125,7 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
 READ = {"domains": PATTERNS, "rate": RATE, "concurrent": COUNT}
 EXAMPLES = {
     "domains": "domains=reuters,sts-*",
-    "rate": "rate=100/s (or /m, /h: texts)",
+    "rate": "rate=100/s (100 texts per second; /m: per minute, /h: per hour)",
     "concurrent": "concurrent=8",
 }
 

@@ -159,8 +159,9 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        None: the server is ready. That includes a remote encoder that has answered before and cannot be reached now:
-        this server still scores cached texts, and other servers could not reach the encoder either.
+        None: the server is ready. It stays ready if a remote encoder that has answered before cannot be reached now:
+        it still scores cached texts, and sending requests to other servers instead would not help, because they could
+        not reach the encoder either.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -198,14 +199,14 @@ class Encoders:
     def require_next(self) -> LoadedEncoder:
         """The next encoder. Raises Conflict if the server has none."""
         if self.next is None:
-            raise Conflict("this server has no next encoder; name one of the store (ISOSIM_NEXT_ENCODER) and restart")
+            raise Conflict("this server has no next encoder; set ISOSIM_NEXT_ENCODER to one in the store and restart")
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
         """The encoder to which a domain belongs on this server.
 
-        If the domain has moved to an encoder that this server does not run, this is one that the server does run;
-        requests may not use it (see `active_encoder`).
+        If the domain has moved to an encoder that this server does not run, returns the server's own encoder instead;
+        requests for the domain may not use it (see `active_encoder`).
         """
         migration = self.migrations.get(domain)
         if migration is None:
@@ -224,8 +225,8 @@ class Encoders:
         if migration is not None and migration.finished and home.digest == migration.old:
             raise EncoderMismatch(
                 f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
-                f"({migration.new[:12]}), which this server does not run (ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); "
-                f"versions of the old encoder remain available by number ({domain}@1)"
+                f"({migration.new[:12]}), which this server does not run (name it in ISOSIM_NEXT_ENCODER or "
+                f"ISOSIM_ENCODER); versions of the old encoder remain available by number ({domain}@1)"
             )
         return home
 
@@ -241,7 +242,7 @@ class Encoders:
         old, new = self.find(migration.old), self.find(migration.new)
         if old is None or new is None:
             lacking = migration.old_id if old is None else migration.new_id
-            raise Conflict(f"this server does not run encoder {lacking}; name it as the next one (ISOSIM_NEXT_ENCODER)")
+            raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
 
     async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:

@@ -160,7 +160,7 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        readable = scores.readable  # pairs that both encoders can read: `_sample` took only those readable for the old
+        readable = scores.readable  # pairs that both encoders can read: `_sample` left out those that the old cannot
         if len(readable) == 0:
             return
         batch = Batch(

@@ -98,7 +98,7 @@ class JobSpan:
 
 
 class Tracing:
-    """A private tracer provider. It is not the global one, which libraries use: their spans may quote callers."""
+    """A private tracer provider. The global one also gets spans of libraries, which may quote callers."""
 
     def __init__(self, endpoint: str | None, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})

@@ -21,7 +21,7 @@ Form = Literal["auto", "json", "text"]
 OUR_LOGGERS = ("isosim", "service", "uvicorn", "rq")
 STDERR = 2
 
-STARTED = time.perf_counter()  # about when the process started: a server imports this module before our others
+STARTED = time.perf_counter()  # roughly the start of the process: a server imports this module before our others
 
 log = logging.getLogger("isosim")
 

@@ -44,11 +44,12 @@ NICENESS = 5  # niceness of the threads that run batches; the event loop, which 
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-# `max_wait` applies only while the queued texts are larger than both FREE_SIZE and FREE_REQUESTS times the new request.
-FREE_SIZE = 12_000  # characters, with HANDLING for each text: about 64 pairs
+# `max_wait` applies only while the total size of the queued texts exceeds both FREE_SIZE and FREE_REQUESTS times the
+# size of the new request.
+FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
-INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop: blocks it for 0.05 ms (Chinese: 0.5 ms)
-MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
+INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, a second batch should cost less (not measured)
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
 LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
@@ -123,8 +124,8 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
-    # `max_wait` does not apply to a queue within one of these limits (see FREE_SIZE), so that a service on a slow
-    # processor does not refuse its first few callers.
+    # `max_wait` does not apply while the queue is below one of these limits (see FREE_SIZE), so that a service on a
+    # slow processor does not refuse its first few callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -221,7 +222,7 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queued texts take {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
+                f"encoding the queued texts takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
                 retry_after(wait),
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker opens after as
-# many failures in a row: if Redis hangs, the lookups that wait for it open the breaker when they time out.
+# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker opens after the same
+# number of failures in a row: if Redis hangs, the lookups that wait for it open the breaker when they time out.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. If a single request has more, its texts get the out-of-domain test only
 # when they are scored.

@@ -33,7 +33,7 @@ def fewest_sentences(method: str, dim: int) -> int:
 def check_sentences(
     method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
 ) -> None:
-    """Checks that `distinct` is enough for the method. It is a number of sentences; with `brought`, of posted vectors.
+    """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
 
     `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because all
     their tokens are unknown to the encoder. Both only appear in the message.

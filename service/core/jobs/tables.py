@@ -23,7 +23,7 @@ LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
-MOST = 0.8  # share of lines that must look like rows; below 1, because of headers, and of cells with line breaks
+MOST = 0.8  # share of lines that must look like rows; headers and cells with line breaks do not
 EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
 LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
 LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
@@ -151,10 +151,12 @@ def read(lines: Sequence[str], separator: str) -> Table | None:
     name = SEPARATORS[separator]
     for where, edge in edges(rows):
         if sum(is_code(cell) for cell, _ in edge) >= needed:
-            return Table(separator, f"{where} of the fields between {name} holds numbers, dates or identifiers", column)
+            return Table(
+                separator, f"{where}, if lines are split at {name}, holds numbers, dates or identifiers", column
+            )
         names = [cell for cell, tight in edge if is_name(cell, separator, tight=tight)]
         if len(names) >= needed and len(set(names)) <= REPEATED * len(lines):
-            return Table(separator, f"{where} of the fields between {name} repeats a few short values", column)
+            return Table(separator, f"{where}, if lines are split at {name}, repeats a few short values", column)
     if same >= needed and (separator in CERTAIN or (width > 2 and sum(is_tight(row) for row in rows) >= needed)):
         return Table(separator, f"most lines have {width - 1} {name}", column)
     return None

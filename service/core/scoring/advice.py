@@ -37,7 +37,7 @@ class Advice:
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
     pairs: int  # number of random pairs behind it; for a precision, of labelled pairs
-    extrapolated: bool  # whether the rate is closer than 10 / pairs to 0 or 1, and so cannot be counted in the sample
+    extrapolated: bool  # whether the rate is closer to 0 or 1 than 10 / pairs: too close to be counted in the sample
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Target:
             raise InvalidInput(f"a target has the fields fmr, precision, false_hit_rate and gallery, not {facts!r:.80}")
         for name, value in facts.items():
             if type(value) is not int and (type(value) is not float or name == "gallery"):
-                raise InvalidInput(f"{name}: {value!r:.80} must be a number, for gallery an integer")
+                raise InvalidInput(f"{name}: {value!r:.80} must be a number; gallery must be an integer")
         return cls(**facts)
 
 
@@ -132,7 +132,7 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
 
 
 def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
-    """Raises InvalidInput, naming reachable rates, if tied pairs leave no threshold near this rate."""
+    """Raises InvalidInput, naming reachable rates, if pairs of equal similarity leave no threshold near this rate."""
     lower, upper = reference.reachable(fmr)
     if lower >= fmr / TOLERANCE:
         return
@@ -164,7 +164,7 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     if gallery > most:
         raise InvalidInput(
             f"gallery: {gallery:,}; false hits in {domain!r} were counted on {table.entries + 1:,} sentences, which "
-            f"allow at most {most:,} entries; calibrate it from more text"
+            f"allow at most {most:,} entries; calibrate the domain from more text"
         )
 
 

@@ -80,8 +80,8 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The distribution from which percentiles are computed: of normalized scores with item normalization, otherwise
-        of calibrated similarities."""
+        """The distribution from which percentiles are computed: that of normalized scores if the version has item
+        normalization, otherwise that of calibrated similarities."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:

@@ -65,6 +65,6 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "
-            f"encoder {encoder}; use cosine_distance, or cosines (an encoder for vectors that callers send can be "
-            "registered with this length: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"encoder {encoder}; use cosine_distance, or cosines (if an encoder's vectors come from callers, "
+            "register it as one for vectors of length 1: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

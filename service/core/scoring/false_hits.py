@@ -108,9 +108,9 @@ class FalseHitTable:
             or not (table.rates > 0).all()
             or not (np.diff(table.galleries) > 0).all()
         ):
-            raise ValueError("the rates of a table of false hits must fall, and its numbers of entries must rise")
+            raise ValueError("the rates of a table of false hits must decrease, and its numbers of entries increase")
         if not (np.diff(table.hits, axis=0) >= -1e-9).all() or not (np.diff(table.hits, axis=1) <= 1e-9).all():
-            raise ValueError("false hits must not fall with more entries, nor rise with a stricter threshold")
+            raise ValueError("false hits must not decrease with more entries, nor increase with a stricter threshold")
         return table
 
 
@@ -124,9 +124,9 @@ def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
 class Law:
     """Expected false hits of a query as a function of the false-match rate, for one number of entries.
 
-    Between counted rates it is a power law. Above them it assumes that all queries are alike, and is scaled to agree
-    at the highest counted rate. Below them it assumes that the rates of the queries have a Gamma distribution with
-    shape `shape`; if that is infinite, hits are proportional to the rate.
+    Between the counted rates, the expected hits follow a power law. Above them, all queries are assumed to be alike,
+    and the hits are scaled to agree with the count at the highest rate. Below them, the queries' own rates are assumed
+    to have a Gamma distribution with shape `shape`; if that is infinite, hits are proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling

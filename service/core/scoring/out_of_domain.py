@@ -14,13 +14,13 @@ from service.core.arrays import Doubles, Floats, Integers, Vectors
 from service.core.encoding.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
-# Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by falling eigenvalue.
+# Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by decreasing eigenvalue.
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
-CLIP = 6.0  # the probe clips whitened coordinates to ± this
+CLIP = 6.0  # the probe clips whitened coordinates to −CLIP … CLIP
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
 DOUBLED_BYTES = 40_000_000  # maximum bytes of whitenings in float64: 33 domains with 384 dimensions, or 8 with 768
-LONGEST = 1_000_000  # maximum length in tokens of a test's tables, which have a row for each number of tokens
+LONGEST = 1_000_000  # largest number of tokens in a test's tables, which have one row for each number of tokens
 
 
 class Judgement(NamedTuple):
@@ -136,9 +136,12 @@ class Standardization:
         count = self.bands_root.shape[0] if self.bands_root.ndim else 0
         shape = (len(self.centres), 1 + count + probed)
         if self.bands_root.shape != (count, count) or count < fewest:
-            raise ValueError(f"band statistics {self.bands_root.shape} do not fit at least {fewest} bands and norms")
+            raise ValueError(f"band statistics {self.bands_root.shape} must be square, with at least {fewest} rows")
         if self.location.shape != shape or self.scale.shape != shape or not (self.scale > 0).all():
-            raise ValueError(f"locations {self.location.shape} and positive scales {self.scale.shape} must be {shape}")
+            raise ValueError(
+                f"locations {self.location.shape} and scales {self.scale.shape} must have the shape {shape}, and "
+                "scales must be above 0"
+            )
 
     def __call__(self, statistics: Doubles, tokens: Integers) -> Doubles:
         """Standardized statistics, from the statistics and the numbers of tokens. (N, S), (N,) -> (N, T)
@@ -169,8 +172,8 @@ class Combination:
     """Combines the p-values of the statistics into one.
 
     Each p-value is divided by the share of the false alarms that its statistic may cause; the smallest quotient is
-    calibrated to a p-value again. A curve (2, K) holds rising points and −ln p at each, interpolated linearly; p falls
-    exponentially beyond the sample.
+    calibrated to a p-value again. A curve (2, K) holds K increasing points, and −ln p at each of them. Between points,
+    −ln p is interpolated linearly; beyond the sample, p decreases exponentially.
     """
 
     distance_curve: Doubles  # for a two-sided p-value; holds −ln(p / share), as the next two curves do
@@ -189,11 +192,11 @@ class Combination:
         if not all(curve.ndim == 2 and len(curve) == 2 and curve.shape[1] for curve in curves):
             raise ValueError("a curve must have two rows, points and values")
         if not all((np.diff(curve[0]) > 0).all() for curve in curves):
-            raise ValueError("the points of a curve must rise")
+            raise ValueError("the points of a curve must increase")
         if self.probe_curve.shape != (2, 0) and not probed:
             raise ValueError("there is a curve for a probe, but no probe")
         if (np.diff(self.final_curve[1]) < 0).any() or self.final_curve[1, 0] < 0:
-            raise ValueError("p-values must fall with the score, from at most 1")
+            raise ValueError("p-values must not exceed 1 and must decrease as the score increases")
         if self.length_shift.ndim != 2 or len(self.length_shift) != 2:
             raise ValueError("a length shift must have two rows, lengths and scores")
         check_lengths(self.length_shift[0])
@@ -276,7 +279,7 @@ class DomainTest:
 def check_lengths(lengths: Doubles) -> None:
     """Raises ValueError if the lengths (logarithms of numbers of tokens) do not rise, or exceed ln(LONGEST)."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
-        raise ValueError(f"the lengths of a domain test must rise, up to {LONGEST:,} tokens at most")
+        raise ValueError(f"the lengths of a domain test must increase, and not exceed {LONGEST:,} tokens")
 
 
 def row_of(tokens: Integers, count: int) -> Integers:
@@ -294,7 +297,7 @@ def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
 def level_energies(latents: Floats, sizes: Sequence[int]) -> Doubles:
     """Log mean square of the channels of each level of a flow. (N, D) -> (N, L)"""
     if sum(sizes) != latents.shape[1]:
-        raise ValueError(f"levels of {list(sizes)} channels do not fit {latents.shape[1]}")
+        raise ValueError(f"levels of {list(sizes)} channels do not fit latents of {latents.shape[1]} dimensions")
     starts = np.cumsum([0, *sizes[:-1]])
     energies = np.add.reduceat(np.square(latents.astype(np.float64)), starts, axis=1) / np.asarray(sizes)
     logs: Doubles = np.log(np.maximum(energies, FLOOR))

@@ -32,8 +32,8 @@ class ProbabilityMap:
     """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
 
     The logit of the probability is piecewise linear in the evidence (−logit of the false-match rate) and constant
-    beyond the knots. The table holds for pairs with the same share of matches as the labelled ones, because every
-    precision depends on that share.
+    beyond the knots. The table is valid only for pairs with the same share of matches as the labelled ones, because
+    every precision depends on that share.
     """
 
     knots: Doubles  # (K,) evidence, rising

@@ -149,7 +149,7 @@ class ReferenceDistribution:
     def resolution(self) -> float:
         """The smallest false-match rate that the data support.
 
-        It is at least 10 / pairs, and at least each level whose relative error is 0.5 or more.
+        It is at least 10 / pairs, and not below any level whose relative error is 0.5 or more.
         """
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)

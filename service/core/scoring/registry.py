@@ -154,7 +154,7 @@ class Registry:
             if previous is None:
                 if ref.name != DEFAULT and not await self._call(self.source.exists, ref.name):
                     raise UnknownDomain(ref.name)
-                raise NotFound(f"domain {ref.name!r} has no previous version; leave @previous out for the champion")
+                raise NotFound(f"domain {ref.name!r} has no previous version; leave out @previous to use the champion")
             return await self._pinned(ref.name, previous)
         return await self._pinned(ref.name, int(ref.version))
 
@@ -191,7 +191,7 @@ class Registry:
     def _loaded(self, key: tuple[str, int | str], task: asyncio.Task[Calibration]) -> None:
         del self._loading[key]
         if not task.cancelled():
-            task.exception()  # asyncio would log an exception that no request has retrieved
+            task.exception()  # marks the exception as retrieved; asyncio would otherwise log it
 
     async def _load_champion(self, domain: str) -> Calibration:
         try:
