@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 if 64 pairs and 16 equally large requests are queued
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: by the container's limit, else 1 GiB
+    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: follows the memory limit, or 1 GiB
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache

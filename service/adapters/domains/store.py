@@ -624,7 +624,7 @@ class DomainStore:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # so that `_set` refuses to promote these versions
+            if versions and not self.storage.exclusive:  # listed so that `_set` refuses to promote them
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:

@@ -334,7 +334,7 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records a cancellation, after `decide` returned True. A job that has ended does not change."""
+        """Records a cancellation that `decide` has granted to the caller. A job that has ended does not change."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)

@@ -69,7 +69,7 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
         yield warning(
             "calibrations",
             f"calibrations may take {given / 2**20:,.0f} MiB, but the memory limit leaves only {room / 2**20:,.0f} MiB",
-            "unset ISOSIM_RESIDENT_BYTES, which then follows the limit, or raise the limit",
+            "unset ISOSIM_RESIDENT_BYTES, so that the value follows the memory limit, or raise that limit",
         )
     else:
         yield ok("calibrations", f"at most {(given or room) / 2**20:,.0f} MiB are kept in memory")

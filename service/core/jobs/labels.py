@@ -17,9 +17,9 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 
     The first or the last column holds the labels: the one that has more numbers. If both have equally many, it is the
     one that has fewer numbers outside 0 to 5. If this does not decide either, it is the one that the header names
-    `label`, otherwise the first. A first row with a number in neither of the two columns is a header and is skipped. A
-    table may have a fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console applies the
-    same rules (`console/labels.js`), except to tables that contain only numbers.
+    `label`, otherwise the first. The first row is a header, and is skipped, if it has no number in either of these two
+    columns. A table may have a fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console
+    applies the same rules (`console/labels.js`), except to tables that contain only numbers.
 
     Args:
         rows: line numbers and cells, without blank lines.

@@ -107,7 +107,7 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """If the highest scores tie, the smallest rate that a threshold can have; else 0."""
+        """The smallest rate that a threshold can have: above 0 only if several pairs share the highest score."""
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:

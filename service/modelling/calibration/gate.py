@@ -1,11 +1,11 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
 Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
-digits, capitals) more than a bag of words does, and if the encoder does not recognize sentences whose appearance was
-changed.
-Raw vectors are whitened softly; other vectors stay unchanged. Labels may overrule the rule if the difference is
-significant. Other methods are fitted and evaluated as well, for the report. Flows are among them only if there are
-labels, because fitting them takes longer than all other methods and gains nothing (docs/quality.md).
+digits, capitals) more than a bag of words does, and if the encoder does not give a sentence and its copy in other
+capitals and punctuation nearly the same vector. Raw vectors are whitened softly; other vectors stay unchanged. Labels
+overrule the rule if another method is significantly better on them. Other methods are fitted and evaluated as well, for
+the report. Flows take longer to fit than all other methods together and gained nothing in our measurements
+(docs/quality.md), so they are fitted only if labels can show whether they gain here.
 """
 
 from collections.abc import Sequence

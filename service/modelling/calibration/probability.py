@@ -428,7 +428,7 @@ def fit(
 BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
-STEPS = 100  # number of calibration errors that `errors_like` tries
+STEPS = 100  # number of candidate values for the calibration error in `errors_like`
 GROWTH = 4.0  # largest increase of a bin's offset that `errors_like` tries, in standard errors
 PERFECT = 40  # number of simulated samples of a perfect map
 
