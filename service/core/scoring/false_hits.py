@@ -173,8 +173,9 @@ def alike(rates: npt.ArrayLike, gallery: float) -> Doubles:
 def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
     """Fits a negative binomial law: a query's rate has a Gamma distribution (Greenwood & Yule, 1920).
 
-    `half` and `whole` (L,) are −ln(1 − s), where s is the share of queries with a false hit at each of L thresholds: for
-    `whole` among the largest counted number of entries, for `half` among half as many. Returns shape r and x = mean / r, (L,) each, with half = r·ln(1 + x) and whole = r·ln(1 + 2x).
+    `half` and `whole` (L,) are −ln(1 − s), where s is the share of queries with a false hit at each of L thresholds:
+    for `whole` among the largest counted number of entries, for `half` among half as many. Returns shape r and
+    x = mean / r, (L,) each, with half = r·ln(1 + x) and whole = r·ln(1 + 2x).
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)
