@@ -42,7 +42,7 @@ class JobObservation:
 
 @pytest.fixture(scope="module")
 def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobObservation]:
-    """A server with a Redis, scored upon, and scraped often enough for rates."""
+    """A server with a Redis and a worker, scored upon, and scraped often enough for rates."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
     redis = RedisServer(folder)
@@ -51,6 +51,9 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     try:
         settings = {"model_store": folder / "store", "encoder": "tiny", "redis_url": redis.url, "redis_timeout": 2}
         server = serve_with(folder, processes, **settings)
+        worker = folder / "worker.log"
+        processes.append(Process(start(["worker"], worker, **settings), worker))
+        wait_until(lambda: "\nisosim_workers 1.0\n" in server.client.get("/metrics").text)
         address = server.url.removeprefix("http://")
 
         def again() -> None:
