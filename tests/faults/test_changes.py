@@ -121,19 +121,19 @@ def test_a_repeated_change_is_answered_as_the_first_and_a_late_one_is_refused(se
     assert answering(news) == (1, 2)
     assert champion(roll_back(**{"from": 1})) == 2  # there and back again
     refused(roll_back(**{"from": 2, "revision": revision}), "revision")  # the first one, very late: it was taken back
-    refused(roll_back(**{"from": 3}), "version 2 answers")
+    refused(roll_back(**{"from": 3}), "now uses version 2")
     assert answering(news) == (2, 1)
 
     for _ in range(2):
         assert champion(promote(1, **{"from": 2})) == 1
-    refused(roll_back(**{"from": 2}), "version 1 answers")  # that was a promotion, and no rollback
-    refused(promote(2, **{"from": 5}), "version 1 answers")
+    refused(roll_back(**{"from": 2}), "now uses version 1")  # that was a promotion, and no rollback
+    refused(promote(2, **{"from": 5}), "now uses version 1")
     assert answering(news) == (1, 2)
 
 
 def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_start(server: Server, news: Path) -> None:
     assert third_version(news) == 3
-    refused(server.client.delete(f"{NEWS}/versions/3", params={"from": 1}), "version 2 answers")
+    refused(server.client.delete(f"{NEWS}/versions/3", params={"from": 1}), "now uses version 2")
     for _ in range(2):
         assert server.client.delete(f"{NEWS}/versions/3", params={"from": 2}).status_code == 204
     assert server.client.delete(f"{NEWS}/versions/3").status_code == 404
@@ -143,14 +143,14 @@ def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_start(server
 
 def test_labels_start_from_the_champion_that_was_seen(server: Server) -> None:
     body = {"labels": LABELS, "from": 2}
-    refused(server.client.post(f"{NEWS}/labels", json=body | {"from": 1}), "version 2 answers")
+    refused(server.client.post(f"{NEWS}/labels", json=body | {"from": 1}), "now uses version 2")
     header = {"idempotency-key": "labels"}
     first = server.client.post(f"{NEWS}/labels", json=body, headers=header)
     assert first.status_code == 202, first.text
     assert champion(server.client.put(f"{NEWS}/champion", json={"version": 1})) == 1
     again = server.client.post(f"{NEWS}/labels", json=body, headers=header)
     assert (again.status_code, again.json()["job"]) == (202, first.json()["job"])
-    refused(server.client.post(f"{NEWS}/labels", json=body), "version 1 answers")
+    refused(server.client.post(f"{NEWS}/labels", json=body), "now uses version 1")
 
 
 def test_the_same_change_sent_at_the_same_time_is_made_once(server: Server, news: Path) -> None:
@@ -176,6 +176,6 @@ def test_a_release_that_knows_no_rollbacks_may_change_the_same_store(server: Ser
     place.write_text(content.replace('"revision": 4', '"revision": 5'))
     assert DomainStore(news).aliases("news", digest).champion == 3
     wait_until(lambda: server.client.get(NEWS).json()["champion"] == 3)
-    refused(server.client.post(f"{NEWS}/rollback", json={"from": 1}), "version 3 answers")
+    refused(server.client.post(f"{NEWS}/rollback", json={"from": 1}), "now uses version 3")
     with pytest.raises(Conflict):
         Client(server.url).rollback("news", seen=Client(server.url).domain("films"))

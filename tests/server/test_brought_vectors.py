@@ -324,7 +324,7 @@ BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"vector": ONE, "text": " "}], ("line 1", "text is empty")),
     ([{"vektor": ONE}], ("line 1", "'vektor' is not known")),
     ([{"text": "a"}], ("line 1", "expected")),
-    ([{"vector": ["1"] * DIM}], ("line 1", "holds str")),
+    ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
     ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
     ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is no vector")),
     ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2", "in a labelled pair")),

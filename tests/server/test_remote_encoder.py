@@ -241,7 +241,7 @@ def test_a_calibration_sends_its_texts_to_the_other_server_and_no_more_than_is_a
     done = server.calibrate("tickets", sentences(300))
     assert (done["status"], done["version"]) == ("succeeded", 1)
     assert set(sentences(300)) <= set(remote.texts)
-    assert any("go to the server of encoder far" in notice for notice in done["notices"])
+    assert any("are sent to the server of encoder far" in notice for notice in done["notices"])
     flags = server.client.post("/similarity", json={"pairs": pairs(3), "domain": "tickets"}).json()
     assert len(flags["percentile"]) == 3
     asked = len(remote.requests)

@@ -239,7 +239,7 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
             if burst:
                 raise Unavailable(f"the job queue cannot be reached: {error}") from error
             refuses = isinstance(error, ResponseError)  # Redis is full or read-only, or the user lacks a right
-            log.warning("Redis %s (%s); trying again", "refuses commands" if refuses else "cannot be reached", error)
+            log.warning("Redis %s, trying again (%s)", "refuses commands" if refuses else "cannot be reached", error)
         if burst or (worker is not None and worker.stopping):
             return
         try:
