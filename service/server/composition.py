@@ -194,7 +194,7 @@ def only_process(settings: Settings) -> Any:
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis: set ISOSIM_REDIS_URL")
+            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
         yield
 
 
