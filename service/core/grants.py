@@ -75,7 +75,7 @@ class Grant:
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # the grant is NOBODY: no key was checked
+            raise Unauthorized("an API key is needed")  # only NOBODY has no scopes: the caller gave no key
         if not self.may_use(domain):
             error = Forbidden(f"the API key may not use the domain {domain!r}")
             error.domain = domain

@@ -155,7 +155,7 @@ REFUSALS: dict[str, tuple[Values, str]] = {
         merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, {"modelStore": {"bucket": {"url": ""}}}),
         "set modelStore.bucket.url",
     ),
-    "a bucket that is none": (
+    "a bucket that is not an address": (
         merged(IMAGE, KEYS, OWN_REDIS, BUCKET, {"modelStore": {"bucket": {"url": "https://s3.example.com/models"}}}),
         "url",
     ),
@@ -191,7 +191,7 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "two ways to spread over zones": (
         merged(IMAGE, KEYS, OWN_REDIS, {"api": {"topologySpreadConstraints": [ZONES]}}), "set api.zoneSpread=false",
     ),
-    "an affinity that is none": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"affinity": {"node": {}}}}), "nodeAffinity"),
+    "an unknown affinity": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"affinity": {"node": {}}}}), "nodeAffinity"),
     "a volume's name twice": (
         merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}}),
         "worker.extraVolumes: tmp is the name",
@@ -220,7 +220,7 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     ),
     "names looked up everywhere": (merged(IMAGE, KEYS, OWN_REDIS, {"networkPolicy": {"dns": []}}), "dns"),
     "no time to finish": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"drain": {"seconds": 0.5}}}), "seconds"),
-    "an alert that is none": (
+    "an alert of an unknown name": (
         merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"disabled": ["IsosimFast"]}}), "no alert IsosimFast",
     ),
     "an override of none": (

@@ -208,9 +208,9 @@ ONE = VECTORS[0].tolist()
         ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "type str")),
         ([[ONE, [*ONE[:-1], None]]], ("type NoneType",)),
         ([[ONE, [*ONE[:-1], True]]], ("type bool",)),
-        ([[ONE, "kein base64"]], ("vectors[0][1]", "is no vector")),
+        ([[ONE, "kein base64"]], ("vectors[0][1]", "is not a vector")),
         ([[ONE, "AAAA"]], ("3 bytes",)),
-        ([[ONE, {"a": 1}]], ("is no vector",)),
+        ([[ONE, {"a": 1}]], ("is not a vector",)),
         ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors[0][1]", "has the norm 2", "unit vectors")),
         ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
         ([[ONE]], ("has 1 vector; a pair is two vectors",)),
@@ -312,7 +312,9 @@ def test_lines_with_texts_and_labelled_pairs_of_vectors_and_of_rows(serve: Serve
     again = job_of(server, server.client.post("/domains/default/labels", json=given))
     assert again["status"] == "succeeded", again
     refused(
-        server.client.post("/domains/default/labels", json={"labels": [["a", "b", 1]]}), "labels[0][0]", "is no vector"
+        server.client.post("/domains/default/labels", json={"labels": [["a", "b", 1]]}),
+        "labels[0][0]",
+        "is not a vector",
     )
 
 
@@ -326,7 +328,7 @@ BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"text": "a"}], ("line 1", "expected")),
     ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
     ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
-    ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is no vector")),
+    ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is not a vector")),
     ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2", "in a labelled pair")),
     ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
 ]

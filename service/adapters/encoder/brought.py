@@ -14,7 +14,7 @@ from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
 LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1: ten times what rounding to float16 or bfloat16 causes
-NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
+NO_VECTOR = "is not a vector: send a list of numbers, or little-endian float32 in base64"
 SHORTEST, LONGEST = 1e-12, 1e12  # smallest and largest accepted norm; float32 can represent the squares of both
 
 

@@ -52,7 +52,7 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes of memory that the container may still use; cached files count as free. None if there is no limit."""
+    """Bytes of memory left to the container, with cached files counted as free; None if it has no memory limit."""
     left = []
     for name, folder, limit in memory_limits(root, own):
         usage, cached = USAGE[name]

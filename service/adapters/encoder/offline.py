@@ -252,7 +252,7 @@ class BroughtItems:
         except InvalidInput:
             rows = "a row's number (from 0), or" if self.file is not None else "it as"
             there = "" if self.file is not None else "; row numbers are accepted only together with the vectors"
-            raise InvalidInput(f"labels: {text[:40]!r} is no vector: send {rows} base64 of float32{there}") from None
+            raise InvalidInput(f"labels: {text[:40]!r} is not a vector: send {rows} base64 of float32{there}") from None
 
 
 def is_row(item: str) -> bool:

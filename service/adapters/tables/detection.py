@@ -83,7 +83,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts that the user states about a file. A fact that is None is detected from the content."""
+    """Facts that the user states about a file. Those left out (None) are detected from the content."""
 
     format: Format | None = None
     charset: str | None = None

@@ -189,7 +189,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The out-of-domain test, if it can run before scoring. None if there is no test, or if it needs latents."""
+        """The out-of-domain test; None if the domain has none, or one that needs latents and so runs later."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

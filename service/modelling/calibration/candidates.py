@@ -132,7 +132,7 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def look(
     fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
-    """Statistics of a map, computed without labels on the held-out sentences; all are None if there is no map."""
+    """Statistics of a map on held-out sentences; they need no labels. Each is None if `fitted` is None."""
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
         "alignment", "info_nce", "copies_z",

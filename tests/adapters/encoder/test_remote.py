@@ -194,7 +194,7 @@ BAD = {
     "too many": (altered(lambda e: [*e, e[0]]), "7 vectors for 6 texts"),
     "twice the same index": (altered(lambda e: [{**one, "index": 0} for one in e]), "index"),
     "an index beyond": (altered(lambda e: [{**e[0], "index": 99}, *e[1:]]), "index"),
-    "an index that is none": (altered(lambda e: [{**e[0], "index": False}, *e[1:]]), "index"),
+    "an index that is a boolean": (altered(lambda e: [{**e[0], "index": False}, *e[1:]]), "index"),
     "two dimensions": (altered(lambda e: [{**e[0], "embedding": encoded(np.ones(8))}, *e[1:]]), "16, 8 dimensions"),
     "NaN": (altered(lambda e: [{**e[0], "embedding": encoded(np.full(16, math.nan))}, *e[1:]]), "NaN"),
     "infinity": (altered(lambda e: [{**e[0], "embedding": [1e300] * 16}, *e[1:]]), "infinity"),

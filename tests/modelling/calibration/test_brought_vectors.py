@@ -80,7 +80,7 @@ def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: 
     rows = [LabelledPair(str(a), str(b), float(n % 2)) for n, (a, b) in enumerate(rng.integers(0, 1500, (80, 2)))]
     with pytest.raises(InvalidInput, match="row 1500"):
         calibrated(ours, CalibrationInput([], [*rows, LabelledPair("1500", "3", 1.0)], vectors), tmp_path)
-    with pytest.raises(InvalidInput, match=r"labels: 'foo' is no vector: send a row's number \(from 0\)"):
+    with pytest.raises(InvalidInput, match=r"labels: 'foo' is not a vector: send a row's number \(from 0\)"):
         calibrated(ours, CalibrationInput([], [*rows, LabelledPair("foo", "3", 1.0)], vectors), tmp_path)
     made = calibrated(ours, CalibrationInput([], rows, vectors), tmp_path)
     assert made.report["labels"]["posted"] == 80

@@ -74,7 +74,7 @@ REFUSED = {
         lambda p: (p / "tokenizer.json").unlink(),
         "has no tokenizer.json (a fast tokenizer is needed); transformers may be able to make one: AutoTokenizer",
     ),
-    "a tokenizer that is none": (lambda p: write(p / "tokenizer.json", "{}"), "tokenizer.json cannot be read"),
+    "a tokenizer without content": (lambda p: write(p / "tokenizer.json", "{}"), "tokenizer.json cannot be read"),
     "pickled weights": (
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
         "has no *.safetensors weights, and pickled weights are refused; if you trust them, load the model",
