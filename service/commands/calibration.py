@@ -402,12 +402,11 @@ def metric_of(unit: str, settings: Settings) -> Metric:
 def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
     """Prints precision, recall and false alarms of a labelled version at several thresholds."""
     ref, version, _ = stored_version(settings, domain)
-    rows = operating_points(DomainStore(settings.model_store).load(ref.name, version).model, gallery)
+    model = DomainStore(settings.model_store).load(ref.name, version).model
+    rows = operating_points(model, gallery)
     if not rows:
-        raise Conflict(
-            f"{ref.name}@{version} has no recall values: they need labels (isosim label) and a version without "
-            "item normalization"
-        )
+        advise(model, ref.name, Target(precision=0.5))  # raises an error that says why no precision can be had
+        raise Conflict(f"{ref.name}@{version} stores no recall values; calibrate the domain again, with labels")
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return

@@ -63,7 +63,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
     """
     names = names or sorted((path.stem for path in folder.glob("*.txt")), key=lambda name: (name != "en", name))
     if len(names) < 2:
-        raise InvalidInput(f"{folder}: {len(names)} languages to compare (files NAME.txt); at least two are needed")
+        raise InvalidInput(f"{folder}: at least two languages are needed (files NAME.txt), found {len(names)}")
     texts = {}
     for name in names:
         path = folder / f"{name}.txt"

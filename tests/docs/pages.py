@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,9 +31,19 @@ def blocks(page: str, *, deploy: bool = False) -> Iterator[Block]:
             yield Block(match["kind"], match["code"], match["before"] == ON_PURPOSE)
 
 
-def run(page: str, folder: Path, settings: dict[str, str], places: dict[str, str]) -> None:
-    """A page's blocks in order, with the test's own `places` instead of the page's."""
+def run(
+    page: str,
+    folder: Path,
+    settings: dict[str, str],
+    places: dict[str, str],
+    by_hand: Callable[[Path], object] = lambda folder: None,
+) -> None:
+    """A page's blocks in order, with the test's own `places` instead of the page's.
+
+    `by_hand` does before each block what the page asks its reader to do in the folder.
+    """
     for kind, code, fails in blocks(page):
+        by_hand(folder)
         local = code.replace(".venv/bin/", "")
         for named, ours in places.items():
             local = local.replace(named, ours)

@@ -4,6 +4,7 @@ A block under the line `<!-- not run: reason -->` is left out; what it says must
 `<!-- run by tests/deploy -->` is run there, where there is an engine.
 """
 
+import csv
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from service.adapters.encoder.store import EncoderStore
 from service.modelling.encoder.brought import register
 from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
 from tests.processes import Serve, environment
-from tests.text import sentences
+from tests.text import DOES, sentences
 from tests.workbooks import workbook
 
 PAGES = [
@@ -41,6 +42,23 @@ def what_a_reader_has(folder: Path) -> None:
     matches = [f"1\t{a}\t{b}" for a, b in pairs if a[:20] == b[:20]]
     others = [f"0\t{a}\t{b}" for a, b in pairs if a[:20] != b[:20]]
     (folder / "pairs.tsv").write_text("\n".join(matches[:60] + others[:200]) + "\n")
+
+
+def judge(folder: Path) -> None:
+    """Writes 1 or 0 wherever the column `label` of pairs.csv is empty: in a match, only the verb may differ."""
+
+    def verbless(sentence: str) -> str:
+        return re.sub(f" ({DOES}) ", " ", sentence)
+
+    file = folder / "pairs.csv"
+    if not file.exists():
+        return
+    with file.open(encoding="utf-8", newline="") as text:
+        rows = list(csv.DictReader(text))
+    with file.open("w", encoding="utf-8", newline="") as text:
+        table = csv.DictWriter(text, list(rows[0]))
+        table.writeheader()
+        table.writerows(row | {"label": row["label"] or int(verbless(row["a"]) == verbless(row["b"]))} for row in rows)
 
 
 def test_the_documents_have_commands_and_few_are_left_out() -> None:
@@ -70,7 +88,7 @@ def test_every_command_runs(
     what_a_reader_has(folder)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = environment(model_store=store, port=server.url.rsplit(":", 1)[1]) | {"PATH": path}
-    run(page, folder, settings, {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")})
+    run(page, folder, settings, {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")}, judge)
 
 
 def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:
