@@ -544,10 +544,11 @@ def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(
     assert {name.split("/")[1] for name in unpacked(out.getvalue()) if name.count("/") == 2} == {"3"}
 
 
-def test_two_imports_at_once_add_each_version_once(
-    source: Path, target: DomainStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [2, 5])
+def test_imports_at_once_add_each_version_once(
+    count: int, source: Path, target: DomainStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content, gate, begin = exported(source), threading.Barrier(2), Import._begin
+    content, gate, begin = exported(source), threading.Barrier(count), Import._begin
 
     def begin_together(self: Import) -> None:
         begin(self)
@@ -559,12 +560,12 @@ def test_two_imports_at_once_add_each_version_once(
     def add(_: int) -> Imported:
         return import_domains(io.BytesIO(content), target, EncodersOfStore(EncoderStore(source)))
 
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(add, range(2)))
+    with ThreadPoolExecutor(count) as pool:
+        every = list(pool.map(add, range(count)))
     there = target.versions("news")
     assert there == [2, 3]
-    assert [[one.version for one in imported.versions] for imported in both] == [there, there]
-    assert sorted(one.there for imported in both for one in imported.versions) == [False, False, True, True]
+    assert [[one.version for one in imported.versions] for imported in every] == [there] * count
+    assert sum(not one.there for imported in every for one in imported.versions) == len(there)
     for version in there:
         target.load("news", version)
     assert target.aliases("news", "").targets == {"duplicates": Target(fmr=0.01)}
