@@ -111,7 +111,7 @@ class ImportedVersion:
     domain: str
     version: int  # its number in this store; in a dry run, the number it would get
     encoder: str  # id
-    was: str | None  # its alias in the store it came from: champion, previous or None
+    was: str | None  # its alias in the store that exported it: champion, previous or None
     there: bool  # True: this store already had a version with the same files, and nothing was added
 
 

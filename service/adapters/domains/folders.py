@@ -279,7 +279,7 @@ class FolderStorage:
         in their names are not used, because the writers' clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # swept by another process
+                with contextlib.suppress(FileNotFoundError):  # removed by another process
                     if entry.stat().st_mtime < before:
                         yield Path(entry)
 

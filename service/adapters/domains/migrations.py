@@ -52,10 +52,10 @@ class MigrationStore:
         return self._understood(self._stored(self._read()[0]))
 
     def look(self, bell: str | None) -> Mapping[str, Migration]:
-        """Like `all`, but reads the file again only if the bell has changed since the last call, or after FULL_LOOK.
+        """Like `all`, but reads the file again only if `bell` has changed since the last call, or after FULL_LOOK.
 
         Args:
-            bell: the store's bell (see `DomainStore.bell`), which the caller has just read; None if there is none.
+            bell: `DomainStore.bell`, just read by the caller; it changes when a domain or a migration changes.
 
         Raises:
             CorruptArtifact, Unavailable, OSError: as for `all`; the next call reads the file again.

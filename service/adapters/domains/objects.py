@@ -164,7 +164,7 @@ class BucketStorage:
                 # the object exists, and recognizes its own content.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
-        self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers of the new bell find the announcement
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last: readers of the new value must find the announcement
 
     def bell(self) -> str | None:
         try:

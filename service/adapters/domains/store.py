@@ -300,7 +300,8 @@ class DomainStore:
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # raises OSError, unlike `save_file`
+                # On a full disk, this raises OSError; `save_file` would raise an error of its own.
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)

@@ -118,7 +118,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # padded lengths on a GPU are multiples of this number: each shape needs its own kernels and memory
+# Padded lengths on a GPU are multiples of this number. Fewer shapes then occur; each needs its own kernels and memory.
+BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 

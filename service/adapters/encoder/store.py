@@ -71,8 +71,8 @@ class EncoderArtifact:
     id: str
     spec: EncoderSpec
     folder: Path
-    probe: Probe | None = None  # None for exports of earlier versions
-    licence: str | None = None  # licence of the weights; None for exports of earlier versions
+    probe: Probe | None = None  # None for exports of earlier releases
+    licence: str | None = None  # licence of the weights; None for exports of earlier releases
     # Prompts by name. A prompt that a request names replaces the prompt of `spec`.
     prompts: Mapping[str, str] = field(default_factory=dict)
     remote: Endpoint | None = None

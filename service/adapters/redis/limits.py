@@ -170,7 +170,7 @@ class RedisLimits:
                     told.set_result(None)
 
     async def _tell_all(self, ended: list[tuple[str, str, asyncio.Future[None]]]) -> bool:
-        """Sends releases to Redis. False if it did not answer, so that they must be sent again."""
+        """Sends releases to Redis. False if Redis did not answer: they must be sent again."""
         try:
             async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                 for under_way, request, _ in ended:
