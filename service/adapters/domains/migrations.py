@@ -55,7 +55,8 @@ class MigrationStore:
         """Like `all`, but reads the file again only if `bell` has changed since the last call, or after FULL_LOOK.
 
         Args:
-            bell: `DomainStore.bell`, just read by the caller; it changes when a domain or a migration changes.
+            bell: `DomainStore.bell`, just read by the caller; it changes when a domain or a migration changes. If None,
+                the file is read.
 
         Raises:
             CorruptArtifact, Unavailable, OSError: as for `all`; the next call reads the file again.
