@@ -30,7 +30,7 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        self.closed_at = self.clock() + self.pause  # other calls are refused during this attempt
+        self.closed_at = self.clock() + self.pause  # until then, or until this attempt succeeds, calls are refused
         return True
 
     def succeeded(self) -> None:

@@ -19,7 +19,8 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has ended
-# Seconds: a file that changed within this time is read again, because a second change may have the same timestamp.
+# Seconds: a file that changed less than this ago is read again at the next check, because another change may have the
+# same timestamp.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
@@ -57,7 +58,7 @@ class KeyFile:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LOOK_SECONDS)  # a daemon thread, so that the process can end even if the disk hangs
+            self._thread.join(LOOK_SECONDS)  # not longer: the thread may wait for a disk that hangs
 
     @property
     def count(self) -> int:
@@ -124,8 +125,8 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in a text, by `place` of each key's digest. Raises ValueError, which names the invalid line but
-    does not quote it."""
+    """The grants in the text of a key file, each under `place(digest)`, where `digest` is the hash in its line. Raises
+    ValueError, which names the invalid line but does not quote it."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
@@ -135,7 +136,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: {SHAPE}; the first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
-            # Sixteen digits of the hash suffice to distinguish keys, also in Redis.
+            # The grant's id, which Redis's keys contain too: sixteen digits of a hash suffice to tell API keys apart.
             grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None

@@ -26,8 +26,8 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
     the same store at once, and any of them may be killed.
 
     Args:
-        failed: called with the error of every part that fails; the other parts are still copied. Without it, the first
-            error is raised.
+        failed: called with the error of each encoder or calibration that cannot be copied; the others are still copied.
+            Without it, the first error is raised.
 
     Returns:
         The encoders that were copied.
@@ -43,7 +43,7 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
         for name in theirs.ids():
             for manifest in sorted((theirs.root / name).glob(f"*/{MANIFEST}")):
                 digest = manifest.parent.name
-                if digest.startswith("."):  # incomplete
+                if digest.startswith("."):  # an incomplete copy
                     continue
                 with passing_over(failed):
                     if not mine.has(name, digest):
@@ -54,7 +54,7 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
                 with passing_over(failed):
                     champion = DomainStore(source).aliases(DEFAULT, digest).champion
                     if champion is not None:
-                        with contextlib.suppress(Conflict):  # another process has just promoted one
+                        with contextlib.suppress(Conflict):  # another process has just promoted a version
                             adopt_default(DomainStore(store), source / "domains" / DEFAULT / str(champion), digest)
     return copied
 

@@ -61,7 +61,7 @@ from service.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
 from service.core.scoring.out_of_domain import level_energies
 from service.core.scoring.reference import ReferenceDistribution
 
-FORMAT = 1  # increased when an older release would misread a new archive
+FORMAT = 1  # number of the archive's format; increased if older releases would misread the new format
 CONTENTS, DOMAIN = "archive.json", "domain.json"
 FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
 MEMBER = re.compile(
@@ -69,8 +69,8 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# An imported version keeps its number up to this one. A version with a higher number gets a new number: a very high
-# number would leave few for the domain's later versions, which need higher numbers (at most 999,999,999).
+# An imported version keeps its number if this is at most HIGHEST_KEPT; otherwise it gets a new one. Later versions of
+# the domain need higher numbers (at most 999,999,999), and a very high imported number would leave few of them.
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
@@ -111,7 +111,7 @@ class ImportedVersion:
     domain: str
     version: int  # its number in this store; in a dry run, the number it would get
     encoder: str  # id
-    was: str | None  # its alias in the store it came from: champion, previous or None
+    was: str | None  # its alias in the store that exported it: champion, previous or None
     there: bool  # True: this store already had a version with the same files, and nothing was added
 
 
@@ -233,7 +233,7 @@ def import_domains(
 
 
 class Import:
-    """Reads an archive once: in a dry run to check it, otherwise to add its versions."""
+    """One reading of an archive from beginning to end: with `dry_run` only checks it, otherwise adds its versions."""
 
     def __init__(
         self,
@@ -249,8 +249,8 @@ class Import:
         self.release = ""
         self.domain = ""  # the domain being read, by its name in the archive
         self.target = ""  # the name that this domain gets in this store
-        self.facts: dict[str, Any] = {}  # content of its domain.json
-        self.there: dict[str, int] = {}  # existing versions of the target: `made_of` key -> number
+        self.facts: dict[str, Any] = {}  # content of the domain.json of the domain being read
+        self.there: dict[str, int] = {}  # versions that the target has in this store: `made_of` key -> number
         self.known: set[int] = set()  # versions of the target whose manifests were read
         self.next = 1  # in a dry run, the number that the next version of the target would get
 
@@ -340,9 +340,9 @@ class Import:
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
-        The store calls `claim` after it has chosen a number and before it publishes. `claim` then looks once more for
-        the same version. If a concurrent import publishes that version after this look, it takes the chosen number. The
-        store must then choose another number and calls `claim` again, which finds the version.
+        `claim` is called after the store has chosen a number and before it publishes the version. It raises an error if
+        a concurrent import has published the same version meanwhile. A version that is published after this check takes
+        the chosen number; the store then chooses another number and calls `claim` again, which finds that version.
         """
         what = made_of(version.manifest)
 
@@ -449,7 +449,7 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # Domain models do not check the shapes and values of their arrays. Invalid arrays raise these errors.
+            # These errors also come from arrays of wrong shapes or values, which domain models use without a check.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -497,7 +497,8 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
 
 
 def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
-    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact if they ever rise or leave [0, 1]."""
+    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact if a rate is outside [0, 1] or
+    increases with the similarity, or if a threshold is NaN or infinite."""
     rates = reference.false_match_rate(np.linspace(-1, 1, 401))
     finite("false-match rates", rates)
     if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
@@ -556,13 +557,13 @@ def pieces(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
 def json_of(
     file: BinaryIO, name: str, size: int, read: Callable[[bytes, str], dict[str, Any]] = parsed
 ) -> dict[str, Any]:
-    """A member's JSON object. Raises InvalidInput if it is not one, TooLarge if it is too large."""
+    """The JSON object in a member. Raises InvalidInput if the member is no JSON object, TooLarge if it is too large."""
     most = MOST_JSON[name.rpartition("/")[2]]
     if size > most:
         raise TooLarge(f"{name} has {size:,} bytes; at most {most:,} are allowed")
     try:
         return read(b"".join(pieces(file, name, size)), name)
-    except CorruptArtifact as error:  # an error of the sent archive, not of the store
+    except CorruptArtifact as error:  # the damaged file is in the sent archive, not in the store
         raise InvalidInput(str(error)) from None
 
 
@@ -598,8 +599,8 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The `origin` in a manifest: the domain and version from which the exporting store had itself imported this
-    version. Raises InvalidInput if `origin` is malformed."""
+    """The `origin` of an imported version's manifest: its domain and version in the store that first exported it.
+    Raises InvalidInput if `origin` is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin must have the fields domain, version, release and imported (a date)")
@@ -629,8 +630,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # Three checks: numpy recognizes a .npz by its first bytes; a zip ends with an end record, which states the
-        # length of the directory; a zip64 archive is refused, because it states this length elsewhere.
+        # Refuses a file that does not begin with the bytes by which numpy recognizes a .npz; a file without a zip's
+        # end record, which states the directory's length; and zip64, which states this length elsewhere.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -68,10 +68,10 @@ class StoredCalibrations:
 
 
 def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, providers: list[str]) -> Calibration:
-    """Loads the version that `domain` now refers to. Later changes of the store are not noticed.
+    """Loads the version that `domain` refers to now; a later promotion or rollback does not change the result.
 
     Raises:
-        NotFound, EncoderMismatch, CorruptArtifact: for the reasons given at `Registry.resolve`.
+        NotFound, EncoderMismatch, CorruptArtifact: as for `Registry.resolve`.
     """
     calibrator = OnnxCalibrator(artifact.calibrator, providers)
     source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
@@ -79,8 +79,8 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
 
 
 FULL_LOOK = 60.0  # seconds within which every resident domain (one in memory) is compared with the store
-# Each call compares at least this many domains; on a small server, these are all domains. In a folder, this takes
-# 0.16 ms of CPU time (measured).
+# In a folder, each call compares at least this many domains, or all if there are fewer. This takes 0.16 ms of CPU time
+# (measured).
 FEWEST = 16
 
 
@@ -91,8 +91,8 @@ class ChangeWatch:
         self.store = store
         self._lock = threading.Lock()
         self._announced: frozenset[str] = frozenset()  # announcements in the last listing
-        self._bell: str | None = None  # the store's bell (`DomainStore.bell`) at the last listing of announcements
-        self._stamps: dict[str, Hashable] = {}  # resident domain -> its stamp at its last comparison
+        self._bell: str | None = None  # value of `DomainStore.bell` at the last listing of announcements
+        self._stamps: dict[str, Hashable] = {}  # resident domain -> its value from `stamps` at its last comparison
         self._waiting: list[str] = []  # resident domains not yet compared in the current round
         self._compared = -math.inf  # when stamps were last compared (monotonic clock, seconds)
 
@@ -107,8 +107,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # The bell is read before the announcements are listed: an announcement that comes too late for this list
-            # changes the bell once more, so the next call lists again.
+            # `bell` changes with every announcement. It is read before the listing, so that an announcement that the
+            # listing misses changes it afterwards; the next call then lists again.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:
@@ -126,11 +126,13 @@ class ChangeWatch:
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
-        """The domains to compare now: the longer ago the last comparison was (`elapsed`, in s), the more domains, so
-        that a round through all of them takes at most FULL_LOOK.
+        """The domains to compare now, `elapsed` seconds after the last comparison.
 
-        If `elapsed` is FULL_LOOK or more, for example because the process was stopped, all domains are compared:
-        announcements made meanwhile may have been removed before this process listed them.
+        In a folder, their number grows with `elapsed`, so that all domains are compared within FULL_LOOK. In a bucket,
+        none are compared before FULL_LOOK has passed, then all.
+
+        After FULL_LOOK or more, for example because the process was stopped, all domains are compared: announcements
+        made meanwhile may have been removed before this process listed them.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

@@ -28,7 +28,7 @@ from service.core.wording import version_name
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
-CHANGES = ".changes"  # folder of announcements; no domain's name begins with a dot
+CHANGES = ".changes"  # folder of announcements; begins with a dot, so that no domain has the same name
 ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses one notices the change at its full scan
 
 
@@ -52,8 +52,8 @@ class VersionStorage(Protocol):
     a file does not exist, and OSError if the storage cannot be reached.
     """
 
-    # Whether `changing` locks the domain. Without locks, a deletion first writes the numbers of the versions to delete
-    # into the aliases (`deleted`).
+    # Whether `changing` locks the domain. Without a lock, a deletion first lists the versions as `deleted` in the
+    # aliases, so that none of them is promoted meanwhile.
     exclusive: bool
 
     def prepare(self) -> None:
@@ -125,8 +125,11 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement. None in a folder, where calling `announced` costs no more than
-        reading such a value would; also None in a bucket before the first announcement."""
+        """A value that changes with every announcement; while it is unchanged, callers need not call `announced`.
+
+        None in a folder, where `announced` is cheap enough to be called each time, and in a bucket before the first
+        announcement.
+        """
         ...
 
     def announced(self) -> Iterable[str]:
@@ -139,7 +142,7 @@ class VersionStorage(Protocol):
         deleted.
 
         Raises:
-            OSError: the volume is not reachable; raised so that domains are not mistaken for deleted ones.
+            OSError: the volume is not reachable. Without this error, its domains would seem to be deleted.
         """
         ...
 
@@ -169,7 +172,7 @@ class FolderStorage:
         self._swept = -ANNOUNCED  # when this process last removed old announcements (monotonic clock, seconds)
 
     def prepare(self) -> None:
-        """Creates the folder. If the folder is missing after this, `_check_there` raises an error."""
+        """Creates the folder. From then on, a missing folder counts as an unreachable volume, not as an empty store."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
@@ -234,7 +237,7 @@ class FolderStorage:
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)
-        (folder / MANIFEST).unlink()  # first, because a version without manifest counts as deleted
+        (folder / MANIFEST).unlink()  # first: even if this process is killed now, the version counts as deleted
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
             if file.name != TOMBSTONE:
@@ -276,7 +279,7 @@ class FolderStorage:
         in their names are not used, because the writers' clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # swept by another process
+                with contextlib.suppress(FileNotFoundError):  # removed by another process
                     if entry.stat().st_mtime < before:
                         yield Path(entry)
 
@@ -339,7 +342,7 @@ class FolderStorage:
                 rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
                 if rest:
                     yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
-                elif folder != numbered[-1]:  # the highest stays: new versions get numbers above it
+                elif folder != numbered[-1]:  # the highest number stays, so that it is not used again
                     yield Garbage(
                         str(folder), "placeholder for the number of a deleted version", 0, partial(drop, folder)
                     )

@@ -23,9 +23,11 @@ from service.core.scoring.migration import Migration
 log = logging.getLogger("isosim")
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
-FORMAT = 1  # increased when an older release would misread a new file
+FORMAT = 1  # number of the file's format; increased if older releases would misread the new format
 ATTEMPTS = 5  # maximum attempts to replace the file; in a bucket, other processes may change it meanwhile
-FULL_LOOK = 60.0  # seconds until the file is read even if the bell is unchanged: a writer may die before changing it
+# Seconds after which the file is read again even if `bell` is unchanged: a writer may have been killed after it wrote
+# the file and before it changed `bell`.
+FULL_LOOK = 60.0
 
 
 class MigrationStore:
@@ -35,7 +37,7 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        # The last reading: bell, time (s), migrations.
+        # From the last time that `look` read the file: value of `bell`, time (s), migrations.
         self._looked: tuple[str, float, Mapping[str, Migration]] | None = None
         self._was_there = False  # whether the folder was ever found; if it is missing now, the volume is not reachable
 
@@ -45,15 +47,16 @@ class MigrationStore:
         Raises:
             CorruptArtifact: the file is invalid.
             Unavailable: a newer release wrote it.
-            OSError: the store is not reachable; raised so that migrations are not mistaken for ended ones.
+            OSError: the store is not reachable. Without this error, all migrations would seem to have ended.
         """
         return self._understood(self._stored(self._read()[0]))
 
     def look(self, bell: str | None) -> Mapping[str, Migration]:
-        """Like `all`, but reads the file again only if the bell has changed since the last call, or after FULL_LOOK.
+        """Like `all`, but reads the file again only if `bell` has changed since the last call, or after FULL_LOOK.
 
         Args:
-            bell: the store's bell (see `DomainStore.bell`), which the caller has just read; None if there is none.
+            bell: `DomainStore.bell`, just read by the caller; it changes when a domain or a migration changes. If None,
+                the file is read.
 
         Raises:
             CorruptArtifact, Unavailable, OSError: as for `all`; the next call reads the file again.
@@ -131,7 +134,7 @@ class MigrationStore:
             self.storage.write(KEY, content, over=tag, new=tag is None)
             try:
                 self.storage.write(BELL, uuid.uuid4().bytes)
-            except OSError as error:  # not raised, because the migrations are already changed
+            except OSError as error:  # the error is not raised, because the change itself succeeded
                 log.warning(
                     "could not announce a change of migrations (%s); readers notice it at their next full scan", error
                 )

@@ -35,8 +35,8 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # at S3's prices, one page of a listing costs as much as this many requests for the tag of one object
-OVERLAP = 300.0  # seconds that a writer's clock may lag behind; if it lags more, only a full scan finds the change
+LISTING = 12  # one page of a listing costs as much as this many requests for single tags (S3's prices)
+OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
 SIDE_BY_SIDE = 8  # files of a version that are transferred in parallel
 
@@ -133,7 +133,7 @@ class BucketStorage:
             return
         except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # marks the version as deleted before its files go
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # empty: the version counts as deleted from here on
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 
@@ -164,12 +164,12 @@ class BucketStorage:
                 # the object exists, and recognizes its own content.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
-        self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers of the new bell find the announcement
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last: readers of the new value must find the announcement
 
     def bell(self) -> str | None:
         try:
             return self.storage.tag(BELL)
-        except FileNotFoundError:  # all changes so far were made by releases that write no bell
+        except FileNotFoundError:  # no change yet, or only by older releases, which do not write this object
             return None
 
     def announced(self) -> Iterable[str]:

@@ -41,6 +41,6 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    # So that a POST repeated with the same idempotency key starts a new calibration.
+    # Forgets the jobs' idempotency keys: a POST repeated with one of them starts a new calibration.
     jobs.free_keys({job.id for job in mine})
     return ended

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # suffix of the files with the parts of the domain model
-FORMAT = 1  # format of a version's files; increased when an older release would misread new files
+FORMAT = 1  # number of the format of a version's files; increased if older releases would misread the new format
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; unmeasured
@@ -186,7 +186,7 @@ class DomainStore:
         deleted.
 
         Raises:
-            OSError: the volume is not reachable; raised so that domains are not mistaken for deleted ones.
+            OSError: the volume is not reachable. Without this error, its domains would seem to be deleted.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
@@ -300,7 +300,8 @@ class DomainStore:
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # raises OSError, unlike `save_file`
+                # On a full disk, this raises OSError; `save_file` would raise an error of its own.
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
@@ -430,7 +431,7 @@ class DomainStore:
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
             if wanted.champion is not None:
-                # Raises NotFound if the version was deleted. Checked after the aliases are read: see `_bury`.
+                # Raises NotFound if the version was deleted. After a later deletion, `_replace` raises Conflict.
                 self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
@@ -439,8 +440,8 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback is stored with its versions [from, to]. An older release that changes the champion leaves this
-            # entry as it is; the entry's versions then differ from the aliases, and `aliases_in` ignores the entry.
+            # A rollback is stored with its versions [from, to]. Older releases keep this entry when they change the
+            # champion; `aliases_in` therefore ignores an entry whose versions are not the current aliases.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -468,7 +469,7 @@ class DomainStore:
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        check_any(domain, self.versions(domain))  # before `changing` creates a lock file
+        check_any(domain, self.versions(domain))  # checked before `changing`, which would create a lock file
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._set_target(domain, name, target, revision)
@@ -487,7 +488,7 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier call may have deleted the target
+                if revision is not None and revision < now:  # no NotFound: an earlier attempt may have deleted it
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -533,7 +534,7 @@ class DomainStore:
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes all but the newest `keep` versions, and unfinished files of killed workers. Returns the deleted
+        """Deletes unfinished files of killed workers, and all versions except the newest `keep`. Returns the deleted
         versions.
 
         Args:
@@ -549,11 +550,11 @@ class DomainStore:
         return old
 
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
-        """Deletes versions. Also replaces the aliases, because readers read a domain again when its aliases change.
+        """Deletes versions, and replaces the aliases, which makes readers read the domain again.
 
-        In a bucket, which has no locks, the aliases are replaced first: a concurrent promotion of a deleted version
-        then fails. In a folder, the lock prevents such a promotion, and the files are deleted first: on a full disk,
-        there is room for the new aliases only after this.
+        In a bucket, which has no locks, the aliases are replaced first, so that a concurrent promotion of one of these
+        versions fails. In a folder, the lock prevents such a promotion. There, files are deleted first, because a full
+        disk may have no room for the new aliases before.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -561,7 +562,7 @@ class DomainStore:
                 self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
-            except OSError as error:  # not raised, because the versions are already deleted
+            except OSError as error:  # the error is not raised, because the versions are deleted
                 log.warning(
                     "could not notify readers of the deletion of versions of %s (%s); "
                     "they notice it at their next full scan",
@@ -615,16 +616,16 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The damaged file hides how often the domain was deleted. The time in seconds is stored in place of
-                # this number. It is larger, so calibrations of an earlier generation cannot publish.
+                # The damaged file hides the generation (how often the domain was deleted). The time in seconds replaces
+                # it, since it is larger than any such number: calibrations that began earlier cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            if self.storage.exclusive:  # files first, as in `_bury`
+            if self.storage.exclusive:  # files first: on a full disk, the aliases may need their room
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # listed so that `_set` refuses to promote them
+            if versions and not self.storage.exclusive:  # versions listed as deleted cannot be promoted
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:

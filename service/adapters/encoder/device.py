@@ -31,7 +31,7 @@ class Execution:
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: its CPU affinity, reduced to the container's limit (cgroup version 2)."""
+    """Cores that this process may use: those of its CPU affinity, at most the container's limit (cgroup version 2)."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "cpu.max").read_text().split()
@@ -44,9 +44,10 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain
     it.
 
-    None if no limit is below the machine's memory: without a limit, cgroup version 1 states a number like 2**63. Limits
-    in `root` itself are read too, because a container usually sees its own group as the root: the path that `own` names
-    may then exist only on the host (version 1 without a cgroup namespace).
+    None if no limit is below the machine's memory: cgroup version 1 states a number like 2**63 if there is no limit.
+
+    The limit in `root` itself counts too. A container usually sees its own group there, while the path in the file
+    `own` may exist only on the host (version 1 without a cgroup namespace).
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 

@@ -36,11 +36,11 @@ RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
 SAID = 200  # maximum characters quoted from a server's error message
 TOO_LATE = "it does not answer in time"
-METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's metadata service whose address is not link-local
+METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's metadata service: refused, although not link-local
 
 
 def checked_url(url: str) -> str:
-    """Checks an address and returns it up to `/v1`: without a trailing slash and without `/embeddings`.
+    """Checks a server's address and returns it without `/embeddings` and slashes at its end: http://127.0.0.1:8080/v1.
 
     Raises:
         InvalidInput: the address is not http or https, contains a password or a query, or is link-local.
@@ -140,7 +140,7 @@ class CheckedConnection(HTTPConnection):
             refuse_link_local(str(address[0]))
         connected = super()._new_conn()
         try:
-            refuse_link_local(str(connected.getpeername()[0]))  # the name was resolved again, perhaps differently
+            refuse_link_local(str(connected.getpeername()[0]))  # `_new_conn` resolved the name again, maybe differently
         except BaseException:
             connected.close()
             raise
@@ -211,8 +211,8 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        # The watchdog shuts the socket down at the deadline. If only a part of the headers has arrived by then,
-        # http.client takes this part for all of them and raises nothing.
+        # Checked here too: if the watchdog shuts the socket down when only some of the headers have arrived,
+        # http.client takes them for all headers and raises nothing.
         if time.monotonic() >= until:
             raise Refusal(TOO_LATE)
         if status != 200:

@@ -32,7 +32,7 @@ from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-SHORTEST_VECTOR = 24  # a row number has fewer characters; a vector in base64 has more (44 for 8 numbers)
+SHORTEST_VECTOR = 24  # row numbers have fewer characters; vectors in base64 have at least 44 (8 dimensions)
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 

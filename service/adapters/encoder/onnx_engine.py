@@ -23,9 +23,9 @@ PREFIX = "calibrator."  # prefix of the names of the calibrator's weights among 
 # that it replaces (ONNX Runtime 1.31, AVX2: 296 µs against 60 µs for 128 × 384): 8 % of an encoder run.
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
-# onnxruntime's exceptions have no common base class below Exception. RUN_ERRORS lists those that `run` raises.
 CUDA = "CUDAExecutionProvider"
 LOAD_ERRORS = (RuntimeError, ValueError)  # raised if a provider does not load; a broken graph raises other errors
+# Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception.
 RUN_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -68,7 +68,7 @@ def open_session(
     next run.
 
     Raises:
-        Unavailable: the first provider does not load. Without this check, ONNX Runtime would silently use the second.
+        Unavailable: the first provider does not load; ONNX Runtime alone would silently use the next one.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -78,7 +78,7 @@ def open_session(
     # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
-    # With memory patterns, ONNX Runtime would keep a plan for each shape of input, and shapes change with every batch.
+    # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
     options.enable_mem_pattern = False
     if CUDA in providers:
         load_cuda()
@@ -118,7 +118,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # padded lengths on a GPU are multiples of this number: each shape needs its own kernels and memory
+# Padded lengths on a GPU are multiples of this number. Fewer shapes then occur; each needs its own kernels and memory.
+BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 

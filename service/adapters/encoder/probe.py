@@ -35,8 +35,9 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
 
 
 def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
-    """Largest distance between the known vector and those computed for the sentence, alone and padded, divided by the
-    known vector's norm. None if the export stored no probe.
+    """Computes the sentence's vector twice, alone and padded in a batch, and compares both with the known vector.
+
+    Returns the larger distance, divided by the known vector's norm; None if the export stored no probe.
 
     Raises:
         CorruptArtifact: the distance is larger than the encoder's precision explains.

@@ -29,8 +29,8 @@ from service.core.errors import (
     Overloaded,
 )
 
-# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 differs by at
-# most 0.010; int8 by at least 0.07, a missing prompt by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
+# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured: at most 0.010 with fp16; at least 0.07
+# with int8, 0.12 without the encoder's prompt, and 1.1 with another model (docs/how-to/remote-encoder.md).
 TOLERANCE = 0.05
 BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
 REQUESTS = 8  # maximum number of parallel requests, per process
@@ -38,11 +38,13 @@ REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddi
 REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
-PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a calibration; together, half a minute or more
+PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the pauses between them take 21 to 64 s
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts: doubled each time, times a random 0.5–1.5
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
-LONGEST_WAIT = 2.0  # longest pause (s) before another attempt while a client of the API waits; jobs wait longer
+# Longest pause (s) before another attempt while a client of the API waits: if the server asks for a longer one, the
+# client gets the error at once. Jobs wait longer.
+LONGEST_WAIT = 2.0
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
 State = Literal["unknown", "ok", "down", "changed"]
@@ -116,8 +118,8 @@ class RemoteEncoder:
 
     Args:
         seconds: time limit of one run, including all attempts.
-        each: whether every request carries a probe; otherwise one per minute does, and the first after a failure.
-        patient: True for jobs: a run keeps trying while the server restarts. Otherwise, a run fails at once while the
+        each: True: every request carries a probe. False: one request per minute does, and the first after a failure.
+        patient: True (for jobs): a run keeps trying while the server restarts. False: a run fails at once while the
             server is down.
         requests: size of the connection pool.
         on_request: called with the outcome of each request and its duration in seconds.
@@ -149,7 +151,7 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # number of failures; if it grows during a request without a probe, the answer is rejected
+        self._failures = 0  # failures so far; if a request without a probe sees it grow, its answer is rejected
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
 
@@ -203,9 +205,9 @@ class RemoteEncoder:
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
-        """Whether this request tests a server that has failed; False while the circuit is closed (no failure).
+        """Whether this request is a trial, which tests a server that failed. False while the circuit is closed.
 
-        While the circuit is open, only one request at a time is such a trial; all others raise the last failure.
+        While the circuit is open, only one request at a time is a trial; all others raise the last failure.
         """
         with self._lock:
             if not self._breaker.is_open:
@@ -236,8 +238,8 @@ class RemoteEncoder:
             if failures == self._failures:
                 self._probed = started if due else self._probed
             elif not due and self.failure is not None:
-                # Another request failed while this one was in progress, so the server may have changed its model, and
-                # this answer has no probe that would rule it out.
+                # Another request failed while this one was in progress: the server may run another model since then.
+                # This answer has no probe that could show that it does not.
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -259,8 +261,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: whether enough attempts were made. If so, a probe is sent after a 500 to find out whether the texts
-        caused it.
+        `tried`: whether enough attempts were made. If so, a status 500 is followed by a probe: if the server answers
+        it, the texts are the reason for the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
@@ -274,7 +276,7 @@ class RemoteEncoder:
         return down
 
     def _answers_probe(self) -> bool:
-        """Whether the server still answers a probe. If it does so after a 500, the texts caused that error."""
+        """Whether the server answers a request with only a probe. Raises EncoderChanged if the vector differs."""
         try:
             self._ask([], CHECK_SECONDS)
         except Refusal:
@@ -311,8 +313,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Their vectors are rounded to seven digits, which changes them less than
-    repeating the request does."""
+    """The probes that a registration stores. Their vectors are rounded to seven digits: a smaller change than
+    between two answers of a server to the same text."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

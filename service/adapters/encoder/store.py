@@ -71,8 +71,8 @@ class EncoderArtifact:
     id: str
     spec: EncoderSpec
     folder: Path
-    probe: Probe | None = None  # None for exports of earlier versions
-    licence: str | None = None  # licence of the weights; None for exports of earlier versions
+    probe: Probe | None = None  # None for exports of earlier releases
+    licence: str | None = None  # licence of the weights; None for exports of earlier releases
     # Prompts by name. A prompt that a request names replaces the prompt of `spec`.
     prompts: Mapping[str, str] = field(default_factory=dict)
     remote: Endpoint | None = None
@@ -306,7 +306,7 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # `_is_there` found it damaged or outdated, if it exists
+            shutil.rmtree(place, ignore_errors=True)  # removes a damaged or outdated copy, if there is one
             try:
                 folder.rename(place)
             except OSError:  # another process on this machine has just downloaded the same export
@@ -334,7 +334,7 @@ class EncoderBucket:
         """Exports that can be removed. All are older than `age` (s), and are either incomplete or have a digest that is
         not in `needed`. If `needed` is None, only incomplete exports are yielded."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
-            # The manifest comes first: `_bury` deletes the first key before the others.
+            # The manifest comes first, so that it is deleted first: without it, readers ignore the other files.
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))
             whole = files[0].key.endswith(f"/{MANIFEST}")
             unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)

@@ -68,8 +68,8 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # Cheap: `issuperset` stops at the first id that is not suspected, for most texts the second id, right after
-            # [CLS]. Only if all ids are suspected, `_is_unreadable` is called.
+            # Fast for most texts: `issuperset` is False as soon as one id is not suspected, usually the id after [CLS].
+            # Otherwise `_is_unreadable` decides, which is slower.
             unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable))
         return tokens
@@ -81,7 +81,7 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # nothing follows the prompt, so its words are the text
+        if not content[begin:].strip():  # the text is only a prompt, and some of its tokens are known
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)

@@ -204,8 +204,8 @@ def hash_of(vector: Vectors, seed: int = 0) -> int:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows to use, and the number of distinct vectors. The rows are in the file's order if all distinct vectors are
-    used."""
+    """The rows to use, and the number of distinct vectors. The rows are in the file's order if they include all
+    distinct vectors, otherwise in the order of the vectors' hashes."""
 
     rows: Rows
     vectors: Vectors
@@ -228,7 +228,7 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
     ranks, first = np.unique(hashes, return_index=True)
     rows = np.sort(first) if len(ranks) <= most else first[:most]
     vectors = rows_at(file, rows)
-    # Hashes without `seed`: the same vectors have the same SHA-256, whichever seed drew them.
+    # Hashed without `seed`, so that the same vectors have the same SHA-256 whatever the seed was.
     used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))
     return DrawnRows(rows, vectors, len(ranks), hashlib.sha256(used.tobytes()).hexdigest())
 

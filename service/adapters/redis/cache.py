@@ -21,8 +21,8 @@ Event = Literal["error", "open", "dropped"]
 PREFIX = b"isosim:v3:"
 BACKLOG = 8192  # maximum entries waiting to be stored; further ones are dropped and counted
 CHUNK = 256  # maximum entries stored in one round trip
-# Keys that a probe looks up: two, because most lookups have several keys. A Redis cluster refuses such lookups, since
-# these keys belong to different slots.
+# Keys that a probe looks up. Most lookups have several keys, and a Redis cluster refuses keys of different slots. The
+# probe has two such keys, so that it fails in a cluster as those lookups do.
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
@@ -116,7 +116,7 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    # Errors are returned: the message of a raised error would contain the command, and so the vector.
+                    # Errors are returned, not raised: the message of a raised error would contain the vector.
                     answers = await pipeline.execute(raise_on_error=False)
                 refused = [answer for answer in answers if isinstance(answer, Exception)]
                 if others := [error for error in refused if not isinstance(error, ResponseError)]:
@@ -125,7 +125,7 @@ class RedisCache:
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()  # even if Redis is full or read-only, since lookups still work
+                self.breaker.succeeded()  # even if Redis refuses the entries (full, read-only): lookups work
                 self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
                 if refused:
                     self.on_event("dropped", len(refused))

@@ -16,8 +16,8 @@ from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too
 
 PREFIX = "isosim:limit:"
 CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens a connection for each
-# Maximum releases (messages that a request has ended) waiting to be sent. If one is dropped, its request counts as in
-# progress until its lease ends.
+# Maximum number of releases waiting to be sent. A release tells Redis that a request has ended; if it is dropped, the
+# request counts as in progress until its lease ends.
 BACKLOG = 4096
 CHUNK = 256  # maximum releases sent in one round trip
 AGAIN = 0.5  # seconds until releases that could not be sent are sent again
@@ -170,7 +170,7 @@ class RedisLimits:
                     told.set_result(None)
 
     async def _tell_all(self, ended: list[tuple[str, str, asyncio.Future[None]]]) -> bool:
-        """Sends releases to Redis. False if it did not answer, so that they must be sent again."""
+        """Sends releases to Redis. False if Redis did not answer: they must be sent again."""
         try:
             async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                 for under_way, request, _ in ended:
