@@ -90,8 +90,8 @@ class AccessLog:
     def _cause(self, error: Exception) -> dict[str, Any]:
         """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
 
-        An error other than IsosimError also gets the place where it was raised, and its stack; the stack of the same
-        error at the same place is logged at most once in STACK_SECONDS.
+        For an error other than IsosimError, adds the line that raised it and its stack trace. If the same line raises
+        this error again, the stack trace is logged at most once in STACK_SECONDS.
         """
         facts = told(error)
         stack = facts.pop("stack")

@@ -127,7 +127,7 @@ async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
 
 @dataclass
 class Service:
-    """Parts of the server, built by the composition root. Only `phase`, the two counts and the locks change."""
+    """Parts of the server, built once at its start. Only `phase`, the locks and the two counts (int) change later."""
 
     settings: Settings
     metrics: Metrics

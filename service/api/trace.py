@@ -104,9 +104,9 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    Only the durations are known, so each stage is placed right before the next one; the last stage is calibration. The
-    durations are those of the slowest text, and their sum may be longer than the request: a stage that would begin
-    before `started` is cut.
+    Only durations are known, so each stage is shown to end when the next one begins; the last stage is calibration. The
+    durations are those of the slowest text. If their sum is longer than the request, stages that would begin before
+    `started` are shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

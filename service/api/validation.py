@@ -56,7 +56,7 @@ PARTS = {
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
-# Wanted value by pydantic's error type.
+# For each of pydantic's error types, the kind of value that is wanted.
 TYPES = {
     "string_type": "a string",
     "string_unicode": "Unicode text",

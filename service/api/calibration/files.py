@@ -205,7 +205,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # the thread then ends the child process; cancelling this task stops neither
+                left.set()  # tells the thread to end the child process; cancelling this task stops neither of them
                 unwatch()
 
 

@@ -27,7 +27,7 @@ ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/defau
 
 
 def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
-    """Token ids of one text, or of several, as rows."""
+    """One list of token ids for each text; `given` holds the ids of one text or such lists."""
     rows = [[entry] if isinstance(entry, int) else entry for entry in given]
     return [[number for row in rows for number in row]] if isinstance(given[0], int) else rows
 

@@ -148,7 +148,7 @@ async def answer_of(
 
 
 def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
-    """Fields of the answer for the saved threshold that the request names."""
+    """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
     notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
     return {
         "notices": [*calibration.notices, *notices],
