@@ -119,8 +119,8 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Stops counting the request against its key's limit of concurrent requests. Called before the end of the
-        answer is sent, because the client may then send its next request at once."""
+        """Ends the request's count against its key's limit of concurrent requests. Called before the end of the answer
+        is sent, because the client may then send its next request at once."""
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)

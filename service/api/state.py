@@ -146,7 +146,7 @@ class Service:
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a calibration is counted and accepted
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
 
     @property
     def ready(self) -> bool:

@@ -40,11 +40,11 @@ class Trace:
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
-    release: Release = nothing  # stops counting the request against its key's limits
+    release: Release = nothing  # ends the request's count against its key's limit of concurrent requests
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
-        """Stops counting the request against its key's limits; further calls do nothing."""
+        """Ends the request's count against its key's limit of concurrent requests; further calls do nothing."""
         release, self.release = self.release, nothing
         return release()
 

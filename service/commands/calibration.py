@@ -222,7 +222,7 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    # `isosim label` copies the report of its base version. Reports of earlier releases lack `used` and `distinct`.
+    # `isosim label` copies the report of its base version. Earlier releases wrote neither `used` nor `distinct`.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
@@ -240,7 +240,7 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput if an encoder that computes no vectors gets text, or an encoder that does gets vectors.
+    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors.
 
     `base`: only labels are given, for an existing version.
     """

@@ -129,7 +129,7 @@ class Layout:
     """The columns that are printed for each pair."""
 
     both: bool  # print both sentences; False: only the first, because the second is the same in all rows
-    marked: bool  # mark the rows that match; False if only matching rows are printed
+    marked: bool  # mark the rows that match, because others are printed too
     probability: bool  # print probabilities
     pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
 

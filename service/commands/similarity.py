@@ -135,7 +135,7 @@ def similarity(
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
-    """Paths of the texts to read; prints a hint if one is standard input and the user must type it."""
+    """Paths of the texts to read; prints a hint if one of them is standard input, typed at a terminal."""
     paths = files or [STDIN]
     most = 1 if one is not None else 2
     if len(paths) > most:

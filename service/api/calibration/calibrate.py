@@ -351,7 +351,7 @@ async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
     try:
         yield spool
     finally:
-        await asyncio.shield(asyncio.to_thread(spool.close))  # shielded: a disconnect cancels this task
+        await asyncio.shield(asyncio.to_thread(spool.close))  # must run even if a disconnect cancels this task
 
 
 def check_domain(domain: str, trace: Trace) -> None:

@@ -89,7 +89,7 @@ def state(service: Service, domain: str) -> DomainState:
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
     """Fields of a domain's state: its drift, and all that come from `aliases`. If `aliases` is None, because it could
-    not be read, those are null or empty."""
+    not be read, the fields from it are null or empty."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:

@@ -76,7 +76,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
-    """Scores pairs of vectors. Flags stay empty: like the out-of-domain test, which is not run, they need the texts."""
+    """Scores pairs of vectors. Flags stay empty and the out-of-domain test is not run: both need the texts."""
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)

@@ -150,7 +150,7 @@ def space(root: Path, posted: int) -> Finding:
 
 
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
-    """Checks that each provider loads; if one fails, ONNX Runtime silently uses the next."""
+    """Checks that each execution provider loads; if one fails, ONNX Runtime silently uses the next."""
     try:
         chosen = choose_providers(wanted, artifact.calibrator)
     except IsosimError as error:
