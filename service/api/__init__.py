@@ -1,1 +1,1 @@
-"""The HTTP contract. A route parses, calls, returns; each group of routes is a package."""
+"""The HTTP contract, one package per group of routes. A route parses the request, calls the core, returns a result."""

@@ -37,12 +37,12 @@ class AccessEntry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the server (5xx) or the encoder (424) failed. Any other 4xx is an error of the client."""
+        """True for 5xx (the server failed) and 424 (the encoder failed); any other 4xx is the client's error."""
         return self.status >= 500 or self.status == 424
 
 
-# The same stack is logged at most once in this time (s; chosen without a measurement). While a store cannot be reached,
-# every request fails at the same place, and each stack would take 3 kB of the log.
+# The stack trace of an error is logged at most once in this time (s; chosen without a measurement). While a store
+# cannot be reached, every request fails at the same line; a stack trace of 3 kB for each would fill the log.
 STACK_SECONDS = 60.0
 MOST_STACKS = 100
 
@@ -50,16 +50,16 @@ MOST_STACKS = 100
 class AccessLog:
     """Logs every request (`which`: "all"), only slow and failed ones ("slow"), or only failed ones ("off").
 
-    A request that failed with 5xx or 424 is logged at level `error` with its cause. For the same cause, the
-    stack is written at most once a minute.
+    A request that failed with 5xx or 424 is logged at level `error` with its cause. The stack trace of a repeated cause
+    is written at most once a minute.
     """
 
     def __init__(
         self, write: Callable[[str, str, str, Facts], None], which: Literal["all", "slow", "off"], slow: float
     ) -> None:
         self.write = write
-        self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # s
-        # By error and place: time.monotonic() when the stack was last logged.
+        self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # shortest duration that is logged, in s
+        # Key: error and line that raised it. Value: time.monotonic() when this error's stack trace was last logged.
         self._stacks: dict[tuple[object, object], float] = {}
 
     def __call__(self, trace: Trace, ended: AccessEntry) -> None:
@@ -90,8 +90,8 @@ class AccessLog:
     def _cause(self, error: Exception) -> dict[str, Any]:
         """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
 
-        An error other than IsosimError also gets the place where it was raised, and its stack; the stack of the same
-        error at the same place is logged at most once in STACK_SECONDS.
+        For an error other than IsosimError, adds the line that raised it and its stack trace. If the same line raises
+        this error again, the stack trace is logged at most once in STACK_SECONDS.
         """
         facts = told(error)
         stack = facts.pop("stack")

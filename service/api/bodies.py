@@ -12,7 +12,7 @@ DomainField = Annotated[str, Field(description="name, name@3, name@champion or n
 TargetFacts = dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
 
 
-# FailFast: otherwise pydantic builds an error for each of up to a million wrong entries.
+# FailFast stops at the first wrong entry; without it, pydantic builds an error for each of up to a million entries.
 Sentences = Annotated[list[str], FailFast()]
 
 
@@ -20,7 +20,8 @@ SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
 
 
 def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
-    """Validator that reports the first wrong entry of a list; for unions, where FailFast cannot be used."""
+    """Validator that reports only the first entry of a list for which `holds` is false. For unions, which cannot
+    use FailFast."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list):
@@ -58,7 +59,7 @@ class Compatible(BaseModel):
         names = list(self.model_extra or {})
         for name in type(self).model_fields:
             value = getattr(self, name)
-            # Of a list, only the first entry is looked at, because entries usually have the same fields.
+            # In a list, only the first entry is checked, because all entries usually have the same fields.
             parts = value[:1] if isinstance(value, list) else [value]
             names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
         return names
@@ -86,7 +87,8 @@ REF = "#/components/schemas/{model}"
 
 def body_of(model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
     """`openapi_extra` of a route that parses its body itself: `model` is the schema of a JSON body, `others` maps other
-    media types to their schemas. READ_BY_ROUTES of `server.documentation` must list `model`."""
+    media types to their schemas. READ_BY_ROUTES of `server.documentation` must list `model`: the
+    documentation takes the schemas of such bodies from there."""
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
     content |= {kind: {"schema": schema} for kind, schema in (others or {}).items()}
     return {"requestBody": {"required": True, "content": content}}

@@ -134,8 +134,8 @@ def methods_of(request: Request) -> set[str]:
 
 
 def nearest_route(request: Request) -> str:
-    """End of the message for an unknown path. Suggests the route nearest to the path, or, if the path has a wrong
-    prefix (`/api/similarity`), nearest to the rest of it."""
+    """End of the message for an unknown path. Suggests the route with the most similar path; wrong first parts of the
+    path are skipped (`/api` in `/api/similarity`)."""
     known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
     parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
     for start in range(len(parts)):

@@ -93,7 +93,7 @@ def bounded(receive: Receive, limit: int) -> Receive:
     return receive_bounded
 
 
-CONNECTION = "isosim.connection"  # ASGI extension of server/http_protocol.py: sends whole answers, reports disconnects
+CONNECTION = "isosim.connection"  # name of the ASGI extension that server/http_protocol.py provides
 # Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
 AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]
 
@@ -119,8 +119,8 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Gives back the request's share of its key's limits before the answer ends, since the client may send the
-        next request at once."""
+        """Ends the request's count against its key's limit of concurrent requests. Called before the end of the answer
+        is sent, because the client may then send its next request at once."""
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
@@ -155,7 +155,7 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
-            # Starlette redirects a path that ends with a slash; its answer has no body, so curl would print nothing.
+            # Accepts a path that ends with a slash. Starlette would answer with a redirect, which curl does not follow.
             scope["path"] = scope["path"].removesuffix("/")
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
@@ -195,7 +195,8 @@ class Envelope:
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, answer.status, seconds)
             service.observer.end(scope, trace, span, path, answer.status, seconds)
-            # Breaks reference cycles with the connection; else texts and vectors stay until a garbage collection.
+            # Breaks reference cycles with the connection: they would keep texts and vectors in memory until the
+            # next garbage collection.
             trace.cause = None
             scope["state"].pop("trace", None)
             scope.pop("extensions", None)
@@ -250,9 +251,9 @@ def is_bounded(scope: Scope) -> bool:
 
 
 class TimeLimit:
-    """Cancels work that takes longer than a number of seconds, and raises Unavailable.
+    """Cancels a request that takes longer than `seconds`, and raises Unavailable.
 
-    All work shares one timer, set for the oldest: a timer for each request would cost as much as reading its body.
+    All requests share one timer, set for the oldest: one timer for each would cost as much as reading its body.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -281,7 +282,7 @@ class TimeLimit:
             self._late.discard(task)
 
     def _look(self) -> None:
-        """Cancels late work, and sets the timer for the oldest of the rest."""
+        """Cancels requests that are late, and sets the timer for the oldest of the others."""
         loop, self._loop = self._loop, None
         latest = time.monotonic() - self.seconds
         for task, begun in self._begun.items():
@@ -326,7 +327,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
 
 
 def cors(origins: Sequence[str]) -> dict[str, Any]:
-    """Options of Starlette's CORSMiddleware for exact origins. Without cookies: keys travel in a header."""
+    """Options of Starlette's CORSMiddleware for exact origins. Cookies are not allowed: keys travel in a header."""
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],

@@ -202,7 +202,7 @@ def docs_page(request: Request) -> Response:
 @docs.head("/start.js")
 @docs.get("/start.js")
 def docs_start(request: Request) -> Response:
-    """The start script; the page's policy forbids inline scripts."""
+    """The script that starts Swagger UI. It is a file, because the page's policy forbids inline scripts."""
     return DOCS.respond(request, DOCS_START, SCRIPT)
 
 

@@ -20,7 +20,7 @@ from service.core.errors import InvalidInput, IsosimError
 from service.core.wording import SHOWN, nearest, place
 
 OURS = ("domain", "space", "gallery", "threshold")  # our own fields that callers may also send to compatible routes
-ELSEWHERE = {  # for a field of ours that a route does not take: the route that takes it
+ELSEWHERE = {  # our own fields that only one route takes, each with a hint that names this route
     "gallery": "POST /rerank takes one",
     "threshold": "POST /similarity takes the name of a saved threshold and returns which pairs match",
 }
@@ -73,7 +73,7 @@ def by_name(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
-    """Models of a route's JSON body, including bodies that the route parses itself and only documents."""
+    """Models of a route's JSON body. If the route parses its body itself, the model that `openapi_extra` names."""
     if not isinstance(route, APIRoute):
         return []
     content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
@@ -98,7 +98,7 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    if near == name:  # the field belongs to another body of the same route
+    if near == name:  # a known field, but of another of the route's bodies
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
@@ -147,7 +147,7 @@ def check_query(scope: Scope) -> None:
     known, given = parameters(route), Counter(name for name, _ in pairs)
     for name, times in given.items():
         if name not in known or times > 1:
-            scope["route"] = route  # for the metrics
+            scope["route"] = route  # the metrics count the refused request under this route
         if name not in known:
             refuse_parameter(name, route, known)
         elif times > 1:  # FastAPI would silently take the last value

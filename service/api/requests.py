@@ -118,7 +118,7 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     if ignored:
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
-        # A field name may hold characters that a header must not.
+        # A field name may hold characters that are not allowed in a header; each becomes "?".
         trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)
 
 
@@ -172,7 +172,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # for paths that the middleware does not recognize
+        async def handle(request: Request) -> Response:  # for requests that the middleware leaves to FastAPI
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)

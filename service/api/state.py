@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
 MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # maximum number of waiting listings per key; a listing keeps waiting even after its client has left
+MOST_ASKED = 32  # maximum number of waiting listings per key; limited, because those of clients that have left wait too
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
 
@@ -63,10 +63,10 @@ class Listings:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "listings")
         self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
-        self._turns: dict[str, asyncio.Lock] = {}  # by key id
+        self._turns: dict[str, asyncio.Lock] = {}  # by key id; held while a read of the key runs
         self._asked: Counter[str] = Counter()  # by key id: number of reads that wait or run
 
-        self._names: list[str] = []  # first names of the store, for suggestions
+        self._names: list[str] = []  # the store's first domain names in order, for suggestions
         self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
         self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
 
@@ -74,7 +74,7 @@ class Listings:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """Like `read`, for the first listing of a request: raises Overloaded if too many reads of the key wait."""
+        """Like `read`, but raises Overloaded if too many reads of the key wait. For the first listing of a request."""
         if self._asked[grant.id] >= MOST_ASKED:
             raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
         return await self.read(grant, function, *arguments)
@@ -127,7 +127,7 @@ async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
 
 @dataclass
 class Service:
-    """Parts of the server, built by the composition root. Only `phase`, the two counts and the locks change."""
+    """Parts of the server, built once at its start. Only `phase`, the locks and the two counts (int) change later."""
 
     settings: Settings
     metrics: Metrics
@@ -146,7 +146,7 @@ class Service:
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # calibrations are counted and accepted one by one
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
 
     @property
     def ready(self) -> bool:

@@ -40,11 +40,11 @@ class Trace:
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
-    release: Release = nothing  # gives back the request's share of its key's limits
+    release: Release = nothing  # ends the request's count against its key's limit of concurrent requests
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
-        """Gives back the request's share of its key's limits; further calls do nothing."""
+        """Ends the request's count against its key's limit of concurrent requests; further calls do nothing."""
         release, self.release = self.release, nothing
         return release()
 
@@ -104,9 +104,9 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    Only the durations are known, so each stage is placed right before the next one; the last stage is calibration. The
-    durations are those of the slowest text, and their sum may be longer than the request: a stage that would begin
-    before `started` is cut.
+    Only durations are known, so each stage is shown to end when the next one begins; the last stage is calibration. The
+    durations are those of the slowest text. If their sum is longer than the request, stages that would begin before
+    `started` are shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

@@ -52,11 +52,11 @@ PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # words (singular, plural) for the parts of a list's entry, for messages that count them
+}  # name of the parts of a list's entry (singular, plural), as in "pairs[0] has 3 texts"
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
-# Wanted value by pydantic's error type.
+# For each of pydantic's error types, the kind of value that is wanted.
 TYPES = {
     "string_type": "a string",
     "string_unicode": "Unicode text",
@@ -143,7 +143,7 @@ def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequen
 def sentence(
     same: Sequence[Detail], where: str | int, path: Sequence[str | int], field: str, route: BaseRoute | None
 ) -> str:
-    """Describes the fault at one path; `same` holds one error for each form that the value may have."""
+    """Describes the fault at one path. If the value may have several forms, `same` holds an error for each of them."""
     first = same[0]
     kind, value, name = first["type"], first.get("input"), str(path[0]) if path else ""
     if not path:
@@ -182,7 +182,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        # The rules for names of thresholds are those for names of domains, so only this word of the message differs.
+        # Names of thresholds follow the rules for names of domains, so the message differs in this word only.
         return fault.replace("domain", "threshold") if entry == "name" else fault
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]

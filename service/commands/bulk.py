@@ -298,7 +298,7 @@ def pairs(
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
     # `recall` is the share of all duplicates that reach the threshold, estimated from the labels. The
-    # index may miss some of these.
+    # search may find fewer, because its index may miss some.
     share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}

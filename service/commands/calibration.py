@@ -119,7 +119,8 @@ def calibrate(
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """The file as a file of vectors; None if it holds text. Its suffix and, for Parquet, the column's type decide."""
+    """A reader of the file's vectors; None if the file holds text. The file's suffix tells which; for Parquet, the type
+    of the column does."""
     kind = file.suffix.lower()
     if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
@@ -151,7 +152,7 @@ def label(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn probabilities from labelled pairs; makes a new version with the same map and scale."""
+    """Learn probabilities from labelled pairs; makes a new version with the same similarities and percentiles."""
     check_choices(promote=(promote, PROMOTIONS))
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)
@@ -221,7 +222,7 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    # `isosim label` copies the report of its base version. If an earlier release made it, these two may be missing.
+    # `isosim label` copies the report of its base version. Earlier releases wrote neither `used` nor `distinct`.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
@@ -239,8 +240,10 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput if the input is text for an encoder whose vectors users bring, or vectors for an encoder that
-    computes them itself."""
+    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors.
+
+    `base`: only labels are given, for an existing version.
+    """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
             f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or a .parquet with --column"
@@ -361,7 +364,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
             f"which is a false-match rate of {rate:.2g}"
         )
-        if spread and spread >= 0.05:  # lower or None: too few queries had two false hits
+        if spread and spread >= 0.05:  # if lower or None, too few queries had two wrong matches
             print(
                 f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query is "
                 "to have one"
@@ -405,7 +408,7 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     rows = operating_points(model, gallery)
     if not rows:
-        advise(model, ref.name, Target(precision=0.5))  # raises an error that says why no precision can be had
+        advise(model, ref.name, Target(precision=0.5))  # raises an error that says why the version knows no precision
         raise Conflict(f"{ref.name}@{version} stores no recall values; calibrate the domain again, with labels")
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})

@@ -137,7 +137,7 @@ def show_version(
 
 
 def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """Like `stored_version`, but name@3 may also be a version that was made for another encoder."""
+    """(reference, version, manifest), like `stored_version`; but name@3 may be a version made for another encoder."""
     ref = known(settings, domain)
     if isinstance(ref.version, int):
         return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)

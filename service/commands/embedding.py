@@ -143,8 +143,8 @@ class JsonVectors:
 
 
 class NumpyVectors:
-    """Writes vectors as rows of a `.npy` file. The header, which NumPy pads, says 0 rows until `finish` overwrites it
-    with the true count."""
+    """Writes vectors as rows of a `.npy` file. The header says 0 rows until `finish` overwrites it with the true count;
+    NumPy leaves room for the larger number."""
 
     def __init__(self, file: BinaryIO, dim: int) -> None:
         self.file, self.dim, self.count = file, dim, 0

@@ -151,7 +151,7 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
 
 
 def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
-    """Finds a remote encoder, or one whose vectors users bring.
+    """Finds a remote encoder, or one for which users bring vectors.
 
     Raises:
         InvalidInput: the encoder is an exported one, which isosim runs itself.

@@ -1,4 +1,4 @@
-"""`isosim inspect`: show how a file would be read; and options of all commands that read files."""
+"""The command `isosim inspect`, which shows how a file would be read, and options of all commands that read files."""
 
 import csv
 from contextlib import ExitStack

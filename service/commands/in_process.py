@@ -36,7 +36,7 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            # 0: no second session for single texts; in a short command, loading it takes longer than it saves.
+            # 0: no second session for single texts, because loading one takes longer than it saves in a short command.
             replace(planned.execution, threads_alone=0),
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),

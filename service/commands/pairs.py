@@ -129,7 +129,7 @@ class Layout:
     """The columns that are printed for each pair."""
 
     both: bool  # print both sentences; False: only the first, because the second is the same in all rows
-    marked: bool  # mark the rows that match; needed only if all rows are printed
+    marked: bool  # mark the rows that match, because others are printed too
     probability: bool  # print probabilities
     pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
 
@@ -228,8 +228,8 @@ class ColumnWriter:
 
 
 def divided(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: the wanted widths if they fit into `room`; else `room` is divided, and narrow columns keep
-    their wanted width. Each is at least NARROW."""
+    """Widths of columns. If the wanted widths do not fit into `room`, narrow columns keep theirs and wide ones share
+    the rest. Each width is at least NARROW."""
     widths = list(wanted)
     share = room // len(wanted)
     if sum(wanted) > room:

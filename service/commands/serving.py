@@ -60,8 +60,8 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log. If an error ends the process, a JSON log records it and the exit code is 1; with a text log,
-    the error is raised."""
+    """Configures the log. If an error ends the process, a JSON log records the error and the exit code is 1; if the log
+    is text, the error is raised."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -77,7 +77,7 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
 
 
 def export_at_first_start(settings: Settings) -> None:
-    """Exports the default encoder into a store without encoders. A child process does so: a server never loads torch.
+    """Exports the default encoder into a store without encoders, in a child process: a server never loads torch.
 
     Raises:
         Unavailable: PyTorch is missing or the export failed; the message says what to do.
@@ -144,7 +144,7 @@ def worker(
     with logged(settings):
         if settings.redis_url is None:
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
-        tracing_class(settings)  # reports missing packages now instead of failing each job
+        tracing_class(settings)  # raises now if tracing lacks packages: otherwise each job would fail
         announcements.worker_starting(settings)
         # RQ's child processes read their settings only from the environment, so options are copied into it.
         store = settings.model_store

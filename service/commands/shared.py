@@ -141,7 +141,7 @@ def known(settings: Settings, domain: str) -> DomainRef:
     """Parses a reference to a domain of the store.
 
     Raises:
-        InvalidInput: it is not a valid reference.
+        InvalidInput: `domain` is not a valid reference.
         NotFound: the store has no such domain; the message lists the known ones.
     """
     ref = DomainRef.parse(domain)

@@ -135,7 +135,7 @@ def similarity(
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
-    """Paths of the texts to read; prints a hint if one is standard input and the user must type it."""
+    """Paths of the texts to read; prints a hint if one of them is standard input, typed at a terminal."""
     paths = files or [STDIN]
     most = 1 if one is not None else 2
     if len(paths) > most:
@@ -153,7 +153,10 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
 
 
 def check_lines(path: Path, *, pairs: bool) -> None:
-    """Raises InvalidInput for a table, since its rows and header would be scored as sentences."""
+    """Raises InvalidInput for a table, since its rows and header would be scored as sentences.
+
+    `pairs`: accept TSV, which holds sentence, tab, sentence in each line.
+    """
     form = form_of(path)
     if form in (None, "text") or (form == "tsv" and pairs):
         return
@@ -198,7 +201,7 @@ def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer
 
 
 def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
-    """Prints each block as it arrives, or all rows in order of similarity."""
+    """Prints each block as it arrives. With `sort` or `top`, prints all rows or the first `top`, most similar first."""
     if top is not None:
         out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
     elif sort:

@@ -21,7 +21,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LEAST = 60.0  # seconds; a younger file may belong to a writer that has not taken its lock yet
+LEAST = 60.0  # minimum for --older-than, in s; a younger file may belong to a writer that has not taken its lock yet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -76,7 +76,7 @@ def seconds(text: str) -> float:
 
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
-    """Yields files older than `age` seconds that can be removed. Spares files that an unfinished job uses."""
+    """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from records.garbage(age)

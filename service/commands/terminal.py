@@ -154,7 +154,7 @@ def ended(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (BrokenPipeError, ReaderLeft):
-        # Otherwise Python prints another error when it flushes stdout at exit.
+        # Redirects stdout to the null device: flushing the closed pipe at exit would print another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except typer.Abort:  # Ctrl-C or Ctrl-D at a question

@@ -131,7 +131,7 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            if direct is None:  # the limit is raised: the intake gets NDJSON, which may be larger than the posted file
+            if direct is None:  # the file is converted to NDJSON, which may be larger than the file
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -185,7 +185,7 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
 def intake_of(
     artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
-    """The intake for a posted body: a `VectorIntake` if the encoder's users bring vectors, otherwise an `Intake`.
+    """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
 
     `form`: `text`, `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
 
@@ -199,7 +199,7 @@ def intake_of(
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:
-    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if its users bring vectors."""
+    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors."""
     if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
         raise InvalidInput(
             f"encoder {artifact.id} computes no vectors; post your own, of {artifact.spec.dim} numbers each, as "
@@ -213,7 +213,7 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
 
 
 def check_no_query(request: Request) -> None:
-    """Raises InvalidInput for a query beside a JSON body, since options in the query would be ignored."""
+    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored."""
     for name in request.query_params:
         raise InvalidInput(
             f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
@@ -345,12 +345,13 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """Opens and closes a spool in a thread, so that a volume that hangs delays only uploads."""
+    """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
+    loop still serves other requests."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool
     finally:
-        await asyncio.shield(asyncio.to_thread(spool.close))  # shielded, because a disconnect cancels this task
+        await asyncio.shield(asyncio.to_thread(spool.close))  # must run even if a disconnect cancels this task
 
 
 def check_domain(domain: str, trace: Trace) -> None:
@@ -371,7 +372,7 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     """The encoder to calibrate for; `encoder` is `answering`, `next`, or the digest of one of these two encoders.
 
     Raises:
-        EncoderMismatch: neither has this digest, or the domain has moved to an encoder that this server does not run.
+        EncoderMismatch: neither encoder has this digest, or this server does not run the domain's encoder.
         Conflict: `encoder` is `next`, but the server has no next encoder.
     """
     if encoder == "next":

@@ -174,7 +174,9 @@ def one_of_few(service: Service) -> Iterator[None]:
 
 
 async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
-    """Reads the posted file in a child process and returns its facts; sentences or rows are written to `out`.
+    """Reads the posted file in a child process and writes its sentences or rows to `out`.
+
+    Returns facts about the file, such as its format, encoding and columns.
 
     Raises:
         Overloaded: too many files are being read.
@@ -203,7 +205,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # the thread then ends the child process; cancelling this task stops neither
+                left.set()  # tells the thread to end the child process; cancelling this task stops neither of them
                 unwatch()
 
 
@@ -211,8 +213,8 @@ def memory_of_reader(left: int | None, *, whole: bool) -> int:
     """Bytes of memory that the process which reads a file may take; LEAST_MEMORY or more.
 
     `left`: free bytes of the container; None if its memory has no limit. `whole`: the file is held in memory as a whole
-    (workbook, Parquet) instead of being read line by line. Only one such file is read at a time. This file and three
-    that are read line by line take at most seven eighths of the free memory together (1/2 + 3 · 1/8).
+    (workbook, Parquet) instead of being read line by line. At most one whole file and three others are read at the same
+    time; together they take at most seven eighths of the free memory (1/2 + 3 · 1/8).
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))

@@ -46,7 +46,7 @@ def stripped(pair: LabelledPair) -> LabelledPair:
 class Limits:
     sentences: int  # maximum number
     characters: int  # maximum number of characters per sentence
-    dim: int  # dimension of the vectors; if the server runs several encoders, the largest of theirs
+    dim: int  # dimension of the vectors; the largest one if the server runs several encoders
     size: int  # maximum number of bytes of a text body
 
 
@@ -66,7 +66,7 @@ class Intake:
         self._summary = LabelSummary()
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
-        self._places: list[str] = []  # lines or fields of the first texts that are too long
+        self._places: list[str] = []  # where the first too long texts are, such as "line 7" or a field's name
         # The first texts, kept until they are checked for rows of a table; None after the check, or with `force`.
         self._first: list[str] | None = None if force else []
         self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`
@@ -78,7 +78,7 @@ class Intake:
 
     @property
     def _left_out(self) -> str:
-        """How many texts are too long, and the lines or fields of the first of them."""
+        """How many texts are too long, and in which lines or fields the first of them are."""
         more = ", …" * (self._too_long > len(self._places))
         hint = "; put each sentence on its own line (curl -d removes line ends, --data-binary keeps them)"
         return f"{self._too_long:,} ({', '.join(self._places)}{more}){hint if self.lines == 1 else ''}"
@@ -90,11 +90,11 @@ class Intake:
         )
 
     def feed(self, chunk: bytes) -> None:
-        """Takes a part of the body. Raises InvalidInput, naming the line, or TooLarge."""
+        """Takes a part of the body. Raises InvalidInput for an invalid line, TooLarge for a body above the limit."""
         if not self._received and (what := binary(chunk)) is not None:
             raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
-        # Checked here too, because the middleware may have applied the larger limit for vectors.
+        # The middleware has checked the size too, but perhaps against the larger limit for vectors.
         if self._received > self.limits.size:
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")

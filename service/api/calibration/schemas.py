@@ -84,7 +84,7 @@ class Label(NamedTuple):
 
 
 def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
-    """Labelled pairs of texts, or of vectors as base64 if the encoder's users bring vectors.
+    """Labelled pairs of texts, or of vectors as base64 if the encoder computes no vectors itself.
 
     Raises:
         InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.

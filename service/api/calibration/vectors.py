@@ -36,12 +36,12 @@ class VectorIntake:
         self.sentences = 0  # number of vectors
         self.labels = 0
         self.lines = 0
-        self._expected = self._received = 0  # bytes of a .npy: stated by its header; received so far
+        self._expected = self._received = 0  # bytes of a .npy file: total by its header, received so far
         self._summary = LabelSummary()
         self._highest: tuple[int, int] = (-1, 0)  # highest row number in a labelled pair, and the pair's line
         self._texts = False
         self._rest = b""
-        self._seen: set[int] = set()  # hashes of distinct vectors, at most `_enough`
+        self._seen: set[int] = set()  # hashes of distinct vectors; no more are added once there are `_enough`
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
 
     def feed(self, chunk: bytes) -> None:

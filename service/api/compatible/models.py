@@ -44,8 +44,8 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model called `name`. `version`: for protocols that send it in a field of its own; `splits`: see
-    `requests.resolve`.
+    """The model called `name`. `version`: the model's version, if the protocol sends it separately from the name;
+    `splits`: see `requests.resolve`.
 
     Raises:
         UnknownModel: there is no such model; the message lists those that the key may use.
@@ -60,7 +60,7 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        if trace.grant.rate is not None:  # charge one text, because listing models for the message reads the store
+        if trace.grant.rate is not None:  # charged as one text: the error message lists models, read from the store
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
@@ -84,7 +84,7 @@ def permitted(service: Service, grant: Grant) -> list[str]:
 
 
 def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
-    """(domain, champion) of each domain that the key may use and this server can serve."""
+    """Name and champion version of each domain that the key may use and this server can serve."""
     if grant.may_use(DEFAULT):
         yield DEFAULT, champion_of(service, DEFAULT) or 0
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))

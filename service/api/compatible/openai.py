@@ -49,7 +49,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
 
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
-    """The answer with its vectors in the body's `encoding_format`."""
+    """The response: `answer` with the vectors `rows`, in the `encoding_format` that the request `body` asks for."""
     written = as_base64(rows) if body.encoding_format == "base64" else rows
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
     return json_response({**answer, "data": data})
@@ -103,8 +103,8 @@ def written(service: Service, domains: list[str]) -> Response:
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder that serves it
-    here. `default` always has both."""
+    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder with which this
+    server answers it. `default` always has both."""
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []
@@ -115,7 +115,8 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
 
 
 def since(service: Service, domain: str, version: int) -> int:
-    """When a version was made; 0 if that cannot be read, so that a broken domain does not make the whole list fail."""
+    """When a version was made, in seconds since 1970; 0 if its manifest cannot be read, so that one broken domain does
+    not make the whole list of models fail."""
     try:
         return created(service, domain, version)
     except (IsosimError, OSError):

@@ -90,11 +90,11 @@ def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArr
 
 
 def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
-    """False-hit rate of each text; None for a text in which the encoder knows no token.
+    """False-hit rate of each text in a search among `gallery` texts; None if the encoder knows no token of the text.
 
     Raises:
         Conflict: the version has no counts of false hits, or it uses item normalization, for which there are no counts.
-        InvalidInput: the gallery is too large for the version's counts.
+        InvalidInput: `gallery` is too large for the version's counts.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"
     if calibration.model.normalization is not None and not raw:

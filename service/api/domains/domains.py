@@ -81,15 +81,15 @@ def state(service: Service, domain: str) -> DomainState:
         try:
             summaries.append(summary(service, domain, version))
         except NotFound:
-            continue  # deleted meanwhile
+            continue  # deleted after `versions` was read
         except Unavailable as error:
             unreadable.append(str(error))
     return DomainState(domain=domain, versions=summaries, unreadable=unreadable, **facts_of(service, domain, aliases))
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """A domain's drift, and those fields of its state that `aliases` determines; if `aliases` is None (could not be
-    read), these fields are null or empty."""
+    """Fields of a domain's state: its drift, and all that come from `aliases`. If `aliases` is None, because it could
+    not be read, the fields from it are null or empty."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -108,7 +108,7 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
     """A domain's state after a change of its aliases, built from the state before it. The store is not read again: if
-    that failed, the client would get an error although the change was made."""
+    reading failed, the client would get an error although the change was made."""
     await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 
@@ -185,7 +185,7 @@ async def post_labels(
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
-        limits = replace(limits, characters=8 * limits.dim)  # enough for a vector in base64
+        limits = replace(limits, characters=8 * limits.dim)  # enough for the pairs' sides: vectors in base64
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
         pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
@@ -214,7 +214,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
-    # The body's `from` is the champion that GET /domains shows: the champion for the domain's home encoder.
+    # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
     shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])

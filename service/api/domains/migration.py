@@ -95,7 +95,7 @@ async def check_start(service: Service, domain: str, start: Start, migration: Mi
 
 
 async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
-    """A migration's state, even while a version cannot be loaded: fields that need it are then null."""
+    """A migration's state. While a version cannot be loaded, the fields `thresholds` and `seen` are null."""
     digests = (migration.old, migration.new)
     aliases = [await asyncio.to_thread(service.domains.aliases, domain, digest) for digest in digests]
     versions = [one.champion for one in aliases]
@@ -194,7 +194,7 @@ async def finish_migration(
     if before.finished:
         old = await asyncio.to_thread(service.domains.aliases, domain, before.old)
         if start.version is not None and start.version == old.champion:
-            return await shown(service, domain, before)  # a retry: an earlier request finished it
+            return await shown(service, domain, before)  # a retry: an earlier request finished this migration
         raise Conflict(f"the migration of {domain!r} is finished already")
     await check_start(service, domain, start, before)
     for loaded_encoder in service.encoders.pair(domain):
@@ -230,7 +230,8 @@ async def get_equivalent(
         Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
     ] = "calibrated",
 ) -> MigrationThreshold:
-    """The new version's threshold with the same false-match rate. Works even before a migration begins."""
+    """The new version's threshold with the same false-match rate as the given threshold of the old version. Works even
+    before a migration begins."""
     await service.encoders.refresh_migrations()
     old, new = service.encoders.pair(domain)
     versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]

@@ -114,7 +114,7 @@ class Threshold(BaseModel):
     target: TargetFacts
     space: Literal["calibrated", "raw"]
     similarity: float
-    # A list, not a tuple: some OpenAPI tools misread `prefixItems`.
+    # A list: a tuple becomes `prefixItems` in the OpenAPI document, which some tools misread.
     interval: list[float] = Field(
         min_length=2,
         max_length=2,

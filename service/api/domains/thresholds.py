@@ -81,7 +81,7 @@ async def get_threshold(
 
 
 def check_no_labels_wait(jobs: JobStore, domain: str, digest: str) -> None:
-    """Raises Conflict if a job that has not ended brings labels for this encoder; the message names the job."""
+    """Raises Conflict, naming the job, if an unfinished job adds labels to `domain` for the encoder `digest`."""
     for job in jobs.unended():
         if job.request.labels and (job.request.domain, job.request.encoder) == (domain, digest):
             raise Conflict(

@@ -166,7 +166,7 @@ async def scores(
     )
     if service.encoders.is_champion(calibration):  # checked after scoring: the champion may have changed meanwhile
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # a migration may score the pairs with the next encoder, to compare
+        if resolution.side == "old":  # a migration may also score these pairs with the new encoder
             service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result

@@ -76,7 +76,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
-    """Scores pairs of vectors. Flags stay empty and the domain test is not run, because both need the text."""
+    """Scores pairs of vectors. Flags stay empty and the out-of-domain test is not run: both need the texts."""
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
@@ -96,7 +96,7 @@ async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThresh
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
-    """Posted vectors in the form of an encoder's result. Raises InvalidInput, naming the vector."""
+    """Posted vectors as if the encoder had computed them. Raises InvalidInput for an invalid one, naming it."""
     rows = [
         brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
         for row, pair in enumerate(pairs)
@@ -148,7 +148,7 @@ async def answer_of(
 
 
 def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
-    """Fields of the answer for the saved threshold that the request names."""
+    """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
     notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
     return {
         "notices": [*calibration.notices, *notices],

@@ -12,8 +12,7 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, deprecated, unread
 
-# Kubernetes sets variables that describe each Service in every pod of the namespace. These are for a Service named
-# isosim.
+# For each Service of a namespace, Kubernetes sets variables in all pods. These are its names for a Service "isosim".
 LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 

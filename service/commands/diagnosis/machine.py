@@ -58,7 +58,7 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
         weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
-    except (IsosimError, OSError):  # another check reports it
+    except (IsosimError, OSError):  # another check reports this error
         return
     limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
     held = settings.memory_cache_bytes + weights * (2 if alone else 1)

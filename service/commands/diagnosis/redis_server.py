@@ -15,7 +15,7 @@ from service.settings import Settings
 
 PINGS = 20
 MOST_AGES = 8  # maximum number of workers whose heartbeats are shown
-OLDEST = (5, 0)  # required by RQ
+OLDEST = (5, 0)  # oldest version of Redis that RQ supports
 
 
 def look(settings: Settings) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         yield workers(redis)
 
 
-def ping(redis: Redis) -> float:  # s
+def ping(redis: Redis) -> float:  # duration in s
     begun = time.perf_counter()
     redis.ping()
     return time.perf_counter() - begun

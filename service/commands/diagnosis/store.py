@@ -25,7 +25,7 @@ from service.settings import Settings
 
 CPU = ["CPUExecutionProvider"]
 SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
-KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 in fp32 (README, first answer)
+KNOWN = {  # cosine of SENTENCES, by encoder digest; here of all-MiniLM-L6-v2 in fp32 (README, first answer)
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
 # Largest allowed difference of a vector component between two ONNX Runtime kernels. For fp32 it is the limit that the
@@ -150,7 +150,7 @@ def space(root: Path, posted: int) -> Finding:
 
 
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
-    """Checks that each provider loads; if one fails, ONNX Runtime silently uses the next."""
+    """Checks that each execution provider loads; if one fails, ONNX Runtime silently uses the next."""
     try:
         chosen = choose_providers(wanted, artifact.calibrator)
     except IsosimError as error:
