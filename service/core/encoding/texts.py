@@ -31,7 +31,7 @@ Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 class Verdict(NamedTuple):
     """Result of a domain's out-of-domain test for a text."""
 
-    test: object  # identifies the test; a reference to the test itself would keep it in memory
+    test: object  # identifies the test, without a reference that would keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
     # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
     distance: float
@@ -96,7 +96,7 @@ class KeyMaker:
         """
         key = self.prefix[text.side].copy()
         if isinstance(text.content, tuple):
-            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text gets this key: UTF-8 has no 0xff
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # never equal to a text: UTF-8 has no 0xff
             return key.digest()
         try:
             key.update(text.content.encode())
@@ -119,7 +119,7 @@ class VectorCodec:
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        # Earlier versions: 3 and 4 had no flag `unreadable`, 1 and 2 no checksum.
+        # Entries of earlier releases: versions 3 and 4 have no flag `unreadable`, 1 and 2 also no checksum.
         self.version = {"float32": 5, "float16": 6}[precision]
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim

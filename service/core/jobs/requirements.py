@@ -35,8 +35,8 @@ def check_sentences(
 ) -> None:
     """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
 
-    `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because all
-    their tokens are unknown to the encoder. Both only appear in the message.
+    `sent` is the number of sentences including duplicates, `unreadable` the number of texts that were left out because
+    all their tokens are unknown to the encoder. Both are used only in the error message.
 
     Raises:
         InvalidInput: there are too few; the message says how many are needed.
