@@ -159,9 +159,8 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        None: the server is ready. It stays ready if a remote encoder that has answered before cannot be reached now:
-        it still scores cached texts, and sending requests to other servers instead would not help, because they could
-        not reach the encoder either.
+        None if the server is ready. A remote encoder that has answered before and cannot be reached now does not count
+        as a fault: this server still scores cached texts, and other servers could not reach the encoder either.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -297,10 +296,7 @@ class Encoders:
         return resolution
 
     def is_champion(self, calibration: Calibration) -> bool:
-        """Whether a calibration is the champion of the encoder to which its domain belongs.
-
-        False for other versions, and for the new encoder's champion before the migration is finished.
-        """
+        """Whether a calibration is the domain's champion for the encoder to which the domain belongs."""
         return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
@@ -348,12 +344,12 @@ class Encoders:
             self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
-        """Called when a registry has loaded a champion; passes on a champion of the domain's home encoder."""
+        """Called when a registry has loaded a champion. Calls `on_champion` if the domain belongs to its encoder."""
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
-        """Called when a domain has no champion any more for an encoder; passes this on for the home encoder."""
+        """Called when a domain has lost its champion for `encoder`. Calls `on_gone` if the domain belongs to it."""
         if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 
@@ -363,6 +359,6 @@ class Encoders:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """Called when a registry has removed a champion from memory; passes this on for the home encoder."""
+        """Called when `encoder` has no champion in memory any more. Calls `on_no_champion` if the domain belongs to it."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)

@@ -51,7 +51,7 @@ FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
 MIN_FILL = 0.7  # minimum share of real tokens in a batch; with fewer, two batches should be faster (not measured)
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
-NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
 LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
 
 

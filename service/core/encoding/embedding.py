@@ -258,7 +258,7 @@ class Embedder:
 
 
 def as_new(error: IsosimError) -> IsosimError:
-    """A copy of the error for each waiter: one exception object would collect the tracebacks of many tasks."""
+    """A copy of the error. Each waiter gets its own, since a shared one would collect the tracebacks of many tasks."""
     return copy.copy(error)
 
 

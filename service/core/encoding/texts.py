@@ -59,8 +59,8 @@ Judge = Callable[[Sequence[PooledVector], Vectors], object]
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
     """Calls each domain's out-of-domain test once for all its texts; a call per text would take four times as long.
 
-    An error in a test is only logged. The test runs again when the request is scored, and an error then fails the
-    request.
+    If a test raises, the error is only logged: the test runs again when the request is scored, and fails the request
+    if it raises again.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:

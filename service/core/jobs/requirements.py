@@ -150,7 +150,7 @@ class Allowance:
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
-        """Call it with the number of texts before sending them. Raises InvalidInput if the total exceeds the limit."""
+        """Counts texts that are about to be sent. Raises InvalidInput if the total would exceed the limit."""
         self.sent += texts
         if self.most is not None and self.sent > self.most:
             raise InvalidInput(

@@ -48,7 +48,7 @@ class DomainRef:
     @classmethod
     @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput unless the text has one of these forms."""
+        """Parses `name`, `name@3` or `name@previous`; raises InvalidInput for other texts."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))

@@ -102,7 +102,7 @@ class DriftWindow:
 class DriftMonitor:
     """Windows of the most recently used domains; a new champion starts a new window.
 
-    Only the event loop writes. Other threads may read, and may see a window during an update.
+    Only the event loop writes. Other threads may read, and may see a window that is only partly updated.
     """
 
     def __init__(self, domains: int = 500) -> None:

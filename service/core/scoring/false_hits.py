@@ -85,7 +85,7 @@ class FalseHitTable:
         )
 
     def share(self, rates: Doubles, gallery: float) -> Doubles:
-        """Share of queries whose best wrong match reaches scores with these false-match rates. (N,) -> (N,)"""
+        """Share of queries with a false hit at the threshold of each of these false-match rates. (N,) -> (N,)"""
         return self.law(gallery).share(rates)
 
     def arrays(self) -> dict[str, Doubles]:

@@ -19,7 +19,7 @@ BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
 CLIP = 6.0  # whitened coordinates are clipped to −CLIP … CLIP before they enter the sum of `Statistics.probe`
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
-DOUBLED_BYTES = 40_000_000  # size limit of the cache `_doubled`: 33 domains with 384 dimensions, or 8 with 768
+DOUBLED_BYTES = 40_000_000  # size limit of `_doubled`, in bytes: 33 domains with 384 dimensions, or 8 with 768
 LONGEST = 1_000_000  # largest number of tokens in a test's tables, which have one row for each number of tokens
 
 

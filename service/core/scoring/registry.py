@@ -403,7 +403,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # if it is the champion, the next refresh removes it
+        if champion is None or champion.version != version:  # a champion stays until the next refresh
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:
