@@ -359,6 +359,6 @@ class Encoders:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """Called when `encoder` has no champion in memory any more. Calls `on_no_champion` if the domain belongs to it."""
+        """Called when `encoder`'s champion has left memory. Calls `on_no_champion` if the domain belongs to `encoder`."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)
