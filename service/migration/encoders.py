@@ -359,6 +359,6 @@ class Encoders:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """Called when `encoder`'s champion has left memory. Calls `on_no_champion` if the domain belongs to `encoder`."""
+        """Called when `encoder`'s champion has left memory. Calls `on_no_champion` if the domain uses `encoder`."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)

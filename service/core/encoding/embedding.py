@@ -30,7 +30,7 @@ def nothing() -> None:
 class Timings(NamedTuple):
     """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
 
-    If two requests need the same text at once, its tokens count only for the one that submitted it.
+    If two requests need the same text at once, its tokens count only for the request that submitted it.
     """
 
     tokenization: float = 0.0

@@ -41,8 +41,8 @@ class Verdict(NamedTuple):
 class PooledVector:
     """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
 
-    `unreadable`: all tokens of the text are unknown to the encoder; all such texts have the same vector. `verdict` is
-    the result of the most recent out-of-domain test of the text.
+    `unreadable`: all tokens of the text are unknown to the encoder; such texts have nearly the same vector. `verdict`
+    is the result of the most recent out-of-domain test of the text.
     """
 
     vector: npt.NDArray[np.float32]

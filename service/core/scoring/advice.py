@@ -37,7 +37,7 @@ class Advice:
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
     pairs: int  # number of pairs it was derived from: labelled pairs for a precision, otherwise random pairs
-    extrapolated: bool  # whether the target's rate is too close to 0 or 1 to be counted in a sample of this size
+    extrapolated: bool  # whether the target's rate is too close to 0 or 1 to be counted in a sample of `pairs` pairs
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from service.core.arrays import Doubles
 
 MOST_BEYOND = 1000  # largest gallery for which results are extrapolated, as a multiple of the entries that were counted
-COUNTED = 10  # a share of queries with a false hit is used if at least this many queries have one; else extrapolated
+COUNTED = 10  # a share of queries with a false hit is extrapolated if fewer queries than this have one
 SMALLEST_RATE = 1e-6
 CONFIDENCE_Z = 1.96  # number of standard errors from the estimate to each end of a 95 % interval
 
