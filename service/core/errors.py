@@ -14,12 +14,12 @@ IsosimError
 │   └── MethodNotAllowed
 ├── Conflict                 the current state does not allow this
 │   └── EncoderMismatch      the version belongs to another encoder
-├── Overloaded               full; try again after `retry_after` seconds
+├── Overloaded               the service is full; try again after `retry_after` seconds
 ├── BackendFailure           the encoder failed on this input
 │   └── EncoderUnreachable   the server that runs the encoder cannot be reached or does not answer
 ├── NotReady                 starting, draining or broken
 │   └── EncoderChanged       the encoder's server returns other vectors than when the encoder was registered
-├── Unavailable              a part that this request needs is missing; the message says how to get it
+├── Unavailable              a component that this request needs is missing; the message says how to get it
 │   └── CorruptArtifact      a stored file does not match its manifest
 └── JobCancelled             never sent to a caller: stops the worker that runs the job
 """

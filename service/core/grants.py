@@ -29,7 +29,7 @@ PERIODS = {1: "a second", 60: "a minute", 3600: "an hour"}
 
 @dataclass(frozen=True)
 class Rate:
-    """The number of texts that a key may send in a period of `seconds`; it may send them all at once."""
+    """The number of texts that a key may send in a period of `seconds`, all at once or spread over the period."""
 
     texts: int
     seconds: int
@@ -75,7 +75,7 @@ class Grant:
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # only NOBODY has no scopes: the caller gave no key
+            raise Unauthorized("an API key is needed")  # NOBODY, the grant of callers without a key
         if not self.may_use(domain):
             error = Forbidden(f"the API key may not use the domain {domain!r}")
             error.domain = domain
@@ -130,9 +130,9 @@ EXAMPLES = {
 }
 
 
-# Called when a request ends; the request then no longer counts as under way. If the count is in Redis, the call returns
-# a future that completes once the count is lower for all processes. The response waits for this future; otherwise the
-# client's next request could still be refused.
+# Called when a request ends, to lower the key's count of requests under way. If the count is in Redis, the call returns
+# a future that completes when Redis has lowered it. The response is sent after that; otherwise the client's next
+# request could be refused because the ended one is still counted.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
@@ -145,16 +145,17 @@ class Limits(Protocol):
     """Counts what a key uses: in this process, or in Redis for all processes."""
 
     async def admit(self, grant: Grant, texts: int) -> Release:
-        """Takes the texts from the key's rate, and counts the request as under way until its release is called.
+        """Charges `texts` to the key's rate, and counts the request as under way until the returned release is called.
 
         Raises:
-            Overloaded: the key has used up its rate, or has too many requests under way; nothing was taken.
+            Overloaded: the key has used up its rate, or has too many requests under way; nothing was charged.
         """
 
     async def owe(self, grant: Grant, texts: int) -> None:
-        """Takes texts even if the key has none left; its next requests are then refused until the debt is paid off.
+        """Charges texts even if the key has none left; its next requests are then refused until the rate has made up
+        for them.
 
-        For costs that are known only after admission. A negative number gives texts back.
+        Used for costs that are known only after admission. A negative number gives texts back.
         """
 
 
@@ -169,7 +170,7 @@ def too_many(concurrent: int) -> Overloaded:
 
 
 class TokenBucket:
-    """Holds one period's texts and refills at the key's rate.
+    """Rate limiter: holds the texts that a key may still send, at most those of one period; refills at the key's rate.
 
     A request larger than the bucket passes when the bucket is full; the bucket is then below zero until it has
     refilled. So a request of any permitted size can pass, and the mean rate still holds.
@@ -225,7 +226,7 @@ class LocalLimits:
             self._bucket(self._usage.setdefault(grant.id, Usage()), grant.rate).owe(texts, self.clock())
 
     def _bucket(self, usage: Usage, rate: Rate) -> TokenBucket:
-        if usage.bucket is None or usage.bucket.rate != rate:  # the keys file was changed: the key has a new rate
+        if usage.bucket is None or usage.bucket.rate != rate:  # new key, or its rate was changed
             usage.bucket = TokenBucket(rate, self.clock())
         return usage.bucket
 

@@ -128,8 +128,8 @@ class Encoders:
             on_champion: called with a version when it becomes the one that serves its domain.
             on_no_champion: called with the domain when no version in memory serves it any longer.
             on_gone: called with the domain when it was deleted.
-            heard: returns the change counter ("bell") that the registry's last refresh read; while it stays the same,
-                no migration has changed.
+            heard: returns the store's change counter ("bell") as the registry's last refresh read it. An unchanged
+                counter means that no migration has changed.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
@@ -159,9 +159,8 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        None: the server is ready. It stays ready if a remote encoder that has answered before cannot be reached now:
-        it still scores cached texts, and sending requests to other servers instead would not help, because they could
-        not reach the encoder either.
+        None if the server is ready. A remote encoder that has answered before and cannot be reached now does not count
+        as a fault: this server still scores cached texts, and other servers could not reach the encoder either.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -169,7 +168,7 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether requests depend on this encoder: it is the server's own, or a finished migration leads to it."""
+        """Whether requests need this encoder: it is the server's own, or a domain has finished its migration to it."""
         moved = {migration.new for migration in self.migrations.values() if migration.finished}
         return encoder is self.first or encoder.digest in moved
 
@@ -214,7 +213,7 @@ class Encoders:
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that requests for a domain use, unless a split sends them to the new encoder.
+        """The encoder that requests for a domain use, except those that `Migration.share` sends to the new encoder.
 
         Raises:
             EncoderMismatch: the domain has moved to an encoder that this server does not run. With the old encoder,
@@ -251,7 +250,8 @@ class Encoders:
         A numbered version uses the encoder for which it was made.
 
         Args:
-            key: decides whether a split sends the request to the new encoder; None: no split applies.
+            key: during a migration, decides whether the request is among the share that uses the new encoder; None: it
+                is not.
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
@@ -296,7 +296,7 @@ class Encoders:
         return resolution
 
     def is_champion(self, calibration: Calibration) -> bool:
-        """Whether a calibration is its domain's champion, and not a version that a request or a split has selected."""
+        """Whether a calibration is the domain's champion for the encoder to which the domain belongs."""
         return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
@@ -328,7 +328,7 @@ class Encoders:
         Args:
             bell: the change counter as just read from the store; None: read the migrations in any case.
         """
-        async with self._refreshing:  # an older state must not replace a newer one
+        async with self._refreshing:  # one read at a time, so that an older state cannot replace a newer one
             migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations
         for domain in before.keys() | migrations.keys():
@@ -336,7 +336,7 @@ class Encoders:
                 self._tell(domain)
 
     def _tell(self, domain: str) -> None:
-        """Reports the champion of a domain whose migration changed."""
+        """Calls `on_champion` or `on_no_champion` for a domain whose migration changed."""
         champion = self.home_encoder(domain).registry.champions.get(domain) if self.all else None
         if champion is not None:
             self.on_champion(champion)
@@ -344,12 +344,12 @@ class Encoders:
             self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
-        """Callback for a registry that has loaded a champion."""
+        """Called when a registry has loaded a champion. Calls `on_champion` if the domain belongs to its encoder."""
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
-        """Callback for a registry whose domain no longer has a champion."""
+        """Called when a domain has lost its champion for `encoder`. Calls `on_gone` if the domain belongs to it."""
         if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 
@@ -359,6 +359,6 @@ class Encoders:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """Callback for a registry that has removed a champion from memory."""
+        """Called when `encoder`'s champion has left memory. Calls `on_no_champion` if the domain uses `encoder`."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)

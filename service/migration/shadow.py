@@ -131,7 +131,7 @@ class Shadow:
         try:
             if not await self._idle():
                 self.on_dropped("busy")
-            elif self._compared(request.calibration.domain) is request.new:  # otherwise the migration has ended
+            elif self._compared(request.calibration.domain) is request.new:  # False: the migration has ended
                 await self._score(request, background)
         except IsosimError as error:
             self.on_dropped("failed")
@@ -160,7 +160,7 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        readable = scores.readable  # pairs that both encoders can read: `_sample` left out those that the old cannot
+        readable = scores.readable  # readable for both encoders: `_sample` used only pairs readable for the old one
         if len(readable) == 0:
             return
         batch = Batch(

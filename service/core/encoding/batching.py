@@ -5,8 +5,8 @@
 
 There is no timer. The tokenizing thread takes all texts that have arrived. A few short texts that find an empty queue
 are tokenized on the event loop instead, which is faster than waking a thread. An idle encoding thread takes the oldest
-waiting text and fills a batch with the texts nearest to it in length. An idle device therefore starts at once, a busy
-one gets fuller batches, no text starves, and padding stays small. Under light load a CPU runs one batch on all
+waiting text and fills a batch with the texts nearest to it in length. So an idle device starts at once, batches become
+fuller while the device is busy, no text starves, and padding stays small. Under light load a CPU runs one batch on all
 cores (lowest latency); under heavy load it runs one batch per core (highest throughput; measured: loadtest/README.md).
 A GPU runs one batch while the next is prepared.
 """
@@ -40,18 +40,18 @@ from service.core.errors import (
 
 log = logging.getLogger(__name__)
 
-NICENESS = 5  # niceness of the threads that run batches; the event loop, which needs little time, goes first
+NICENESS = 5  # niceness of the threads that run batches: they give way to the event loop, which needs little time
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-# `max_wait` applies only while the total size of the queued texts exceeds both FREE_SIZE and FREE_REQUESTS times the
-# size of the new request.
+# A request is never refused because of `max_wait` while the total size of the queued texts is at most FREE_SIZE, or at
+# most FREE_REQUESTS times the size of the request.
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
-MIN_FILL = 0.7  # minimum share of real tokens in a batch; below it, a second batch should cost less (not measured)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch; with fewer, two batches should be faster (not measured)
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
-NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
 LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
 
 
@@ -106,7 +106,7 @@ class BatchEncoder(Protocol):
     def prepare(self, ids: Sequence[Sequence[int]]) -> Any: ...
 
     def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
-        """Called from up to `BatchingPlan.runs` threads at once; `exclusive`: no other run is in progress."""
+        """Called from up to `BatchingPlan.runs` threads at once; `exclusive`: True if no other run is in progress."""
         ...
 
 
@@ -117,15 +117,15 @@ class BatchingPlan:
     runs: int = 1  # number of batches that the device computes at the same time
     ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
     exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
-    # Whether another server runs the encoder. It pads texts itself, so batches are filled whatever the texts' lengths,
-    # to send few requests.
+    # Whether another server runs the encoder. That server pads texts itself, so a batch may mix short and long texts;
+    # full batches keep the number of HTTP requests low.
     remote: bool = False
     max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
-    # `max_wait` does not apply while the queue is below one of these limits (see FREE_SIZE), so that a service on a
-    # slow processor does not refuse its first few callers.
+    # A queue below one of these limits (see FREE_SIZE) accepts requests whatever the expected wait, so that a service
+    # on a slow processor does not refuse its first few callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -153,10 +153,11 @@ class MicroBatcher:
         self.queued_size = 0  # sum of the sizes of the queued texts
         self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
-        self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
+        self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        # Whether other work uses the processor; a run on all cores would then wait for the slowest core.
+        # Whether a calibration job uses the processor. If so, no batch runs on all cores, since it would wait for the
+        # busiest core.
         self.cpu_contended = False
         self._device = threading.Semaphore(plan.runs)
         self.idle_threads = 0  # number of encoding threads that wait for texts
@@ -186,11 +187,11 @@ class MicroBatcher:
                 condition.notify_all()
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))  # limited, since a thread on a hung device never ends
+            thread.join(max(0.0, end - time.monotonic()))  # a thread on a hung device never ends
 
     @property
     def alive(self) -> bool:
-        """False once a thread has died or a run hangs: no more texts are computed."""
+        """False if a thread has died or a run hangs; new texts are then refused."""
         return not self._dead and not self._hangs and all(thread.is_alive() for thread in self._threads)
 
     @property
@@ -212,7 +213,7 @@ class MicroBatcher:
         Raises:
             Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the time
                 until the queue is empty.
-            NotReady: a thread of the batcher has died.
+            NotReady: a thread of the batcher has died, a run hangs, or the batcher is stopping.
         """
         if self._dead or self._stopping or self._hangs:
             raise NotReady("the encoder's thread has stopped")
@@ -246,10 +247,10 @@ class MicroBatcher:
             self._arrived.notify()
 
     def _living(self, main: Callable[[], None]) -> None:
-        """Outermost frame of a thread: any failure is logged and reported to all waiting callers."""
+        """Runs `main`. If it raises, logs the exception and calls `on_death`, and the batcher accepts no more texts."""
         try:
             main()
-        except BaseException:  # the loop's boundary; a Rust panic in the tokenizer is not a subclass of Exception
+        except BaseException:  # a Rust panic in the tokenizer is not a subclass of Exception
             log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
@@ -288,7 +289,7 @@ class MicroBatcher:
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
             results = self.tokenize([pending.text.content for pending in pending_texts], pending_texts[0].text.side)
-        except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad text
+        except Exception as error:  # noqa: BLE001 - a bad text must not end the thread
             if len(pending_texts) > 1:  # tokenize one by one, so that only the bad text fails
                 return [failed for pending in pending_texts for failed in self._tokenize_group([pending])]
             known = error if isinstance(error, IsosimError) else None
@@ -363,7 +364,7 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """Encodes a batch. After a failure, all texts carry the error. Returns False if a text may be its cause."""
+        """Encodes a batch; stores a failure in all its texts. Returns False if a text may have caused the failure."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -380,7 +381,7 @@ class MicroBatcher:
                 pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable)
         except IsosimError as known:
             error = known
-        except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch
+        except Exception as unknown:  # a bad batch must not end the thread
             log.exception("the encoder failed")
             error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
         finally:
@@ -428,7 +429,7 @@ def give_way(niceness: int) -> None:
     """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
     with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own only on Linux
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        if niceness == LEAST_URGENT:  # niceness 19 alone still gives a thread 4 % of a core, milliseconds at a time
+        if niceness == LEAST_URGENT:  # with niceness 19 alone, a thread still takes 4 % of a busy core
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 

@@ -30,7 +30,7 @@ def nothing() -> None:
 class Timings(NamedTuple):
     """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
 
-    If two requests need the same text at once, its tokens count only for the one that submitted it.
+    If two requests need the same text at once, its tokens count only for the request that submitted it.
     """
 
     tokenization: float = 0.0
@@ -141,8 +141,8 @@ class Embedder:
         """Vectors of the texts, rounded as the cache rounds them.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, is called with the texts that were computed or read from the shared
-        cache, for several requests at once.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
+        one call may check texts of several requests.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -228,7 +228,7 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
-        if len(new) < len(pending_texts):  # some were submitted by earlier requests: count only the time since this one
+        if len(new) < len(pending_texts):  # some texts are older than this request: count only the time since it began
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
@@ -258,7 +258,7 @@ class Embedder:
 
 
 def as_new(error: IsosimError) -> IsosimError:
-    """A copy of the error for each waiter: one exception object would collect the tracebacks of many tasks."""
+    """A copy of the error. Each waiter gets its own, since a shared one would collect the tracebacks of many tasks."""
     return copy.copy(error)
 
 

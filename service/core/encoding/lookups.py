@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker opens after the same
-# number of failures in a row: if Redis hangs, the lookups that wait for it open the breaker when they time out.
+# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker also opens after 3
+# failures in a row, so if Redis hangs, the timeouts of these lookups are enough to open it.
 LOOKUPS = 3
-# Maximum number of keys in a combined lookup. If a single request has more, its texts get the out-of-domain test only
-# when they are scored.
+# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, which does not run the
+# out-of-domain test; the test then runs when the texts are scored.
 MOST_KEYS = 256
 
 Found = list[PooledVector | None]
@@ -28,8 +28,8 @@ class Question(NamedTuple):
 class SharedLookups:
     """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` lookups are running.
 
-    One Redis command serves all combined lookups, and each domain's out-of-domain test checks all of the domain's
-    texts in one call. Lives on one event loop.
+    One Redis command serves all combined lookups. Afterwards each domain's out-of-domain test checks, in one call, all
+    texts that were found for the domain. Lives on one event loop.
     """
 
     def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:
@@ -61,7 +61,7 @@ class SharedLookups:
             count = 0
             while self._asked and (not questions or count + len(self._asked[0].keys) <= MOST_KEYS):
                 question = self._asked.popleft()
-                if not question.answer.done():  # done already if the caller has left
+                if not question.answer.done():  # already done if the request was cancelled
                     questions.append(question)
                     count += len(question.keys)
             if questions:

@@ -31,7 +31,7 @@ Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 class Verdict(NamedTuple):
     """Result of a domain's out-of-domain test for a text."""
 
-    test: object  # identifies the test; a reference to the test itself would keep it in memory
+    test: object  # identifies the test, without a reference that would keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
     # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
     distance: float
@@ -41,8 +41,8 @@ class Verdict(NamedTuple):
 class PooledVector:
     """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
 
-    `unreadable`: all tokens of the text are unknown to the encoder; all such texts have the same vector. `verdict` is
-    the result of the most recent out-of-domain test of the text.
+    `unreadable`: all tokens of the text are unknown to the encoder; such texts have nearly the same vector. `verdict`
+    is the result of the most recent out-of-domain test of the text.
     """
 
     vector: npt.NDArray[np.float32]
@@ -59,8 +59,8 @@ Judge = Callable[[Sequence[PooledVector], Vectors], object]
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
     """Calls each domain's out-of-domain test once for all its texts; a call per text would take four times as long.
 
-    An error in a test is only logged. The test runs again when the request is scored, and an error then fails the
-    request.
+    If a test raises, the error is only logged: the test runs again when the request is scored, and fails the request
+    if it raises again.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:
@@ -96,7 +96,7 @@ class KeyMaker:
         """
         key = self.prefix[text.side].copy()
         if isinstance(text.content, tuple):
-            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text gets this key: UTF-8 has no 0xff
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # never equal to a text: UTF-8 has no 0xff
             return key.digest()
         try:
             key.update(text.content.encode())
@@ -119,7 +119,7 @@ class VectorCodec:
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        # Earlier versions: 3 and 4 had no flag `unreadable`, 1 and 2 no checksum.
+        # Entries of earlier releases: versions 3 and 4 have no flag `unreadable`, 1 and 2 also no checksum.
         self.version = {"float32": 5, "float16": 6}[precision]
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim

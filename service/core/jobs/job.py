@@ -47,7 +47,8 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Metadata of a field that releases up to 0.1.0 cannot read: the field is stored only if its value is not the default.
+# Metadata of a field that was added after release 0.1.0. The field is stored only if its value is not the default, so
+# that most records stay readable for 0.1.0, which refuses unknown fields.
 LATER = {"later": True}
 
 
@@ -80,7 +81,7 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
-    # The version to which labels are added. Such a job has no text; the new version keeps the base's method and scale.
+    # The version to which labels are added; None for a job with text. The new version keeps its method and scale.
     base: int | None = None
     # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
     champion: int | None = None

@@ -71,7 +71,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 
 
 def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """Advice at the end of an error message if the middle column seems to hold the labels; else empty."""
+    """Advice for the end of an error message: empty unless the middle column seems to hold the labels."""
     labels = [label_of(cells[1]) for _, cells in table]
     return ". Column 2 seems to hold them: move it to the front" if labels and None not in labels else ""
 

@@ -35,8 +35,8 @@ def check_sentences(
 ) -> None:
     """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
 
-    `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because all
-    their tokens are unknown to the encoder. Both only appear in the message.
+    `sent` is the number of sentences including duplicates, `unreadable` the number of texts that were left out because
+    all their tokens are unknown to the encoder. Both are used only in the error message.
 
     Raises:
         InvalidInput: there are too few; the message says how many are needed.
@@ -150,7 +150,7 @@ class Allowance:
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
-        """Call it with the number of texts before sending them. Raises InvalidInput if the total exceeds the limit."""
+        """Counts texts that are about to be sent. Raises InvalidInput if the total would exceed the limit."""
         self.sent += texts
         if self.most is not None and self.sent > self.most:
             raise InvalidInput(

@@ -23,8 +23,8 @@ LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
-MOST = 0.8  # share of lines that must look like rows; headers and cells with line breaks do not
-EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
+MOST = 0.8  # share of lines that must look like rows; in a table, headers and cells with line breaks may not
+EDGE = 3  # columns examined at either end; inner ones are unreliable, since an unquoted text may contain separators
 LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
 LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
 REPEATED = 0.1  # a column repeats its values if at most this share of them are distinct
@@ -97,9 +97,9 @@ def is_markup(lines: Sequence[str]) -> bool:
 def quoted_cells(lines: Sequence[str]) -> bool:
     """Whether the lines are a CSV of one column.
 
-    In such a CSV, a cell that contains a comma or a quotation mark is put in quotation marks, and each quotation mark
-    within the cell is doubled. Lines without quotation marks around them contain neither of the two characters. Unlike
-    a CSV, quoted dialogue has no doubled quotation marks.
+    A CSV puts a cell that contains a comma or a quotation mark in quotation marks, and doubles each quotation mark
+    within the cell. So an unquoted line of it contains neither character. Quoted dialogue is no CSV: it has no doubled
+    quotation marks.
     """
     reasons = 0
     for line in lines:
@@ -177,8 +177,8 @@ def cells(line: str, separator: str) -> list[str]:
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
     """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
 
-    A cell is tight if no space follows its separator: the one after the cell in the first columns, the one before it in
-    the last columns. Inner columns are left out, because separators inside a text shift them.
+    In the first columns, a cell is tight if no space follows the separator after it; in the last columns, if no space
+    follows the separator before it. Inner columns are left out, because separators inside a text shift them.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]
@@ -194,7 +194,8 @@ def is_code(cell: str) -> bool:
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
     """Whether the cell may be a state or category.
 
-    The first cells of `Hello, …` and `您好,…` are not, because prose may start with a greeting.
+    Between commas or semicolons, it must be ASCII and tight (see `edges`), because prose may start with a greeting:
+    `Hello, …` or `您好,…`.
     """
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 

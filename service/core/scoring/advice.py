@@ -36,8 +36,8 @@ class Advice:
     target: dict[str, float]
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
-    pairs: int  # number of random pairs behind it; for a precision, of labelled pairs
-    extrapolated: bool  # whether the rate is closer to 0 or 1 than 10 / pairs: too close to be counted in the sample
+    pairs: int  # number of pairs it was derived from: labelled pairs for a precision, otherwise random pairs
+    extrapolated: bool  # whether the target's rate is too close to 0 or 1 to be counted in a sample of `pairs` pairs
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -132,7 +132,8 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
 
 
 def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
-    """Raises InvalidInput, naming reachable rates, if pairs of equal similarity leave no threshold near this rate."""
+    """Raises InvalidInput, naming reachable rates, if so many pairs have equal similarity that no threshold has a rate
+    near `fmr`."""
     lower, upper = reference.reachable(fmr)
     if lower >= fmr / TOLERANCE:
         return
@@ -159,7 +160,7 @@ def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[Refere
 
 
 def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
-    """Raises InvalidInput for more entries than the version's counts can be extrapolated to."""
+    """Raises InvalidInput if `gallery` is more entries than the counts of `table` can be extrapolated to."""
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
@@ -237,7 +238,7 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 
 
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
-    """A row per precision that the labels reach: its threshold and rates. Empty for a version without labels.
+    """One row for each precision of TABLE that the labels reach: the threshold and its rates. Empty without labels.
 
     `alarms`: mean number of wrong matches of a query that is compared with `gallery` entries.
     """

@@ -48,7 +48,7 @@ class DomainRef:
     @classmethod
     @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput unless the text has one of these forms."""
+        """Parses `name`, `name@3` or `name@previous`; raises InvalidInput for other texts."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))
@@ -58,7 +58,7 @@ class DomainRef:
 
 @dataclass(frozen=True)
 class DomainModel:
-    """The parts of a version that give similarities a meaning. Each may be missing."""
+    """Reference distributions and fitted models of a version, which interpret its similarities. Each may be missing."""
 
     reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
     raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
@@ -153,13 +153,13 @@ class Calibration:
 
     @cached_property
     def raw_notices(self) -> list[str]:
-        """Notices for callers that apply to cosines scored by `place`."""
+        """Notices for callers whose cosines are scored by `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
         return graded if self._is_raw else ["raw_scale"]
 
     @property
     def _is_raw(self) -> bool:
-        """Whether percentiles refer to the encoder's cosine itself."""
+        """Whether the version computes percentiles from the encoder's cosine, without calibration or normalization."""
         return self.transform is None and self.model.normalization is None
 
     def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
@@ -177,11 +177,11 @@ class Calibration:
         return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
 
     def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:
-        """The out-of-domain test's verdict on each text, stored in the text; None if the domain has no test."""
+        """The out-of-domain test's verdict on each text, also stored in `text.verdict`; None without a test."""
         test = self.model.domain_test
         if test is None:
             return None
-        # Each verdict is read once, because another domain's test may replace it at any time.
+        # `verdict` is read once per text: another thread may replace it with the verdict of another domain's test.
         known = [v for text in texts if (v := text.verdict) is not None and v.test is test.identity]
         if len(known) == len(texts):
             return known
@@ -189,7 +189,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The out-of-domain test; None if the domain has none, or one that needs latents and so runs later."""
+        """The out-of-domain test, if it needs only pooled vectors; None if it needs latents, or if there is no test."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

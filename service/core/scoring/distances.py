@@ -9,7 +9,8 @@ from service.core.errors import InvalidInput
 from service.core.wording import place
 
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
-Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of thresholds
+# unit in which a threshold is given
+Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]
 METRICS = (
     "cosine_distance = 1 - cosine; for vectors of length 1 also l2 = sqrt(2 - 2 * cosine), "
     "l2_squared = 2 - 2 * cosine, inner_product = cosine"

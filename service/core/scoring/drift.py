@@ -13,7 +13,7 @@ from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
 WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
-BASELINE = 1000  # number of pairs in the baseline: the first that a version scored; later ones are compared with them
+BASELINE = 1000  # the first 1,000 pairs that a version scored are the baseline with which later pairs are compared
 FEWEST = 100  # a figure needs at least this many texts or pairs
 BINS = 10
 
@@ -102,7 +102,7 @@ class DriftWindow:
 class DriftMonitor:
     """Windows of the most recently used domains; a new champion starts a new window.
 
-    Only the event loop writes. Other threads may read, and may see a window during an update.
+    Only the event loop writes. Other threads may read, and may see a window that is only partly updated.
     """
 
     def __init__(self, domains: int = 500) -> None:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-MOST_BEYOND = 1000  # results are extrapolated to at most this many times the number of counted entries
-COUNTED = 10  # the share of queries with a false hit is estimated if at least this many have one
+MOST_BEYOND = 1000  # largest gallery for which results are extrapolated, as a multiple of the entries that were counted
+COUNTED = 10  # a share of queries with a false hit is extrapolated if fewer queries than this have one
 SMALLEST_RATE = 1e-6
 CONFIDENCE_Z = 1.96  # number of standard errors from the estimate to each end of a 95 % interval
 
@@ -19,7 +19,7 @@ class Level(NamedTuple):
     """The false-match rate that a threshold needs, with its 95 % interval."""
 
     rate: float
-    low: float  # lower end of the interval: the rate of a stricter threshold
+    low: float  # lower end of the interval; a lower rate means a stricter threshold
     high: float
     extrapolated: bool
     repeat: float | None  # see `FalseHitTable.repeats`
@@ -29,14 +29,14 @@ class Level(NamedTuple):
 class FalseHitTable:
     """Share of queries whose best wrong match among G entries passes a threshold (FPIR; ISO/IEC 19795-1, 3.5).
 
-    Counted over subsamples of the domain's own sentences. Thresholds are identified by their false-match rate. Where a
-    few queries cause most false hits, the share grows more slowly than the number of entries.
+    Counted over subsets of the domain's own sentences. Thresholds are identified by their false-match rate. If a few
+    queries cause most false hits, the share grows more slowly than the number of entries.
     """
 
     rates: Doubles  # (L,) false-match rates, falling
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
-    errors: Doubles  # (G, L) relative standard error of the rates; NaN where too few queries have a hit
+    errors: Doubles  # (G, L) relative standard error of `hits`; NaN where too few queries have a hit
     # (L,) probability of a further false hit for a query that has one, divided by the probability of a false hit for
     # a random query; NaN where too few queries have a hit.
     repeats: Doubles
@@ -72,10 +72,10 @@ class FalseHitTable:
         rate = law.rate(share)
         place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
         error = nearest_known(self.errors[nearest], place, 1.0)
-        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval where the law is extrapolated
+        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval if extrapolated
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
-        above = rate > law.rates[0] and gallery > 1  # with 1 entry, `rate` equals `share`: nothing to extrapolate
+        above = rate > law.rates[0] and gallery > 1  # with 1 entry, `rate` is `share` itself
         return Level(
             rate,
             law.rate(share / width),
@@ -85,7 +85,7 @@ class FalseHitTable:
         )
 
     def share(self, rates: Doubles, gallery: float) -> Doubles:
-        """Share of queries whose best wrong match reaches scores with these false-match rates. (N,) -> (N,)"""
+        """Share of queries with a false hit at the threshold of each of these false-match rates. (N,) -> (N,)"""
         return self.law(gallery).share(rates)
 
     def arrays(self) -> dict[str, Doubles]:

@@ -59,8 +59,8 @@ def normalize(
 class ItemNormalization:
     """A domain's item normalization and the false-match rates of normalized scores.
 
-    The cohort holds centroids of many sentences, because the vector of a single sentence can be inverted to its text
-    (Morris et al., EMNLP 2023).
+    The cohort (the vectors with which every sentence is compared) holds centroids of many sentences, because the vector
+    of a single sentence can be inverted to its text (Morris et al., EMNLP 2023).
 
     Raises:
         ValueError: an unknown kind, a cohort that is empty or not of unit length, or `nearest` out of its range.
@@ -83,7 +83,7 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence, from latents (N, D); no row's result depends on other rows, to the last bit."""
+        """Usual score of each sentence, from latents (N, D); bit for bit the same whatever the other rows are."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(

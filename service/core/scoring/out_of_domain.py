@@ -17,9 +17,9 @@ FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
 # Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by decreasing eigenvalue.
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
-CLIP = 6.0  # the probe clips whitened coordinates to −CLIP … CLIP
+CLIP = 6.0  # whitened coordinates are clipped to −CLIP … CLIP before they enter the sum of `Statistics.probe`
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
-DOUBLED_BYTES = 40_000_000  # maximum bytes of whitenings in float64: 33 domains with 384 dimensions, or 8 with 768
+DOUBLED_BYTES = 40_000_000  # size limit of `_doubled`, in bytes: 33 domains with 384 dimensions, or 8 with 768
 LONGEST = 1_000_000  # largest number of tokens in a test's tables, which have one row for each number of tokens
 
 
@@ -93,15 +93,15 @@ class Statistics:
         return out
 
 
-# Whitenings in float64, oldest first; an entry is dropped together with its domain.
+# Cache of whitening matrices in float64, oldest first; an entry disappears when its Statistics are no longer used.
 _doubled: "WeakKeyDictionary[Statistics, Doubles]" = WeakKeyDictionary()
 _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening in float64: results for a text alone and in a batch then differ by only 1e-15 (float32: 1e-6).
+    """The whitening in float64; with it, results for a text alone and in a batch differ by 1e-15 (float32: 1e-6).
 
-    It is kept in memory for a few domains only, because it triples the memory that a domain takes.
+    Only a few domains' matrices are cached in float64, because this triples the memory that a domain takes.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -117,7 +117,7 @@ def in_double(statistics: Statistics) -> Doubles:
 class Standardization:
     """Standardizes statistics by their mean and spread over the domain's texts of the same length.
 
-    Both are interpolated linearly in log tokens between the centres.
+    Mean and spread are stored for some lengths, the centres, and interpolated linearly in log tokens between them.
     """
 
     centres: Doubles  # (C,) log tokens, rising
@@ -146,7 +146,8 @@ class Standardization:
     def __call__(self, statistics: Doubles, tokens: Integers) -> Doubles:
         """Standardized statistics, from the statistics and the numbers of tokens. (N, S), (N,) -> (N, T)
 
-        The columns are the distance, the logarithm of the band distance, and the probe's score if there is a probe.
+        The columns are log ‖z‖², the logarithm of the bands' squared Mahalanobis distance, and the probe's score if
+        there is a probe.
 
         Raises:
             ValueError: the statistics lack levels, or have levels that the test was fitted without.
@@ -176,7 +177,7 @@ class Combination:
     −ln p is interpolated linearly; beyond the sample, p decreases exponentially.
     """
 
-    distance_curve: Doubles  # for a two-sided p-value; holds −ln(p / share), as the next two curves do
+    distance_curve: Doubles  # p is two-sided; this and the next two curves hold −ln(p / share) instead of −ln p
     bands_curve: Doubles
     probe_curve: Doubles  # (2, 0) without a probe
     length_shift: Doubles  # (2, C): log tokens, and the correction that makes p-values comparable across lengths
@@ -243,7 +244,7 @@ class DomainTest:
         return Judgement(self.combination(standard, tokens), standard[:, 0])
 
     def judge_texts(self, texts: Sequence[PooledVector], pooled: Floats, levels: Floats | None = None) -> list[Verdict]:
-        """The verdict on each text, which is also stored in the text."""
+        """The verdict on each text; also stores it in `text.verdict`."""
         judgement = self.judge(pooled, np.array([text.tokens for text in texts]), levels)
         columns = (judgement.p_values.tolist(), judgement.distances.tolist())
         verdicts = [Verdict(self.identity, p_value, distance) for p_value, distance in zip(*columns, strict=True)]
@@ -288,7 +289,7 @@ def row_of(tokens: Integers, count: int) -> Integers:
 
 
 def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
-    """Values at each number of tokens, linear in its logarithm, constant outside the centres. -> (tokens, S)"""
+    """Interpolates values (C, S) linearly in log tokens; constant outside the centres (C,). -> (tokens, S)"""
     count = int(np.ceil(np.exp(centres[-1]))) + 1
     lengths = np.log(np.maximum(np.arange(count), 1))
     return np.column_stack([np.interp(lengths, centres, column) for column in values.T])

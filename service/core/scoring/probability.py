@@ -97,7 +97,7 @@ class ProbabilityMap:
         return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
 
     def precision_interval(self, precision: float) -> tuple[float, float] | None:
-        """95 % interval of the share of matches at the threshold for a precision.
+        """95 % interval of the precision that is reached at the threshold for `precision`.
 
         None for versions of earlier releases.
         """

@@ -149,17 +149,17 @@ class ReferenceDistribution:
     def resolution(self) -> float:
         """The smallest false-match rate that the data support.
 
-        It is at least 10 / pairs, and not below any level whose relative error is 0.5 or more.
+        It is the largest of 10 / pairs, `smallest_rate`, and the levels with a relative error of 0.5 or more (or NaN).
         """
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release made this reference from a sample with ties.
+        """Whether an earlier release seems to have made this reference from a sample with ties.
 
-        The rates at the ties are then too small, because those releases kept only one of several equal knots. Signs of
-        this are knots unusually far apart in rate, or a last knot at similarity 1.
+        Those releases stored no ties and kept only one of several equal knots, so the rates at the ties are too small.
+        Signs of this are knots unusually far apart in rate, or a last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())

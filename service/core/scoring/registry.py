@@ -35,14 +35,15 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
-    targets: Mapping[str, Target] = field(default_factory=dict)  # saved for the domain; they apply to every encoder
+    targets: Mapping[str, Target] = field(default_factory=dict)  # saved thresholds, valid for every encoder
 
 
 class CalibrationSource(Protocol):
     """A store of calibrations. Its methods may block; the registry calls them in threads."""
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> Iterable[str]:
-        """Domains that may have changed since the last call; may include domains that are not resident."""
+        """Domains that may have changed since the last call, perhaps also ones that are not in `resident` (the loaded
+        versions of each domain)."""
         ...
 
     def named(self, domain: str) -> DomainAliases: ...
@@ -57,7 +58,7 @@ class CalibrationSource(Protocol):
 
 
 def located(error: Exception) -> str:
-    """The error's message for the log, with the place of damaged files."""
+    """The error's message for the log, with the path or address of a damaged file."""
     return f"{error} ({error.place})" if isinstance(error, CorruptArtifact) and error.place else str(error)
 
 
@@ -76,9 +77,9 @@ class Registry:
     least recently used ones are evicted, except the champion of `default`; requests that hold an evicted one finish
     with it. A refresh reads only changes of resident domains, so its cost does not depend on the number of all domains.
 
-    on_champion: called with each new champion. on_dropped: with each domain whose champion is no longer resident.
-    on_gone: with each served domain that no longer has a champion or was deleted. on_failure: with each domain whose
-    champion could not be loaded.
+    on_champion: called with each new champion. on_dropped: called with a domain when its champion is no longer
+    resident. on_gone: called with a served domain when it has no champion any more or was deleted. on_failure: called
+    with a domain when its champion could not be loaded.
     """
 
     def __init__(
@@ -98,16 +99,16 @@ class Registry:
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of all resident calibrations
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; the most recently used is last
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions and pinned; most recently used last
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
-        }  # resident versions of each domain; sets are never edited
+        }  # resident versions of each domain; a set is replaced, not edited, because a thread may be reading it
         self._targets: dict[str, Mapping[str, Target]] = {}  # saved targets of resident domains whose aliases were read
         self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
-        self._news: deque[Iterable[str]] = deque()  # changed domains, found by threads
+        self._news: deque[Iterable[str]] = deque()  # changed domains that threads found, for the next refresh
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
-        self._identity = False  # whether `default` had no champion at the last comparison with the store
+        self._identity = False  # True: `default` has no champion in the store, so requests for it use `builtin`
         self._misses: dict[str, Miss] = {}
         self.damaged: set[Key] = set()  # versions whose files could not be loaded at the last attempt
         self._reported: dict[str, str] = {}  # domain: the last logged reason for a failed load
@@ -212,7 +213,7 @@ class Registry:
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
-            except NotFound as error:  # not the caller's error: the request did not name this version
+            except NotFound as error:  # no 404: the request did not name this version
                 self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
             except (IsosimError, OSError) as error:
@@ -247,7 +248,7 @@ class Registry:
         return calibration
 
     def _report(self, domain: str, error: Exception) -> None:
-        """Counts a champion that could not be loaded for a request, and logs each new reason once."""
+        """Calls `on_failure` for a champion that could not be loaded for a request, and logs each new reason once."""
         self.on_failure(domain)
         if self._reported.get(domain) != str(error):
             if len(self._reported) >= MOST_REPORTED:
@@ -313,7 +314,7 @@ class Registry:
             self._targets.pop(domain, None)
 
     def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
-        """Keeps the targets of a resident domain in memory; refreshes would not notice changes of other domains."""
+        """Keeps the targets in memory if the domain is resident; a refresh would not update them for other domains."""
         if domain in self._versions:
             self._targets[domain] = targets
 
@@ -345,7 +346,7 @@ class Registry:
                 miss.left -= 1
                 if miss.left <= 0:
                     self._due.add(domain)
-            for domain in list(self._due):  # removed one by one: a cancelled refresh leaves the others for the next
+            for domain in list(self._due):  # one at a time: after a cancellation, the next refresh does the rest
                 self._due.discard(domain)
                 await self._compare(domain)
 
@@ -369,7 +370,7 @@ class Registry:
                 self._misses.pop(domain, None)
                 return
             miss = self._misses.get(domain)
-            if miss is None:  # logged once, counted every time
+            if miss is None:  # only the first failure is logged; `on_failure` counts all
                 self._misses[domain] = Miss()
                 log.error("champion of %s not loaded (%s); the previous version keeps serving", domain, located(error))
             else:
@@ -392,7 +393,7 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(domain, champion, asyncio.to_thread)
-            if current is None or domain in self.champions:  # otherwise the domain was evicted meanwhile
+            if current is None or domain in self.champions:  # False: evicted during the load
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
@@ -402,7 +403,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # if it is the champion, the next refresh removes it
+        if champion is None or champion.version != version:  # a champion stays until the next refresh
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:
