@@ -19,7 +19,7 @@ class EquatingResult:
     fmr: float  # false-match rate of both similarities
     equivalent: float  # similarity on the new scale
     interval: tuple[float, float]  # 95 % interval of `equivalent`
-    extrapolated: bool  # whether `fmr` is too close to 0 or 1 to be counted in the pairs of each scale
+    extrapolated: bool  # whether `fmr` is too close to 0 or 1 to be counted in the pairs of one scale or both
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
