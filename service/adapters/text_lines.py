@@ -22,8 +22,8 @@ class TextLines:
     file: BinaryIO
     size: int  # bytes; 0: unknown
     longest: int | None = None  # limit for the characters of a line
-    number: int = 0  # lines so far
-    seen: int = 0  # bytes so far
+    number: int = 0  # lines read so far
+    seen: int = 0  # bytes read so far
 
     @property
     def share(self) -> float | None:

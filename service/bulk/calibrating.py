@@ -119,8 +119,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder that uses many engines.
 
-    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. The batches, and so the
-    vectors, are therefore the same in both commands.
+    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. So `isosim calibrate` and
+    `isosim bulk calibrate` form the same batches, and get the same vectors.
     """
 
     def __init__(

@@ -52,7 +52,8 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: paths of Ray's sockets in it may have at most 107 bytes
+        # The path is short, because Ray creates sockets in the folder, whose paths may have at most 107 bytes.
+        own = tempfile.mkdtemp(prefix="isosim-ray-")
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}

@@ -30,8 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# The vectors (N, D); N objects with these vectors and their properties; and, for each text column, an array with the
-# index of every row's vector.
+# The vectors (N, D) of a part; a PooledVector for each of them; and, for each text column, an array with the index of
+# every row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -72,7 +72,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # None: one window per part, because a part's bytes must not depend on other parts
+                window=None,  # batches hold texts of one part only: its bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(

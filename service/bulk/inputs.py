@@ -150,7 +150,7 @@ def check_columns(
     first: dict[str, str | None] | None = None
     for source in sources:
         schema = reader.schema(opener(place, source.path))
-        if not schema:  # the format has no schema
+        if not schema:
             return
         for name in (*columns, *keep):
             if name not in schema:

@@ -89,7 +89,7 @@ class CellIndex:
 
 
 def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-    """Yields each pair once, with the later row as the query."""
+    """Yields arrays i, j of all pairs with i < j, j in start … stop − 1, and a cosine above the radius."""
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
         limits, _, near = index.range_search(unit[at:end], radius)

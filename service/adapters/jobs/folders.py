@@ -4,7 +4,7 @@ job.json       the record, which is changed under a lock
 input          posted text and labels; deleted when the job ends
 vectors.npy    posted vectors; deleted when the job ends
 decided        created when a process has decided how the job ends, and is about to record it
-claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to it
+claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to `claim`
 """
 
 import contextlib

@@ -4,7 +4,7 @@
 jobs/records/<id>          the record; created after the input, and removed before it
 jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
 jobs/input/<id>/vectors    posted vectors, a `.npy`
-jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of its content
+jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of that job's content
 """
 
 import contextlib
