@@ -123,8 +123,8 @@ def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV file, each with the number of its first line. A row with a line break in a quoted cell has several
-    lines."""
+    """Rows of a CSV file that are not blank, each with the number of its first line. A row with a line break in a
+    quoted cell has several lines."""
     ended = 0
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
     try:

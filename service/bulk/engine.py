@@ -48,7 +48,7 @@ class Outcome:
     bytes: int
     sha256: str
     seconds: float
-    node: str = ""  # id of the cluster's node
+    node: str = ""  # id of the Ray node that computed the part
 
 
 class Engine:

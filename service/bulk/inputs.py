@@ -66,7 +66,8 @@ class Reader(Protocol):
 def sources_of(address: str) -> tuple[Place, list[Source]]:
     """The place of an input and its files, sorted by name; the address names one file, a folder, or a pattern.
 
-    Names that begin with `.` or `_` are skipped, as other readers of data folders do.
+    Skips names that begin with `.` or `_`, as other readers of data folders do; of several files, it also skips those
+    whose format their names do not show.
 
     Raises:
         EmptyInput: there is no file.

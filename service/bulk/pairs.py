@@ -290,7 +290,7 @@ def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
     search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
-    """Writes one file, sorted by i and j, and marks it as finished."""
+    """Writes one file, sorted by i and j, and its record, which marks it as finished. Returns the record."""
     filled = [one for one in block if len(one["i"])] or block[:1]
     columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
     order = np.lexsort((columns["j"], columns["i"]))

@@ -79,7 +79,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Reads a stored plan. Raises CorruptArtifact if it is unreadable, or written by a different release."""
+        """Reads a stored plan. Raises CorruptArtifact if it is unreadable, or was written with another FORMAT."""
         try:
             facts = orjson.loads(content)
             if facts.pop("format") != FORMAT:

@@ -228,8 +228,8 @@ Files = dict[str, bytes]
 
 
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """Path -> content of the files in the store that an engine reads. The built-in version
-    `default@0` has no files."""
+    """Path -> content of the files in the store that an engine reads. With version 0, the encoder's only:
+    `default@0` is built in and has no files."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))

@@ -1,4 +1,4 @@
-"""Counts the recorded jobs, and reports the end of each job once, wherever it ran."""
+"""Counts the recorded jobs, and reports the end of each job once, whichever process ran it."""
 
 from collections import Counter
 from typing import NamedTuple

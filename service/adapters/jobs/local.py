@@ -58,7 +58,7 @@ class LocalJobs:
                 await self._task
 
     async def workers(self) -> None:
-        """Always None, because this process runs the jobs itself."""
+        """Returns None instead of a number of workers, because this process runs the jobs itself."""
 
     async def available(self) -> None:
         if self._task is None or self._task.done():

@@ -222,7 +222,7 @@ class BucketJobs:
             self.storage.delete([KEYS + key])
 
     def _holder(self, place: str) -> str | None:
-        """The id of the job that has a key; None if no job has it."""
+        """The id of the job that has the key stored at `place`; None if no job has it."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             return str(parsed(self.storage.read(place)[0], place).get("job"))
         return None

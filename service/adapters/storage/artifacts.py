@@ -132,8 +132,8 @@ def claim(descriptor: int) -> None:
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders of dead processes.
 
-    A process counts as living while it holds the lock on its files. The age of a file, which a jump of the clock can
-    falsify, decides only where locks do not work (`abandoned`).
+    A process counts as living while it holds the lock on its files; where locks do not work, the age decides
+    (`abandoned`). Files younger than FRESH are kept.
     """
     for path in leftovers:
         with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
@@ -194,14 +194,14 @@ def manifest_bytes(facts: Mapping[str, object]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest was
-    changed."""
+    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest is
+    unreadable or was changed."""
     return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
 
 
 def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
     """The manifest in `content`, without its seal. Raises CorruptArtifact, with `name` in its message, if it
-    was changed."""
+    is unreadable or was changed."""
     manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):

@@ -119,9 +119,10 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     file is at its beginning.
 
     Raises:
-        EmptyInput: the file is empty.
+        EmptyInput: the file is empty or blank.
         UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
-        InvalidInput: the encoding cannot be detected, the file is one JSON list, or the content contradicts the hints.
+        InvalidInput: the encoding cannot be detected, the file is damaged, one JSON list or markup, or the content
+            contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -158,7 +159,8 @@ def binary(begin: bytes) -> str | None:
 
 
 def binary_format(head: bytes, file: BinaryIO) -> Format | None:
-    """`parquet`, `xlsx`, or None for other files. Raises UnsupportedMedia for known formats that cannot be read."""
+    """`parquet`, `xlsx`, or None for other files. Raises UnsupportedMedia for known formats that cannot be read, and
+    InvalidInput for a damaged workbook."""
     for begin, what in SIGNATURES.items():
         if head.startswith(begin):
             raise UnsupportedMedia(f"the file is {what}")
@@ -252,7 +254,7 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether the bytes beyond ASCII, read as windows-1252, are letters and marks of Western European languages."""
+    """Whether the bytes beyond ASCII, read as windows-1252, are few and mostly signs of Western European languages."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)

@@ -96,7 +96,7 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        # The child imports modules from the same folders as this process. -P keeps the working directory out.
+        # The child imports modules from the same folders as this process; with -P, not from the working directory.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
