@@ -52,7 +52,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        # The path is short, because Ray creates sockets in the folder, whose paths may have at most 107 bytes.
+        # A short name: Ray creates sockets in this folder, and a socket's path may have at most 107 bytes.
         own = tempfile.mkdtemp(prefix="isosim-ray-")
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:

@@ -72,7 +72,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # batches hold texts of one part only: its bytes must not depend on other parts
+                window=None,  # batch all texts of a part together: its bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(

@@ -66,8 +66,8 @@ class Reader(Protocol):
 def sources_of(address: str) -> tuple[Place, list[Source]]:
     """The place of an input and its files, sorted by name; the address names one file, a folder, or a pattern.
 
-    Skips names that begin with `.` or `_`, as other readers of data folders do; of several files, it also skips those
-    whose format their names do not show.
+    Skips names that begin with `.` or `_`, as other readers of data folders do. If there are several files, skips those
+    with an unknown ending, too.
 
     Raises:
         EmptyInput: there is no file.

@@ -19,7 +19,7 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # seconds without a connection or a byte after which a request fails; chosen unmeasured
+CONNECT, READ = 5.0, 5.0  # a request fails after this many seconds without a connection or a byte (not measured)
 ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")

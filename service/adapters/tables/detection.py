@@ -24,8 +24,8 @@ from service.core.wording import nearest
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-HEAD = 1 << 20  # bytes at the beginning of a file from which its form is detected
-LOOKED_AT = 1000  # maximum rows examined to detect the form
+HEAD = 1 << 20  # maximum bytes at the beginning of a file from which its format is detected
+LOOKED_AT = 1000  # maximum rows from which the format is detected
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
