@@ -63,7 +63,7 @@ SETS = {
 
 
 def read_sets(folder: Path) -> dict[str, list[Pairs]]:
-    """The files of each STS set in a folder. Raises InvalidInput if a set is missing."""
+    """The pairs of each file of each STS set in a folder. Raises InvalidInput if a set is missing."""
     sets = {}
     for name, patterns in SETS.items():
         files = sorted(file for pattern in patterns for file in folder.glob(pattern))

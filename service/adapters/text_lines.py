@@ -22,8 +22,8 @@ class TextLines:
     file: BinaryIO
     size: int  # bytes; 0: unknown
     longest: int | None = None  # limit for the characters of a line
-    number: int = 0  # lines so far
-    seen: int = 0  # bytes so far
+    number: int = 0  # lines read so far
+    seen: int = 0  # bytes read so far
 
     @property
     def share(self) -> float | None:
@@ -123,8 +123,8 @@ def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV file, each with the number of its first line. A row with a line break in a quoted cell has several
-    lines."""
+    """Rows of a CSV file that are not blank, each with the number of its first line. A row with a line break in a
+    quoted cell has several lines."""
     ended = 0
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
     try:

@@ -119,8 +119,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder that uses many engines.
 
-    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. The batches, and so the
-    vectors, are therefore the same in both commands.
+    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. So `isosim calibrate` and
+    `isosim bulk calibrate` form the same batches, and get the same vectors.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ SPACE = 2**64  # every rank is less than this number
 
 
 class SampleWorker:
-    """Reads a part, given by its number. Returns its texts with a rank below `limit`, the number of its rows and how
-    many of these are unusable."""
+    """Reads a part, given by its number. Returns its texts with a rank below `limit` (at most `count`), the number of
+    its rows and how many of these are unusable."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,

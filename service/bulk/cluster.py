@@ -35,12 +35,12 @@ class Engines:
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """Connects to the Ray cluster at the address, or starts a local Ray if there is none, and yields the package `ray`.
+    """Connects to the Ray cluster at `address`, or starts a local Ray if it is None, and yields the package `ray`.
 
     At the end of the block Ray is disconnected; a local Ray is stopped and its folder deleted.
 
     Raises:
-        Unavailable: Ray is not installed, or nothing answers at the address.
+        Unavailable: Ray is not installed, a local Ray does not start, or no cluster answers at the address.
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
@@ -52,7 +52,8 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: paths of Ray's sockets in it may have at most 107 bytes
+        # A short name: Ray creates sockets in this folder, and a socket's path may have at most 107 bytes.
+        own = tempfile.mkdtemp(prefix="isosim-ray-")
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -96,6 +97,9 @@ def map_items(
     A worker is called with {"item": [one item]} and returns a dictionary of columns, which have one entry each. The
     number of items in progress is limited, so that results do not pile up. Close the generator before the `with` block
     of `cluster` ends.
+
+    Raises:
+        BackendFailure: Ray stopped with an error.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
     # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart an engine, because

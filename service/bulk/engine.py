@@ -30,8 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# The vectors (N, D); N objects with these vectors and their properties; and, for each text column, an array with the
-# index of every row's vector.
+# The vectors (N, D) of a part; a PooledVector for each of them; and, for each text column, an array with the index of
+# every row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -48,7 +48,7 @@ class Outcome:
     bytes: int
     sha256: str
     seconds: float
-    node: str = ""  # id of the cluster's node
+    node: str = ""  # id of the Ray node that computed the part
 
 
 class Engine:
@@ -72,7 +72,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # None: one window per part, because a part's bytes must not depend on other parts
+                window=None,  # batch all texts of a part together: its bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(

@@ -66,7 +66,8 @@ class Reader(Protocol):
 def sources_of(address: str) -> tuple[Place, list[Source]]:
     """The place of an input and its files, sorted by name; the address names one file, a folder, or a pattern.
 
-    Names that begin with `.` or `_` are skipped, as other readers of data folders do.
+    Skips names that begin with `.` or `_`, as other readers of data folders do. If there are several files, skips those
+    with an unknown ending, too.
 
     Raises:
         EmptyInput: there is no file.
@@ -150,7 +151,7 @@ def check_columns(
     first: dict[str, str | None] | None = None
     for source in sources:
         schema = reader.schema(opener(place, source.path))
-        if not schema:  # the format has no schema
+        if not schema:
             return
         for name in (*columns, *keep):
             if name not in schema:

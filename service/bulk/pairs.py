@@ -50,8 +50,8 @@ class PairSearch:
     precision: float | None = None  # requested precision; None: `fmr` was requested instead
 
     def wanted(self) -> dict[str, Any]:
-        """The fields as stored in the plan. A field that earlier releases did not have is stored only if it is not the
-        default, so that a new search matches the plan of an unfinished old one."""
+        """The fields as stored in the plan. A field that earlier releases did not have is left out if it has its
+        default value, so that a plan stored by an earlier release still matches the same search."""
         later = {"clusters": False, "precision": None}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
@@ -109,7 +109,7 @@ def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors,
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
         if UNREADABLE in table.column_names:  # files of earlier releases lack this column
-            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts share one vector: all would match
+            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts share one vector and would match
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
@@ -242,7 +242,7 @@ def write_clusters(
 
 
 def read_ends(content: bytes, form: str) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":  # (2, pairs)
-    """Reads the columns i and j of a file of pairs."""
+    """The columns i and j of a file of pairs, as the two rows of an array."""
     names = ["i", "j"]
     if form == "jsonl":
         lines = [orjson.loads(line) for line in content.splitlines()]
@@ -290,7 +290,7 @@ def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
     search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
-    """Writes one file, sorted by i and j, and marks it as finished."""
+    """Writes one file, sorted by i and j, and its record, which marks it as finished. Returns the record."""
     filled = [one for one in block if len(one["i"])] or block[:1]
     columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
     order = np.lexsort((columns["j"], columns["i"]))

@@ -39,9 +39,9 @@ class Options:
     form: str  # format of the input
     delimiter: str  # character between the cells of CSV
     write: str  # format of the output
-    space: str  # for embed: whether to write calibrated or raw vectors
-    normalize: bool  # for embed: whether to scale vectors to unit length
-    max_characters: int  # longer texts get no result
+    space: str  # for `bulk embed`: whether to write calibrated or raw vectors
+    normalize: bool  # for `bulk embed`: whether to scale vectors to unit length
+    max_characters: int  # a row with a longer text is unusable
     precision: Literal["float32", "float16"]  # vectors are rounded to this precision, as in the server's caches
     vectors: bool = False  # whether the columns contain vectors instead of texts
 
@@ -79,7 +79,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Reads a stored plan. Raises CorruptArtifact if it is unreadable, or written by a different release."""
+        """Reads a stored plan. Raises CorruptArtifact if it is unreadable, or was written with another FORMAT."""
         try:
             facts = orjson.loads(content)
             if facts.pop("format") != FORMAT:
@@ -124,7 +124,7 @@ def software() -> dict[str, str]:
 
 
 def stored_plan(output: Place) -> Plan | None:
-    """The plan with which OUTPUT was started.
+    """The plan of the job that writes to OUTPUT; None if OUTPUT is empty.
 
     Raises:
         Conflict: OUTPUT contains files but no plan.
@@ -169,7 +169,7 @@ class BulkRequest:
     columns: Sequence[str]
     keep: Sequence[str]
     form: str | None  # format of the input; None: inferred from the files' names
-    delimiter: str | None  # character between the cells of CSV; None: a tab for .tsv, else a comma
+    delimiter: str | None  # character between the cells of CSV; None: a tab for .tsv, a comma otherwise
     write: str
     space: str
     normalize: bool
@@ -243,5 +243,5 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
 
 
 def with_address(place: Place, source: Source) -> Source:
-    """The same file with its full URL, with which other processes can open it."""
+    """A copy of `source` with the file's full URL, with which other processes can open the file."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

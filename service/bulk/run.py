@@ -53,13 +53,13 @@ class Summary:
     computed: int  # rows computed in this run; the other rows were finished in earlier runs
     sentences: int  # distinct texts encoded in this run
     tokens: int  # tokens encoded in this run
-    seconds: float  # from the start of this run's first part to the end of its last
+    seconds: float  # from the start of the first part computed in this run to the end of the last
     engines: int
     nodes: int
 
     @property
     def rate(self) -> float:
-        """Rows per second."""
+        """Rows computed per second."""
         return self.computed / self.seconds if self.seconds else 0.0
 
 
@@ -106,8 +106,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # The reference is inside a list, because Ray would otherwise fetch the files for every worker. This
-                # way, a worker fetches them itself, and only if its node lacks the store (`store_here`).
+                # `ray.put` returns a reference. It is inside a list, because Ray would otherwise fetch the files for
+                # every worker. A worker fetches them itself, and only if its node lacks the store (`store_here`).
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -173,7 +173,7 @@ class PartWorker:
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        # By default, the tokenizer would use all cores.
+        # By default, the tokenizer of each worker would use all cores of the machine.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
@@ -228,7 +228,8 @@ Files = dict[str, bytes]
 
 
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """Path -> content of the files in the store that an engine reads. `default@0` has no files of its own."""
+    """Path -> content of the files in the store that an engine reads. With version 0, the encoder's only:
+    `default@0` is built in and has no files."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))

@@ -28,8 +28,8 @@ class Recall:
     """Recall of the index, measured on a sample of rows."""
 
     asked: int  # number of rows in the sample
-    pairs: int  # number of pairs that contain a row of the sample
-    found: float | None  # share of these pairs that the index finds, 0–1; None: there are no pairs
+    pairs: int  # number of matches of the sample's rows; a pair of two sample rows counts twice
+    found: float | None  # share of these matches that the index finds, 0–1; None: there are no matches
     cells: int  # number of cells of the index
     looked_at: int  # number of cells that a query searches
 
@@ -89,7 +89,7 @@ class CellIndex:
 
 
 def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-    """Yields each pair once, with the later row as the query."""
+    """Yields arrays i, j of the pairs that the index finds for j in start … stop − 1, with i < j."""
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
         limits, _, near = index.range_search(unit[at:end], radius)

@@ -1,4 +1,4 @@
-"""Counts the recorded jobs, and reports the end of each job once, wherever it ran."""
+"""Counts the recorded jobs, and reports the end of each job once, whichever process ran it."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # jobs that have ended, or of which an attempt was interrupted, since the last census
+    ended: list[Job]  # jobs that ended, or whose latest attempt was interrupted, since the previous `take`
     queued: list[Job]
 
 
 class JobCensus:
-    """Counts jobs. Jobs that ended before the first census are counted, but their end is not reported."""
+    """Counts jobs. Jobs that ended before the first `take` are counted, but their end is not reported."""
 
     def __init__(self, jobs: JobStore) -> None:
         self.jobs = jobs
-        self._ended: set[str] | None = None  # None before the first census
+        self._ended: set[str] | None = None  # None before the first `take`
         self._interrupted: dict[str, int] = {}  # job id -> the attempt whose interruption was reported
 
     def take(self) -> Census:

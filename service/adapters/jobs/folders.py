@@ -4,7 +4,7 @@ job.json       the record, which is changed under a lock
 input          posted text and labels; deleted when the job ends
 vectors.npy    posted vectors; deleted when the job ends
 decided        created when a process has decided how the job ends, and is about to record it
-claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to it
+claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to `claim`
 """
 
 import contextlib
@@ -44,19 +44,19 @@ class Record:
 
     job: Job
     decided: bool = False  # True: a process has decided how the job ends, and will record the end
-    # In a folder, the fields below are not used.
-    publishing: int | None = None  # version number under which the latest attempt may be publishing
+    # `FolderJobs` does not use the fields below.
+    publishing: int | None = None  # number of the calibration version that the latest attempt may be publishing
     key: str | None = None  # hash of the job's idempotency key (`key_name`)
 
 
 class JobStorage(Protocol):
-    """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
+    """Stores jobs. A job has a record, which is always replaced as a whole, and input, which is deleted when it ends.
 
-    Ids must have been checked, because they become part of paths and keys. Methods raise NotFound if there is no such
+    Callers must check job ids, because ids become part of paths and keys. Methods raise NotFound if there is no such
     job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; without locks, a replaced attempt may still publish
+    exclusive: bool  # whether `change` locks the record; if not, an attempt may still publish after the next has begun
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
@@ -64,7 +64,7 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Creates a job from the spooled input. If there is a key, the caller must then call `take` for the job."""
+        """Creates a job from the spooled input. If `key` is given, the caller must then give it to the job (`take`)."""
         ...
 
     def names(self) -> list[str]:
@@ -78,7 +78,7 @@ class JobStorage(Protocol):
     def read(self, job_id: str) -> Record: ...
 
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
-        """Replaces a record with the result of `step`, unless both are equal, and returns the result.
+        """Calls `step` with a record, replaces the record if the result differs, and returns the result.
 
         Never overwrites a change by another process: a folder locks the record; in a bucket, `step` is called again if
         the record has changed meanwhile.
@@ -128,7 +128,7 @@ class JobStorage(Protocol):
 
 
 def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
-    """The job of a record. Raises CorruptArtifact, which names `where`, if the record is invalid."""
+    """The job in a stored record. Raises CorruptArtifact, with `where` in its message, if the record is invalid."""
     try:
         stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
         return from_facts(Job, {**raw, **stated})
@@ -182,7 +182,7 @@ class FolderJobs:
         folder = self._folder(job_id)
         try:
             raw = read_json(folder / RECORD)
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # another process has just removed the job
             raise NotFound(f"no calibration job {job_id!r}") from None
         return Record(parsed_record(raw, str(folder / RECORD)), (folder / DECIDED).exists())
 
@@ -216,7 +216,7 @@ class FolderJobs:
 
     def remove(self, job_id: str) -> None:
         gone = self.root / f".building-{job_id}"
-        with contextlib.suppress(OSError):  # another process has removed it, or the store is read-only
+        with contextlib.suppress(OSError):  # another process has removed the job, or the store is read-only
             (self.root / job_id).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -255,8 +255,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key if its job does not exist or is in `deleted`. A job is removed before its key is freed: if the
-        process dies in between, the key is left without a job, until this is called."""
+        """Frees a key if its job does not exist or is in `deleted`. A job is removed before its key is freed: a process
+        that dies in between leaves a key without a job, which this method frees later."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

@@ -35,14 +35,15 @@ class LocalJobs:
         self._waiting: set[str] = set()  # ids of the jobs in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
-        self._stopped: str | None = None  # id of a job whose process `stop` killed to cancel the job
+        self._stopped: str | None = None  # id of the last job that `stop` cancelled by killing its process
 
     async def __aenter__(self) -> Self:
         """Continues the work of an earlier process: queues its queued jobs again, and marks its running jobs as
         interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
-                await asyncio.to_thread(self.jobs.cancel, job.id)  # its cancellation was decided, but not yet recorded
+                # The earlier process decided to cancel the job, but ended before it recorded this.
+                await asyncio.to_thread(self.jobs.cancel, job.id)
             elif job.status is Status.QUEUED:
                 await self.submit(job.id, job.attempt)
             elif job.status is Status.RUNNING:
@@ -57,7 +58,7 @@ class LocalJobs:
                 await self._task
 
     async def workers(self) -> None:
-        """Always None, because this process runs the jobs itself."""
+        """Returns None instead of a number of workers, because this process runs the jobs itself."""
 
     async def available(self) -> None:
         if self._task is None or self._task.done():
@@ -119,9 +120,9 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. If the job's record still says running or queued, the child died too early, and the
-            # job is interrupted. But if it says queued with a higher number of attempts, the job has already been
-            # interrupted and then retried.
+            # The child has ended. If the job's record still says running or queued, the child died before the job
+            # ended, so the job is marked as interrupted. Exception: a queued job with a higher number of attempts has
+            # already been interrupted and retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

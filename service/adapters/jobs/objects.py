@@ -4,7 +4,7 @@
 jobs/records/<id>          the record; created after the input, and removed before it
 jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
 jobs/input/<id>/vectors    posted vectors, a `.npy`
-jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of its content
+jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of that job's content
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from service.core.errors import CorruptArtifact, NotFound
 from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
-PART = 8_000_000  # bytes of text in one object, which is held in memory when it is written or read; unmeasured
-ATTEMPTS = 50  # maximum attempts to change a record; an attempt fails only if another process has changed it
+PART = 8_000_000  # bytes of text in one object, which is held in memory when written or read; chosen without measuring
+ATTEMPTS = 50  # maximum attempts to change an object; one fails only if another process changed the object meanwhile
 ABANDONED = 3600.0  # input without a record counts as abandoned if its newest part is older than this, in seconds
 SIDE_BY_SIDE = 8  # records that are read in parallel
 
@@ -173,7 +173,7 @@ class BucketJobs:
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        # The storage's clock, which sets `modified`, may differ from this machine's by minutes; ABANDONED is longer.
+        # The storage's clock, which sets `modified`, may differ from this machine's by minutes, but not by an hour.
         known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
@@ -193,7 +193,7 @@ class BucketJobs:
                 earlier = parsed(content, place)
                 holder, theirs = str(earlier["job"]), earlier.get("fingerprint")
                 self.read(holder)
-            except FileNotFoundError:  # freed meanwhile
+            except FileNotFoundError:  # another process has just freed the key
                 continue
             except (NotFound, KeyError):  # the key's job is gone: a process died before it freed the key
                 with contextlib.suppress(PreconditionFailed):
@@ -222,7 +222,7 @@ class BucketJobs:
             self.storage.delete([KEYS + key])
 
     def _holder(self, place: str) -> str | None:
-        """The id of the job that has a key; None if no job has it."""
+        """The id of the job that has the key stored at `place`; None if no job has it."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             return str(parsed(self.storage.read(place)[0], place).get("job"))
         return None

@@ -29,7 +29,7 @@ TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # seconds that a cancellation waits for the worker to end its child process
 TIMEOUT = 2.0  # seconds within which Redis must accept a connection, and answer a command
-THREADS = 4  # threads for calls of Redis; scoring has threads of its own, which a hanging Redis must not block
+THREADS = 4  # threads only for calls of Redis, so that a hanging Redis does not block the threads that score
 MOST_CALLS = 64  # maximum calls that run or wait for a thread; only a hanging Redis lets so many pile up
 LONGEST = 5.0  # seconds that a call may take, including its wait for a thread
 RETRIES = 1  # how often RQ itself repeats a job whose worker or process has died
@@ -44,7 +44,7 @@ class Delivery:
     """How RQ delivered the job that this process runs."""
 
     handed: int  # number of attempts begun before the job was handed to RQ; the RQ id is `<job>-<handed>`
-    repeated: bool  # True: RQ has delivered the job before, and considers the worker or process of that delivery dead
+    repeated: bool  # True: RQ delivers the job again, because it considers the earlier worker or process dead
     killed: bool  # True: a worker has noticed that the job's process died
 
     @classmethod
@@ -99,7 +99,7 @@ class RqJobs:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        with contextlib.suppress(RedisError, OSError):  # the next call tries again
+        with contextlib.suppress(RedisError, OSError):  # the next call of `recover` tries again
             for job in waiting:
                 await self._call(self._enqueue, job.id, job.attempt)
 
@@ -111,13 +111,13 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # RQ considers this delivery over, but no worker has begun it
+            if before.get_status() in ENDED:  # RQ considers the attempt over, but no worker has begun it
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # RQ retries a job once, if its process or worker was killed. It does not retry a calibration that fails,
-        # because `run_queued` then raises no error.
+        # RQ retries a job once, if its process or worker was killed. It does not retry a calibration that fails: for
+        # RQ, such a job ends normally, without an error.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -188,7 +188,7 @@ class QueueWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         super().heartbeat(timeout, pipeline)
-        register(self, pipeline)  # each time, because a Redis restarted without data forgets its workers
+        register(self, pipeline)  # at every heartbeat, because a Redis restarted without data forgets its workers
 
     # While Redis does not answer, a running job continues: its own heartbeat is in its record in the model store.
 
@@ -209,7 +209,7 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # without KILLED, `run_queued` first checks whether the process lives
+        with contextlib.suppress(RedisError):  # without KILLED, the retry first checks if the process still runs
             job.save_meta()
 
     def teardown(self) -> None:
@@ -238,7 +238,7 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
         except RedisError as error:
             if burst:
                 raise Unavailable(f"the job queue cannot be reached: {error}") from error
-            refuses = isinstance(error, ResponseError)  # Redis is full or read-only, or the user lacks a right
+            refuses = isinstance(error, ResponseError)  # Redis answers, but is full or read-only, or forbids a command
             log.warning("Redis %s, trying again (%s)", "refuses commands" if refuses else "cannot be reached", error)
         if burst or (worker is not None and worker.stopping):
             return

@@ -33,7 +33,7 @@ class Spool:
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
 
     def _opened(self) -> BinaryIO:
-        """A file for the lines of text and labels."""
+        """Opens the file for the lines of text and labels."""
         file = self._path.open("wb")
         claim(file.fileno())
         return file

@@ -67,7 +67,7 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (`waited` as this process last read it from the record, time of that reading).
+        # Interrupted jobs: id -> (`waited` in the job's record after this process last changed it, time of the change).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -112,7 +112,7 @@ class JobStore:
         holder = ""
         try:
             while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with suppress(NotFound):  # that job was just removed, which frees the key
+                with suppress(NotFound):  # `holder` was just removed, which frees the key: try again
                     return self.read(holder)
             return job
         finally:
@@ -159,7 +159,7 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """Versions that are needed by jobs that have not ended, by domain."""
+        """For each domain, the versions that its unended jobs need: their base and their champion."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -188,7 +188,7 @@ class JobStore:
         def read(name: str) -> Job | None:
             try:
                 return self.read(name)
-            except NotFound:  # removed meanwhile
+            except NotFound:  # another process has just removed the job
                 return None
             except CorruptArtifact as error:
                 log.warning("job %s is left out: %s", name, error)
@@ -201,7 +201,7 @@ class JobStore:
         return self.survey()[0]
 
     def newest(self) -> Iterator[Job]:
-        """Yields all jobs, newest first. Reads the record of an ended job only when its turn comes."""
+        """Yields all jobs, newest first. Reads ended jobs in portions (AT_A_TIME), when the caller reaches them."""
         unended, ended = self.survey()
         created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
         known = {job.id: job for job in unended}
@@ -246,14 +246,14 @@ class JobStore:
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
             if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                decided = False  # the dead attempt may have decided the end, but did not record it
+                decided = False  # the dead attempt may have set `decided`, but it recorded no end
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
                 raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # a job with a base got its champion when posted
+            if job.attempt == 0 and job.request.base is None:  # if there is a base, the request already has a champion
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -279,7 +279,7 @@ class JobStore:
         """Sets `decided` in the job's record. Returns True for the first call only; its caller must then record how the
         job ends.
 
-        With `attempt`, also returns False if another attempt has replaced that one.
+        If `attempt` is given, also returns False if another attempt has replaced `attempt`.
         """
         first = False
 
@@ -295,9 +295,9 @@ class JobStore:
         """Raises JobCancelled if another attempt has replaced `job.attempt`.
 
         Args:
-            version: the number under which this attempt is about to publish. In a bucket, where no lock makes the next
-                attempt wait, the number is recorded. If this attempt stalls, the next one reads the number and retires
-                it (`DomainStore.retire`), so that this one cannot publish any more.
+            version: the number under which this attempt is about to publish. A bucket has no lock that makes the next
+                attempt wait, so there the number is recorded: if this attempt stalls, the next attempt retires the
+                number (`DomainStore.retire`), and nothing can be published under it any more.
         """
 
         def step(record: Record) -> Record:
@@ -334,7 +334,7 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records a cancellation that `decide` has granted to the caller. A job that has ended does not change."""
+        """Records that a job is cancelled, after `decide` returned True. A job that has ended does not change."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -356,7 +356,7 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            # `decided` is reset: it is True if the last attempt died while it ended the job.
+            # `decided` is reset: it is still True if the last attempt died after `decide`, before it recorded the end.
             return replace(record, job=waiting, decided=False)
 
         return self.storage.change(self._checked(job_id), step).job
@@ -410,7 +410,7 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # Its cancellation was decided, but not recorded. If the process that decided it still calls `cancel`,
+                # A process decided to cancel the job, but has not recorded it. If that process still calls `cancel`,
                 # nothing changes.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
@@ -419,21 +419,20 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The recorded status stays running, because a silent worker may write heartbeats again.
+            # A recorded status of running is kept: the worker may only be slow, and `beat` changes only running jobs.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # for example on a full disk; the next call adds the time that this one could not add
+        except OSError as error:  # for example on a full disk; the next call then adds this call's time as well
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:
             self._waiting[job_id] = job.waited, now
 
     def _waited(self, job: Job, now: float) -> float:
-        """Seconds for which an interrupted job has waited for a retry: `waited` in its record, and the time since this
-        process last read `waited`. If another process has changed `waited` since then, that process has added the time.
-        """
+        """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
+        process last changed it. If another process has changed `waited` meanwhile, it has already added that time."""
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
 
@@ -449,7 +448,7 @@ class JobStore:
             job = record.job
             if attempt is not None and superseded(job, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} has been replaced by another")
-            if job.status is Status.QUEUED:  # its process died before `begin` could count the attempt
+            if job.status is Status.QUEUED:  # the process died before `begin` counted its attempt
                 job = replace(job, attempt=job.attempt + 1)
             return record if job.status.ended else replace(record, job=interrupted(job, why))
 

@@ -24,7 +24,7 @@ from service.core.errors import CorruptArtifact
 T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
-FRESH = 60.0  # this many seconds after creating a file or folder, a process has certainly locked it
+FRESH = 60.0  # `sweep` keeps files younger than this (s): the process that creates one may not have locked it yet
 LEFTOVER = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned if locks do not work
 
 
@@ -132,11 +132,11 @@ def claim(descriptor: int) -> None:
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders of dead processes.
 
-    It recognizes a living process by the lock on its files, not by clocks. A clock that jumps can only delay the
-    removal.
+    A process counts as living while it holds the lock on its files; where locks do not work, the age decides
+    (`abandoned`). Files younger than FRESH are kept.
     """
     for path in leftovers:
-        with contextlib.suppress(OSError):  # another process has removed it, or the volume is read-only
+        with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
             age = time.time() - path.stat().st_mtime
             if age > FRESH and abandoned(path, age):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -194,14 +194,14 @@ def manifest_bytes(facts: Mapping[str, object]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest was
-    changed."""
+    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest is
+    unreadable or was changed."""
     return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
 
 
 def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
     """The manifest in `content`, without its seal. Raises CorruptArtifact, with `name` in its message, if it
-    was changed."""
+    is unreadable or was changed."""
     manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):
@@ -287,7 +287,8 @@ def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
 
 
 def since(created: object) -> float:
-    """Seconds since a manifest's date. Raises CorruptArtifact unless it is ISO 8601 with a time zone."""
+    """Seconds since `created`, the date in a manifest. Raises CorruptArtifact unless `created` is in ISO 8601 with a
+    time zone."""
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
     except (ValueError, TypeError) as error:

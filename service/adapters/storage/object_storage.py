@@ -19,15 +19,15 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # seconds without a byte until a request fails and its thread is free again (unmeasured)
+CONNECT, READ = 5.0, 5.0  # a request fails after this many seconds without a connection or a byte (not measured)
 ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write was refused: the object already exists, is missing, or has changed. Not an IsosimError,
-    because callers translate it."""
+    """A conditional write was refused: the object already exists, is missing, or has changed. Not an IsosimError:
+    callers must catch it, to try again or to raise an error that tells the user what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Entry:
     key: str
     size: int  # bytes
     etag: str
-    modified: datetime  # by the storage's clock
+    modified: datetime  # time of the last change, by the storage's clock
 
 
 def remote(root: Path) -> bool:
@@ -189,5 +189,5 @@ class ObjectStorage:
 
 
 def key_of(root: Path) -> str:
-    """A short name for the local folder with copies of the store's encoders."""
+    """Name of the local folder with copies of the store's encoders: a hash of the store's address."""
     return hashlib.sha256(address(root).encode()).hexdigest()[:16]

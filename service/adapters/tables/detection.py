@@ -24,12 +24,12 @@ from service.core.wording import nearest
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-HEAD = 1 << 20  # maximum bytes examined
-LOOKED_AT = 1000  # maximum rows examined
+HEAD = 1 << 20  # maximum bytes at the beginning of a file from which its format is detected
+LOOKED_AT = 1000  # maximum rows from which the format is detected
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
-MANY = 5  # minimum rows of a table without tabs; fewer sentences may by chance have equal numbers of separators
+MANY = 5  # minimum rows to detect a table without tabs: a few sentences may by chance have equally many commas
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
@@ -44,7 +44,7 @@ ENCODINGS = (
 )  # fmt: skip
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, these probably stand for letters of another encoding
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, such a sign is probably a letter in another encoding
 
 # First bytes of files that are not text: the kind of file, and what the user can do.
 SIGNATURES = {
@@ -119,9 +119,10 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     file is at its beginning.
 
     Raises:
-        EmptyInput: the file is empty.
+        EmptyInput: the file is empty or blank.
         UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
-        InvalidInput: the encoding cannot be detected, the file is one JSON list, or the content contradicts the hints.
+        InvalidInput: the encoding cannot be detected, the file is damaged, one JSON list or markup, or the content
+            contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -158,7 +159,8 @@ def binary(begin: bytes) -> str | None:
 
 
 def binary_format(head: bytes, file: BinaryIO) -> Format | None:
-    """`parquet`, `xlsx`, or None for other files. Raises UnsupportedMedia for known formats that cannot be read."""
+    """`parquet`, `xlsx`, or None for other files. Raises UnsupportedMedia for known formats that cannot be read, and
+    InvalidInput for a damaged workbook."""
     for begin, what in SIGNATURES.items():
         if head.startswith(begin):
             raise UnsupportedMedia(f"the file is {what}")
@@ -252,13 +254,13 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether the bytes beyond ASCII, read as windows-1252, are letters and marks of Western European languages."""
+    """Whether the bytes beyond ASCII, read as windows-1252, are few and mostly signs of Western European languages."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)
     beyond = [place for place, sign in enumerate(text) if sign > "\x7f"]
     letters = sum(map(str.isalpha, text))
-    if len(beyond) > 0.25 * max(letters, 1):  # in Cyrillic or Greek text, all letters are beyond ASCII
+    if len(beyond) > 0.25 * max(letters, 1):  # as in Cyrillic or Greek, where all letters are beyond ASCII
         return False
     strange = sum(
         text[place] not in WESTERN
@@ -305,7 +307,7 @@ def is_ndjson(text: str) -> bool:
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off
-    strings = lines[0].lstrip().startswith('"')  # then all lines are checked: a dialogue may begin with quoted lines
+    strings = lines[0].lstrip().startswith('"')  # 20 lines are too few then: a dialogue may begin with quoted lines
     try:
         return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
     except (ValueError, RecursionError):
@@ -403,7 +405,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = (filled + [[]] * len(names))[: len(names)]
     for cells in columns:
         if cells and sum(map(is_code, cells)) >= 0.8 * len(cells):
-            return True  # the first row names a column of numbers, dates or identifiers
+            return True  # the cells are numbers, dates or identifiers, and the name above them is not
     lengths = [statistics.median(map(len, cells)) if cells else 0.0 for cells in columns]
     place = max(range(len(names)), key=lengths.__getitem__)
     name = names[place]

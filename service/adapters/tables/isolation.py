@@ -36,10 +36,10 @@ MEMORY = 3 << 29
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # minimum bytes of memory of the child process; with 64 MiB, reading Parquet fails
 SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9
-PATIENCE = 100  # seconds until a child that waits for a disk or a busy processor is killed; a request may take 120
+PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 120 that a request may take
 LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
-PLACES = 5  # maximum number of skipped rows that are named
+PLACES = 5  # maximum number of skipped rows, or of sheets, that a message names
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Reading:
 
     @property
     def plain(self) -> bool:
-        """Whether neither a column nor a hint is given; `hints.declared` does not count."""
+        """Whether no column and no hints are given, except possibly `hints.declared`."""
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
-        """This reading; if `force`, changed so that each line of a text is a sentence even if the lines look like a
-        table."""
+        """A copy with `hints.lines` set to `force`: if true, each line of a text is a sentence even if the lines look
+        like a table."""
         return replace(self, hints=replace(self.hints, lines=force))
 
 
@@ -96,7 +96,7 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        # The child imports modules from the same folders as this process. -P keeps the working directory out.
+        # The child imports modules from the same folders as this process; with -P, not from the working directory.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -208,8 +208,8 @@ def main(wanted: str) -> None:
 
 
 def bound(size: int, memory: int) -> None:
-    """Limits this process. If the machine nevertheless runs out of memory, the kernel kills this process, not the
-    server."""
+    """Limits this process's memory, processor time and output (`size` bytes). If the machine nevertheless runs out of
+    memory, the kernel kills this process, not the server."""
     os.nice(10)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
@@ -270,8 +270,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def other_column(facts: dict[str, Any]) -> str:
-    """Words to append to an error message about the sentences that were read: they name the column that more likely
-    holds the sentences. Empty if that column was read."""
+    """Text to append to an error message about the sentences of a column: if another column more likely holds the
+    sentences, names that column; otherwise empty."""
     if "likelier" not in facts:
         return ""
     return (

@@ -53,10 +53,10 @@ class Table:
     blank: int = 0  # number of blank rows among the rows read so far
     no_text: dict[int, str] = field(default_factory=dict)  # columns without text: index -> what they contain
     _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
-    _first: Row | None = None  # the header
+    _first: Row | None = None  # the header; None if the file has none
 
     def rows(self) -> Iterator[Row]:
-        """Yields the rows below the header. They can be read only once.
+        """Yields the rows below the header that are not blank. They can be read only once.
 
         Raises:
             InvalidInput: a row cannot be read, or has more cells than there are columns; the message names the row.
@@ -405,7 +405,8 @@ def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], It
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     number += 1
                     yield number, [cell_text(cell) for cell in cells]
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # bad UTF-8, dates out of range
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+            # For example, a text is not UTF-8, or a date is out of range.
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
