@@ -21,7 +21,9 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-LOST = {  # part that a new version may lack -> its name in messages, and with what to calibrate again to get it
+# Parts of the champion that a new version may lack: the part's name in messages, and what a calibration needs to make
+# the part.
+LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -88,8 +90,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # Raises Conflict if the domain was deleted before the aliases were read. If it is deleted later, the
-                # next promotion raises Conflict.
+                # This check raises Conflict if the domain was deleted before the aliases were read above. If the domain
+                # is deleted later, the next promotion raises Conflict.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -159,7 +161,7 @@ class Result:
 
         def errors(rows: Rows) -> tuple[float, float]:
             numbers = np.arange(len(rows))
-            one, other = np.random.default_rng(0), np.random.default_rng(0)  # both draw the same pairs
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # equal seeds draw equal pairs
             return (
                 off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
                 off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
