@@ -194,7 +194,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    del fresh.graph.value_info[:]  # optional shape hints; they could refer to outputs of the other graph
+    del fresh.graph.value_info[:]  # optional shapes; their old names may be names of the other graph
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
     for node in fresh.graph.node:

@@ -41,7 +41,7 @@ class WorkingFolder:
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any], differences: Any) -> Iterator[None]:
-        """Locks the folder for one process and one training.
+        """Locks the folder for this process, and reserves it for the training with this `identity`.
 
         Raises:
             Conflict: another process is training in the folder, or the folder belongs to a different training.
