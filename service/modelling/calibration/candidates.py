@@ -115,7 +115,7 @@ def measure_candidates(
 
 
 def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
-    """The fitted map; None if the flow diverged or all vectors are equal."""
+    """The fitted map; None if the method is a flow and diverged, or if all vectors are equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)

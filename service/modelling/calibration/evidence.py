@@ -192,7 +192,7 @@ def uniformity(x: Vectors) -> float:
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
     """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
 
-    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all vectors occur equally often.
+    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all are neighbours equally often.
     """
     if len(x) <= k + 1:
         return None
@@ -359,7 +359,7 @@ class LabelTest:
         return cls(count, kind, scores, samples)
 
     def p_not_better(self, one: str, other: str) -> float:
-        """One-sided p-value for `one` being better than `other`: the share of bootstrap samples in which it is not."""
+        """One-sided p-value for `one` being better than `other`: the share of samples in which `one` is not better."""
         gain = self.samples[one] - self.samples[other]
         gain = gain[np.isfinite(gain)]
         return (1 + int((gain <= 0).sum())) / (1 + len(gain))

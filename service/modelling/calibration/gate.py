@@ -1,11 +1,11 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
 Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
-digits, capitals) more than a bag of words does, and if the encoder does not give a sentence and its copy in other
-capitals and punctuation nearly the same vector. Raw vectors are whitened softly; other vectors stay unchanged. Labels
-overrule the rule if another method is significantly better on them. Other methods are fitted and evaluated as well, for
-the report. Flows take longer to fit than all other methods together and gained nothing in our measurements
-(docs/quality.md), so they are fitted only if labels can show whether they gain here.
+digits, capitals) more than a bag of words does, and if the encoder does not recognize a sentence after a change of
+capitals and punctuation. Raw vectors get soft whitening; other vectors stay unchanged. Labels overrule the rule if
+another method is significantly better on them. Other methods are fitted and evaluated as well, for the report. Flows
+take longer to fit than all other methods together and gained nothing in our measurements (docs/quality.md), so they are
+fitted only if labels can show whether they gain here.
 """
 
 from collections.abc import Sequence
@@ -69,9 +69,9 @@ def smoothstep(t: float) -> float:
 def strength(surface: Surface, sentences: int) -> float:
     """Strength of soft whitening, from 0 (identity) to `STRONGEST`.
 
-    It is the larger of two values. One rises with the logarithm of the rawness. The other rises as the ratio of
-    directions falls, because a low ratio indicates a collapse onto a few rogue dimensions (Timkey & van Schijndel,
-    2021, section 3). With few sentences the strength is reduced.
+    It is the larger of two values. One rises with the logarithm of `surface.rawness`. The other rises as
+    `surface.directions_ratio` falls, because a low ratio indicates a collapse onto a few rogue dimensions (Timkey & van
+    Schijndel, 2021, section 3). With few sentences the strength is reduced.
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)

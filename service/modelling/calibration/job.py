@@ -504,13 +504,13 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities that many random pairs share, and the share of the pairs that has each of them."""
+    """Similarities that many random pairs have in common, each with the share of the pairs that have it."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
 
 def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
-    """Line numbers of distinct texts with the same vector, such as mails that begin with the same long notice.
+    """Line numbers of distinct texts with the same vector, such as mails that begin alike and are truncated.
 
     Args:
         lines: line number of each vector's text, counted from 1 without blank lines.

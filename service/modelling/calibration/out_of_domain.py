@@ -74,7 +74,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; the moments of parts add up to the whole's."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; `+` adds vectors, and `-` removes them."""
 
     count: int
     total: Doubles

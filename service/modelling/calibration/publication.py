@@ -135,8 +135,9 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both errors are computed on the same held-out sentences, to which neither map was fitted. The reference of the
-        new version was also built from them (at most a tenth of its sentences), but by maps fitted without them.
+        Both errors are computed on the same held-out sentences. The new map was not fitted to these sentences; nor was
+        the champion's, unless the same text was posted before. The new version's reference was built from them too
+        (they are at most a tenth of its sentences), but with maps that were fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """

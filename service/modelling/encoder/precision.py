@@ -265,7 +265,8 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            # `lost` stays None: no labelled sets, or the precision is refused anyway (scoring would take minutes).
+            # `lost`, which takes minutes to compute, stays None if there are no labelled sets or the precision is
+            # refused anyway.
             return trial
         return replace(trial, lost=self.reference - self.score(encoder))
 

@@ -1,7 +1,7 @@
-"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress.
+"""Extends the trainer of sentence-transformers: complete checkpoints, resumable early stopping, progress reports.
 
-A killed training resumes from its newest complete checkpoint, and stops early at the same step as one that was not
-interrupted.
+A killed training resumes from its newest complete checkpoint, and stops early at the same step as a training that
+was not interrupted.
 """
 
 import contextlib

@@ -56,7 +56,7 @@ def publish(
     licence: str | None,
     output: Path,
 ) -> dict[str, Any]:
-    """Writes the folder under a temporary name, then renames it; returns its facts."""
+    """Writes the folder under a temporary name, then renames it; returns what training.json holds."""
     temporary = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         model.save_pretrained(str(temporary), create_model_card=False)
