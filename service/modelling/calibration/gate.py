@@ -1,11 +1,11 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
-digits, capitals) more than a bag of words does, and if the encoder does not recognize a sentence after a change of
-capitals and punctuation. Raw vectors get soft whitening; other vectors stay unchanged. Labels overrule the rule if
-another method is significantly better on them. Other methods are fitted and evaluated as well, for the report. Flows
-take longer to fit than all other methods together and gained nothing in our measurements (docs/quality.md), so they are
-fitted only if labels can show whether they gain here.
+Without labels, a rule decides. Vectors are "raw" if the encoder does not recognize a sentence after a change of
+capitals and punctuation, and if the vectors depend on a sentence's surface (length, punctuation marks, digits,
+capitals) more than a bag of words does or have collapsed onto few directions. Raw vectors get soft whitening; other
+vectors stay unchanged. Labels overrule the rule if another method is significantly better on them. Other methods are
+fitted and evaluated as well, for the report. Flows take longer to fit than all other methods together and gained
+nothing in our measurements (docs/quality.md), so they are fitted only if labels can show whether they gain here.
 """
 
 from collections.abc import Sequence
