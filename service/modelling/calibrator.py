@@ -22,7 +22,10 @@ Tensors = Mapping[str, Tensor]
 
 
 def level_sizes(dim: int) -> list[int]:
-    """Number of channels that enter each level; half of them become final after every level except the last."""
+    """Number of channels that enter each level.
+
+    After every level except the last, half of them are final: no later level changes them.
+    """
     sizes = [dim]
     for _ in range(LEVELS - 1):
         sizes.append(sizes[-1] - sizes[-1] // 2)

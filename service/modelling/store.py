@@ -83,7 +83,7 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
 
 
 def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
-    """Writes a standalone graph (token ids → pooled, latent) whose metadata name domain, version and encoder.
+    """Writes a standalone graph (token ids → pooled, latent), with domain, version and encoder in its metadata.
 
     Raises:
         CorruptArtifact: the joined graph does not match its manifest.

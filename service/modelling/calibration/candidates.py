@@ -14,7 +14,7 @@ from service.modelling.calibration.evidence import LabelTest
 from service.modelling.calibration.linear import Spectrum
 from service.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
 
-MEASURED_SHARE = 0.2  # share of the sentences held out from the candidates' fits, on which they are evaluated
+MEASURED_SHARE = 0.2  # share of the sentences that is used to evaluate the candidates, not to fit them
 MOST_MEASURED = 1000
 MOST_FITTED = 10_000
 FLOW_SENTENCES = 500  # smallest number of sentences with which flows are tried
@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method (a name that `methods.fit` accepts) and its statistics; None: the statistic could not be computed."""
+    """A method (a name that `methods.fit` accepts) and its statistics; one that cannot be computed is None."""
 
     method: str
     evidence: Evidence
@@ -55,7 +55,7 @@ class HeldOutSplit:
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """Holds out a fifth of the sentences (at most 1,000) for evaluation, starting with those that have a noisy copy."""
+    """Holds out a fifth of the sentences (at most 1,000) for evaluation; those with a noisy copy are taken first."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)
@@ -115,7 +115,7 @@ def measure_candidates(
 
 
 def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
-    """The fitted map; None if the flow diverged or all vectors are equal."""
+    """The fitted map; None if the method is a flow and diverged, or if all vectors are equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)
@@ -132,7 +132,10 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def look(
     fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
-    """Statistics of a map on held-out sentences; they need no labels. Each is None if `fitted` is None."""
+    """Statistics of a map on held-out sentences, computed without labels. All are None if `fitted` is None.
+
+    `raw_loss` is the InfoNCE loss of each noisy copy (M,) without a map.
+    """
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
         "alignment", "info_nce", "copies_z",

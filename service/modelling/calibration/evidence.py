@@ -1,6 +1,6 @@
-"""Statistics of a domain's texts and vectors, before and after a map, with or without labels.
+"""Statistics of a domain's texts and vectors, by which `gate.py` chooses the method.
 
-`gate.py` chooses the method by these statistics.
+Some compare the vectors before and after a map, and some need labelled pairs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # `repeated` compares each vector with this many successors in the order of a random projection
+WINDOW = 32  # `repeated` sorts vectors by a random projection and compares each with so many next ones
 BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
@@ -34,8 +34,8 @@ BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dim
 class Surface:
     """How much the vectors depend on surface features such as length, compared with a bag of words.
 
-    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1);
-    `share_reference` and `directions_reference` are expected values over these random vectors.
+    In this baseline, a text's vector is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1);
+    `share_reference` and `directions_reference` are its expected share and directions over random draws.
     """
 
     crowding: float  # mean cosine of random pairs
@@ -54,10 +54,10 @@ class Surface:
 
     @property
     def rawness(self) -> float:
-        """share × share_ratio / √directions_ratio, a measure of this project (docs/quality.md).
+        """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
-        Crowding is not part of it: vectors of raw encoders are crowded, but so are vectors of encoders that were
-        trained contrastively at a low temperature.
+        This measure was developed for this project (docs/quality.md). It does not include `crowding`, because crowding
+        is high not only for raw encoders, but also for encoders trained contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -192,7 +192,7 @@ def uniformity(x: Vectors) -> float:
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
     """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
 
-    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all vectors occur equally often.
+    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all are neighbours equally often.
     """
     if len(x) <= k + 1:
         return None
@@ -338,8 +338,8 @@ class LabelTest:
 
     pairs: int
     kind: Score
-    scores: dict[str, float]  # map -> score
-    samples: dict[str, Doubles]  # map -> scores (B,) of the bootstrap samples
+    scores: dict[str, float]  # score by name of the map
+    samples: dict[str, Doubles]  # scores (B,) of the bootstrap samples, by name of the map
 
     @classmethod
     def from_labels(
@@ -359,7 +359,7 @@ class LabelTest:
         return cls(count, kind, scores, samples)
 
     def p_not_better(self, one: str, other: str) -> float:
-        """One-sided p-value for `one` being better than `other`: the share of bootstrap samples in which it is not."""
+        """One-sided p-value for `one` being better than `other`: the share of samples in which `one` is not better."""
         gain = self.samples[one] - self.samples[other]
         gain = gain[np.isfinite(gain)]
         return (1 + int((gain <= 0).sum())) / (1 + len(gain))
@@ -390,7 +390,8 @@ def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
     unit64 = unit.astype(np.float64)
-    # Singular values are square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
+    # Singular values are the square roots of the eigenvalues of the Gram matrix (the smaller of xᵀx and x xᵀ). An SVD
+    # would take ten times as long.
     gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()

@@ -15,7 +15,9 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # ties at this false-match rate or above get no level; if they did, `Near` would take a gigabyte
+# The table has no level for ties at this false-match rate or above: so many pairs would reach the level that `Near`
+# would take a gigabyte.
+MOST_TIED = 0.1
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once
@@ -23,9 +25,9 @@ BLOCK = 256  # queries compared at once
 
 @dataclass(frozen=True)
 class Near:
-    """Pairs (P,) of a query and an entry whose similarity reaches the lowest threshold.
+    """Pairs (P,) of a query and an entry whose similarity reaches the lowest of the table's thresholds.
 
-    `level` is the index of the highest threshold that the pair reaches.
+    `level` is the index of the highest threshold that each pair reaches.
     """
 
     query: Rows
@@ -53,7 +55,7 @@ def build(
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Lowered a little, because rounding errors could put some pairs of a tie below the tie's threshold.
+    # Each threshold is lowered by the rounding error; otherwise some pairs of a tie could be below the tie's threshold.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)
@@ -117,7 +119,10 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """Yields the shares (G, L) for each bootstrap sample, in which sentences have weights as queries and as entries."""
+    """Yields the shares (G, L) for each bootstrap sample of the sentences.
+
+    A sentence that was drawn n times has the weight n, both as a query and as an entry.
+    """
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0
@@ -133,10 +138,10 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """How many times as likely a random entry is a false hit if the query already has one as on average. (L,)
+    """Factor by which a query with a false hit is likelier than an average query to match another random entry. (L,)
 
-    Estimates E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of E[p²] and
-    E[p] are unbiased. A value of 1 means that all queries have the same p.
+    Estimates the factor E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of
+    E[p²] and E[p] are unbiased. A factor of 1 means that all queries have the same p.
     """
     twice, once, counted = np.zeros((3, levels))
     for one in found:

@@ -141,7 +141,7 @@ class FlowFit:
 
     tensors: dict[str, Tensor]
     steps: int
-    bits_per_dimension: float  # on the held-out vectors; if there are none, on the training vectors
+    bits_per_dimension: float  # of the held-out vectors (of the training vectors if none are held out)
     start_bits_per_dimension: float  # the same before the first training step
 
 

@@ -1,11 +1,11 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
-digits, capitals) more than a bag of words does, and if the encoder does not give a sentence and its copy in other
-capitals and punctuation nearly the same vector. Raw vectors are whitened softly; other vectors stay unchanged. Labels
-overrule the rule if another method is significantly better on them. Other methods are fitted and evaluated as well, for
-the report. Flows take longer to fit than all other methods together and gained nothing in our measurements
-(docs/quality.md), so they are fitted only if labels can show whether they gain here.
+Without labels, a rule decides. Vectors are "raw" if the encoder does not recognize a sentence after a change of
+capitals and punctuation, and if the vectors depend on a sentence's surface (length, punctuation marks, digits,
+capitals) more than a bag of words does or have collapsed onto few directions. Raw vectors get soft whitening; other
+vectors stay unchanged. Labels overrule the rule if another method is significantly better on them. Other methods are
+fitted and evaluated as well, for the report. Flows take longer to fit than all other methods together and gained
+nothing in our measurements (docs/quality.md), so they are fitted only if labels can show whether they gain here.
 """
 
 from collections.abc import Sequence
@@ -27,30 +27,33 @@ from service.modelling.calibration.recognition import Embed, recognition_of
 
 # Strength of soft whitening: the vectors stay unchanged at the limits named OFF and are whitened with full strength at
 # those named FULL; in between, the strength rises smoothly.
-RAW_OFF = 0.17  # vectors whose rawness is at most this stay unchanged
-RAW_FULL = 0.29  # vectors whose rawness is at least this are whitened with full strength
-STRONGEST = 0.9  # the full strength; strength 1 costs 1.2 points on Quora's questions and hardly improves other text
-RECOGNIZED_FULL = 0.70  # full strength if at most this share of sentences is recognized
-RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share of sentences is recognized
+RAW_OFF = 0.17  # largest rawness (dependence on length, punctuation, capitals) at which vectors stay unchanged
+RAW_FULL = 0.29  # smallest rawness at which vectors are whitened with full strength
+STRONGEST = 0.9  # the full strength; 1 ranks pairs of Quora's questions 1.2 points worse, and other text hardly better
+RECOGNIZED_FULL = 0.70  # full strength if at most this share of sentences is recognized after a change of appearance
+RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share is recognized after a change of appearance
 # Limits of the effective number of directions relative to a bag of words. A small ratio means that the space has
 # collapsed onto few directions, which is a second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
-FEWEST_SENTENCES = 600  # with so many sentences or fewer, vectors stay unchanged, because the estimates are noisy
+FEWEST_SENTENCES = 600  # with this many sentences or fewer, vectors stay unchanged, because the estimates are too noisy
 SENTENCES_FULL = 1200  # full strength from this number of sentences
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
 
 FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
 FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
-FEWEST_OF_A_CLASS = 10  # smallest number of pairs with each of the labels 0 and 1
+FEWEST_OF_A_CLASS = 10  # for labels 0 and 1: smallest number of pairs with label 0, and of pairs with label 1
 MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen method, the reason in a few sentences, the rule's evidence, and the evidence on all candidates."""
+    """The chosen method, the reason in a few sentences, and the statistics that led to the choice.
+
+    `evidence` describes the domain's vectors; `candidates` holds the statistics of each method that was tried.
+    """
 
     method: str
     reason: str
@@ -66,9 +69,9 @@ def smoothstep(t: float) -> float:
 def strength(surface: Surface, sentences: int) -> float:
     """Strength of soft whitening, from 0 (identity) to `STRONGEST`.
 
-    It is the larger of two values. One rises with the logarithm of the rawness. The other rises as the ratio of
-    directions falls, because a low ratio indicates a collapse onto a few rogue dimensions (Timkey & van Schijndel,
-    2021, section 3). With few sentences the strength is reduced.
+    It is the larger of two values. One rises with the logarithm of `surface.rawness`. The other rises as
+    `surface.directions_ratio` falls, because a low ratio indicates a collapse onto a few rogue dimensions (Timkey & van
+    Schijndel, 2021, section 3). With few sentences the strength is reduced.
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
@@ -88,8 +91,9 @@ def choose(
     """Chooses the method for a domain's distinct sentences and their vectors (N, D).
 
     Args:
-        embed: the encoder, which embeds changed sentences if the vectors seem raw; None: the surface alone decides.
-        copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies, which can veto whitening.
+        embed: the encoder; if the vectors seem raw, it embeds changed sentences as a second test. None: no second test.
+        copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
+            copies harder to find, the vectors stay unchanged.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
         seed: seed of all random samples; the same input and seed give the same choice.
 
@@ -107,7 +111,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening fits a Gaussian to the vectors
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening has the density of a fitted Gaussian
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]
@@ -136,7 +140,7 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """Replaces the rule's method by identity if it makes noisy copies harder to find.
+    """Replaces the rule's method by identity if the method makes noisy copies harder to find.
 
     Returns the method, and the reason in a sentence (none if there are no copies).
     """

@@ -52,12 +52,14 @@ Report = Callable[[str, float], None]  # stage, progress 0–1
 EMBED_SHARE = 0.7  # share of a job's progress bar that stands for the embedding
 HELD_OUT = 0.1  # share of the sentences that is held out from the final fit
 MOST_HELD_OUT = 2000
-COPIES = 100  # number of noisy copies, which can veto the gate's rule
-FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 make them noisier for a rate of 0.1 %
+COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening that makes them harder to find
+# Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
+# rate of 0.1 % are noisier.
+FOLDS = 10
 SURE = 0.01  # labels agree or disagree with the encoder's similarities if the one-sided p-value is below this
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
 FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
-MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines listed for each group
+MOST_GROUPS = 20  # a report lists at most this many groups of repeated texts, and this many lines of each group
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of their copies and of labelled pairs.
+    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of altered copies and of labelled pairs.
 
     If the job was given vectors instead of texts, there are no tokens and no copies, and there may be no texts.
     """
@@ -134,7 +136,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # a limit that is never lifted, because this process ends with its job
+        threadpool_limits(threads, "blas")  # never lifted, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -143,8 +145,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # A new generator, because `sample_texts` has used its own also for noisy copies, and `sample_vectors` draws none.
-    # With these two generators, the same data would give different results if sent as texts and as vectors.
+    # The generator of `sample_texts` also draws noisy copies, that of `sample_vectors` does not. A new generator is
+    # used from here on, so that the same data give the same result whether sent as texts or as vectors.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -159,7 +161,8 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # If so many vectors are equal, all vectors outside one fold may be equal, and only identity can be cross-fitted.
+    # If at least 3 of 4 vectors are equal, all vectors outside one of 4 folds may be equal. Only identity can then be
+    # cross-fitted.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
@@ -317,7 +320,10 @@ def embed(
     *,
     auto: bool,
 ) -> TextVectors:
-    """Embeds texts, changed copies and labelled pairs in one pass."""
+    """Embeds texts, altered copies and labelled pairs in one pass.
+
+    Noisy copies are made only if `auto` is set, shuffled copies only if there are enough texts.
+    """
     rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
     shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
@@ -340,7 +346,7 @@ def embed(
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact
 ) -> tuple[list[LabelledPair], dict[str, int]]:
-    """Distinct labelled pairs whose texts the encoder can read, and for the report the number of pairs left out.
+    """Distinct labelled pairs whose texts the encoder can read, and the number of other pairs, for the report.
 
     Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them.
 
@@ -498,13 +504,13 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities that many random pairs share, and the share of the pairs that has each of them."""
+    """Similarities that many random pairs have in common, each with the share of the pairs that have it."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
 
 def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
-    """Line numbers of distinct texts with the same vector, such as mails that begin with the same long notice.
+    """Line numbers of distinct texts with the same vector, such as mails that begin alike and are truncated.
 
     Args:
         lines: line number of each vector's text, counted from 1 without blank lines.

@@ -9,7 +9,8 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 causes distances of 1e-14.
+# Vectors are treated as equal if their squared distance, divided by their squared norm, is at most this; rounding to
+# float32 causes 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
 SOFT_SHARE = 0.5  # weight of the covariance in soft whitening's mix of covariance and identity, at strength 1
@@ -161,7 +162,7 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
 
 
 def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
-    """Partial whitening whose strength depends on the crowding c: power c, centre min(1, 2c)."""
+    """Partial whitening with power c and centre min(1, 2c), where the crowding c is the mean cosine of random pairs."""
     return whitening(s, power=crowding, centre=min(1.0, 2 * crowding))
 
 

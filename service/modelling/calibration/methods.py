@@ -114,7 +114,7 @@ def fit(
 def _affine(
     method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map, and its settings; passed as `like`, these make another fit equally strong."""
+    """A method's affine map, and its settings. A fit that gets these settings as `like` is equally strong."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
     if method == "sn":

@@ -1,9 +1,9 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
-A sentence is closer to the centroid of its own cluster than a new sentence would be. Thresholds fitted to such cosines
-are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences, last layer). So each sentence is
-removed from its centroid before its cosines are computed; then 1.01 to 1.07 % pass. The rest of the error remains,
-because a sentence's centroids still contain the other sentence of the pair.
+The centroid of a cluster is the mean of its sentences, so it is closer to them than to a new sentence. Thresholds from
+cosines with these centroids are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences,
+last layer). So each sentence is removed from its centroid before its cosines are computed; then 1.01 to 1.07 % pass.
+The rest of the error remains, because the centroids still contain the other sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def fit(
         latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
         groups: cross-fitted latents of the same sentences and their indices, as for `reference.sample_pairs`.
         centroids: largest size of the cohort; it is smaller if there would be fewer than 10 sentences per centroid.
-        nearest: number of nearest centroids that define a sentence's usual score; None: 50 for as-norm, 10 for csls.
+        nearest: number of nearest centroids to which a sentence is compared; None: 50 for as-norm, 10 for csls.
 
     Raises:
         ValueError: an unknown kind, or fewer than 20 sentences.
@@ -97,8 +97,8 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # In the service, sentences with equal vectors have equal cohort statistics. Here they may have different ones,
-    # because they may be in different folds. So pairs of such sentences are scored again, as in the service.
+    # In the service, two sentences with equal vectors have equal cohort statistics. Here the statistics differ if the
+    # sentences are in different folds, so such pairs are scored again with the statistics that the service computes.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -1,9 +1,10 @@
 """Fits a domain's out-of-domain test to all of its text, and derives p-values from the same text.
 
-A fit gives smaller statistics for the texts that it has seen than for new texts. So each text is measured by a fit to
-the other folds (cross-fitting), in all three stages: whitening and probe, then length and band scales, then the scores
-by length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or
-1.6 % (1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
+The test's statistics are smaller for texts to which it was fitted than for new texts. So each text is measured by a fit
+to the other folds (cross-fitting), in all three stages: whitening and probe (a classifier that detects shuffled words),
+then the statistics' scales, then the scores by length. If only the first stage is cross-fitted, a nominal false-alarm
+rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 % (1,000 sentences); if all stages are, it is 1.0 % (measured on
+Wikipedia, without the probe).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ SCORE_QUANTILE = 0.98
 SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
 FARTHEST = 600.0  # −ln p at which a curve ends, so that p is never 0
-BEYOND = 5  # smallest number of sentences beyond a curve's last knot; its exponential tail is fitted to them
+BEYOND = 5  # smallest number of sentences beyond a curve's last knot, to which the exponential tail is fitted
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
@@ -73,7 +74,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; the moments of parts add up to the whole's."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; `+` adds vectors, and `-` removes them."""
 
     count: int
     total: Doubles
@@ -279,12 +280,12 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 
 
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
-    """Points, and −ln(p / share) at each (2, K), where p is the probability of a value at least as large.
+    """Fits −ln(p / share), where p is the probability of a value at least as large, to a sample. (N,) -> (2, K)
 
-    `share` is the statistic's share of the false alarms. The curve is fitted to a sample (N,), with an exponential
-    tail. Quantiles use Weibull's plotting position r / (n + 1), for which the expected share of new values beyond a
-    point equals p. With NumPy's default (linear interpolation) and a sample of 1,000 values, 1.1 % of new values
-    instead of 1 % lie beyond the point for 1 %.
+    Returns points, and the curve at these points; its tail is exponential. `share` is the statistic's share of the
+    false alarms. Quantiles use Weibull's plotting position r / (n + 1): on average, a share p of new values lies beyond
+    the point for p. With NumPy's default (linear interpolation), 1.1 % of new values would lie beyond the point for
+    1 %, if the sample has 1,000 values.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

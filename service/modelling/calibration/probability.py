@@ -29,14 +29,15 @@ Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
 FEWEST = 20  # smallest accepted number of labelled pairs
 FOLDS = 5
-# Prior means of the slopes, in logits of probability per logit of false-match rate, from the lowest scores to the
-# highest: the best values for STS-B and SICK with 100 labels, on the last layer and a softly whitened middle layer.
+# Prior means of the slopes (logit of the match probability per logit of the false-match rate), from the lowest to the
+# highest scores. These values were the best for STS-B and SICK with 100 labels, on the last layer and a softly whitened
+# middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
 SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
 SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
 PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regression, in pairs
-TEMPER = 0.5  # factor of the log-weights in `mix`
+TEMPER = 0.5  # factor by which `mix` multiplies the logarithms of the curves' weights
 GRID = 129  # number of knots that store a curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # smallest number of pairs at or above a similarity for which a precision is stated
@@ -280,7 +281,7 @@ def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.ra
 
 
 def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Cross-validated probabilities: each fold's come from a mixture fitted to the other folds. All arrays: (N,)."""
+    """Probabilities of each fold's pairs, from a mixture that was fitted to the other folds. All arrays: (N,)."""
     predictions = np.empty(len(x))
     for train, test in parts(targets, rng):
         predictions[test] = mix(x[train], targets[train], weights[train], graded, rng)(x[test])
@@ -315,7 +316,7 @@ def precision_thresholds(
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
     usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
-    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # descending
+    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # in descending order
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
     candidates = np.append(np.nan, similarities[usable])
     thresholds: Doubles = candidates[reaching]
@@ -430,7 +431,7 @@ PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
 STEPS = 100  # number of candidate values for the calibration error in `errors_like`
 GROWTH = 4.0  # largest increase of a bin's offset that `errors_like` tries, in standard errors
-PERFECT = 40  # number of simulated samples of a perfect map
+PERFECT = 40  # number of samples that are simulated for a perfectly calibrated map
 
 
 def equal_mass_bins(
@@ -467,9 +468,9 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Simulates targets (N,) for which the probabilities are right.
+    """Simulates targets (N,) as they would be if the probabilities were right.
 
-    Simulated grades are the probabilities plus shuffled residuals.
+    Simulated grades are the probabilities plus the shuffled residuals of the real grades.
     """
     if not graded:
         return (rng.random(len(targets)) < probabilities).astype(np.float64)
@@ -488,14 +489,14 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     97.5 % if it were the upper limit. The median estimate always lies inside the interval.
 
     Args:
-        noise: (R, B) simulated offsets of a perfect map.
+        noise: (R, B) simulated offsets of a perfectly calibrated map.
         shares: (B,) each bin's share of the weight.
     """
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # A step changes all offsets by the same number of standard errors. So the first to reach 0 are offsets of few
-    # standard errors, which are the most likely to be due to chance.
+    # Each step changes all offsets by the same number of standard errors. So offsets of few standard errors, which are
+    # the most likely to be due to chance, reach 0 first.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares
@@ -510,7 +511,8 @@ def calibration_report(
 ) -> dict[str, Any]:
     """Reliability curve and calibration error of held-out probabilities (N,), on the scale 0–1.
 
-    Both the error and the simulated error of a perfect map are corrected for offsets by chance; see `errors_like`.
+    The report also holds the simulated error of a perfectly calibrated map. Both errors are corrected for offsets that
+    arise by chance; see `errors_like`.
     """
     count = len(targets)
     bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))

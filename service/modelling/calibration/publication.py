@@ -21,7 +21,9 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-LOST = {  # part that a new version may lack -> its name in messages, and with what to calibrate again to get it
+# Parts of the champion that a new version may lack: the part's name in messages, and what a calibration needs to make
+# the part.
+LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -88,8 +90,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # Raises Conflict if the domain was deleted before the aliases were read. If it is deleted later, the
-                # next promotion raises Conflict.
+                # This check raises Conflict if the domain was deleted before the aliases were read above. If the domain
+                # is deleted later, the next promotion raises Conflict.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -133,8 +135,9 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both errors are computed on the same held-out sentences, to which neither map was fitted. The reference of the
-        new version was also built from them (at most a tenth of its sentences), but by maps fitted without them.
+        Both errors are computed on the same held-out sentences. The new map was not fitted to these sentences; nor was
+        the champion's, unless the same text was posted before. The new version's reference was built from them too
+        (they are at most a tenth of its sentences), but with maps that were fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """
@@ -159,7 +162,7 @@ class Result:
 
         def errors(rows: Rows) -> tuple[float, float]:
             numbers = np.arange(len(rows))
-            one, other = np.random.default_rng(0), np.random.default_rng(0)  # both draw the same pairs
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # equal seeds draw equal pairs
             return (
                 off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
                 off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),

@@ -78,11 +78,12 @@ def disguised(texts: Sequence[str]) -> list[str]:
 
 
 def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator) -> float:
-    """Share of sentences that are recognized, 0–1: the higher of the shares of SENTENCES and of the domain's sentences.
+    """Share of sentences, 0–1, that an encoder recognizes after a change of appearance.
 
-    The higher share counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some
-    encoders were not trained on English. Raw encoders recognize at most 66 % of sentences cut to 8 words, but 90 % of
-    whole news sentences.
+    This is the higher of two shares: of SENTENCES, which are English, and of the domain's sentences. The higher one
+    counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some encoders were not
+    trained on English. Raw encoders recognize at most 66 % of sentences cut to 8 words, but 90 % of whole news
+    sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -102,10 +103,10 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often (0–1) one version of a sentence is closer to a second version of it than to any other sentence.
+    """Share of cases, 0–1, in which a sentence is closer to another version of itself than to any other sentence.
 
-    A version is the original or a copy made by one of DISGUISES; the other sentences are in the first of the two
-    versions.
+    A version is the original or a copy made by one of DISGUISES. The sentence is compared with the other sentences in
+    the same version.
     vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]

@@ -15,7 +15,7 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # largest number of pairs, all those of 2,000 sentences; 100,000 would suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # largest number of pairs (as many as 2,000 sentences have); a rate of 1 % needs only 100,000
 FEWEST_SENTENCES = 20
 KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
@@ -27,10 +27,10 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # smaller ties change rates by less than the error of the knots.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets knots too. Each value here places one knot, at the similarity that this share of the
+# If there are ties, the tail gets knots too: for each of these shares, a knot at the similarity that this share of the
 # tail's pairs reaches.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-# Smallest difference between the logits of neighbouring knots. Keeping to it changes rates by less than 1e-7
+# Smallest difference between the logits of neighbouring knots. Enforcing it changes rates by less than 1e-7
 # (relative).
 FALL = 1e-9
 
@@ -141,7 +141,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # A tie that is large enough extends over many ranks, so at least one of these ranks lies in it.
+    # A tie that is large enough extends over many ranks, so at least one of the ranks below lies in it.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -239,8 +239,8 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # The tail begins after the last knot, which may now lie higher. A Pareto tail that begins higher keeps its
-        # shape and has a larger scale (Coles, 2001, 4.2.1).
+        # The tail begins after the last knot, and a tie inside the tail moves the last knot up to this tie. A Pareto
+        # tail that begins higher keeps its shape and has a larger scale (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,

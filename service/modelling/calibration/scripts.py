@@ -38,7 +38,7 @@ def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
 
 UNSPACED = character_class(RANGES, "L")
 MARKS = character_class(PLANES, "M")
-FORMAT = character_class(PLANES, "Cf")  # invisible characters such as direction marks and soft hyphens; ignored
+FORMAT = character_class(PLANES, "Cf")  # invisible characters such as direction marks and soft hyphens; never tokens
 
 EXTENDED = rf"[{MARKS}{JOINERS}{SKIN}]*"
 # A token is a run of letters, a run of digits, a single punctuation mark, or a single letter of an unspaced script.
@@ -63,7 +63,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def join_words(parts: Sequence[str]) -> str:
-    """Joins words of an unspaced script; puts a space only between words of other scripts, which would merge."""
+    """Joins words; only words of scripts with spaces get a space between them, because they would merge without it."""
     text = ""
     for part in parts:
         ends = (text[-1:], part[:1])

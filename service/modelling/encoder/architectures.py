@@ -17,7 +17,7 @@ class Family:
     """Where the models of a family store their layers, and how they treat positions and attention."""
 
     layers: str  # path of the ModuleList that contains the layers
-    # True: position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
+    # True: position ids start after the padding id (as in RoBERTa), so fewer tokens than max_position_embeddings fit.
     behind_padding: bool = False
     # True: position ids are passed explicitly and count only real tokens. Then padding on the left does not change a
     # decoder's output, and each text of a batch has its own ids, as ONNX Runtime's RotaryEmbedding requires.
@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # MPNet has no other attention
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # MPNet supports only this attention
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),
@@ -132,7 +132,7 @@ def cut(transformer: Any, family: Family, layers: int) -> None:
     stack = transformer.get_submodule(path)
     whole, depth = getattr(stack, name), transformer.config.num_hidden_layers
     if family.shares:
-        # Layer i uses group ⌊i · groups / depth⌋; after the cut every layer has a group of its own.
+        # In ALBERT, layer i uses group ⌊i · groups / depth⌋. After the cut, every layer has a group of its own.
         whole = nn.ModuleList(whole[int(i / (depth / len(whole)))] for i in range(layers))
         transformer.config.num_hidden_groups = max(layers, 1)
     setattr(stack, name, whole[:layers])

@@ -72,7 +72,7 @@ def read(folder: Path) -> CheckpointFacts:
     modules = read_modules(folder)
     transformer = folder / modules[0].folder if modules else folder
     pooling = next((module for module in modules if module.kind == "Pooling"), None)
-    # Some checkpoints have this file although they have no modules.json.
+    # Some checkpoints without modules.json state their pooling in 1_Pooling/config.json.
     pooled = pooling.stated if pooling else read_json(folder / "1_Pooling" / "config.json")
     text = read_json(transformer / "sentence_bert_config.json")
     tokenizer = read_json(transformer / "tokenizer_config.json")

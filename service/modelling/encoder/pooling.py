@@ -56,12 +56,13 @@ POOLINGS: dict[str, Callable[[Hidden, Tensor], Tensor]] = {
     "mean-sqrt-len": lambda hidden, mask: mean_sqrt_len(hidden[-1], mask),
     "weighted-mean": lambda hidden, mask: weighted_mean(hidden[-1], mask),
     "last-token": lambda hidden, mask: last_token(hidden[-1], mask),
-    # BERT-flow's code calls this last2avg, but averages the first and the last layer because of a bug in its loop.
+    # BERT-flow's code calls this pooling last2avg: a bug in its loop makes it average the first and the last layer.
     "first-last-avg": lambda hidden, mask: (masked_mean(hidden[1], mask) + masked_mean(hidden[-1], mask)) / 2,
     "last2avg": lambda hidden, mask: (masked_mean(hidden[-2], mask) + masked_mean(hidden[-1], mask)) / 2,
 }
 LAYERS_NEEDED = {"first-last-avg": 1, "last2avg": 1}
-# The checkpoint's own layer on the first token; supervised SimCSE takes its vectors from it (Gao et al., 2021).
+# The output of the checkpoint's pooler, a trained layer on the first token's vector; supervised SimCSE uses it (Gao et
+# al., 2021).
 POOLER = "pooler"
 NAMES = [*POOLINGS, POOLER]
 

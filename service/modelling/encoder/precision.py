@@ -194,7 +194,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    del fresh.graph.value_info[:]  # optional shape hints; they could refer to outputs of the other graph
+    del fresh.graph.value_info[:]  # optional shapes; their old names may be names of the other graph
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
     for node in fresh.graph.node:
@@ -265,7 +265,8 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            # `lost` stays None: no labelled sets, or the precision is refused anyway (scoring would take minutes).
+            # `lost`, which takes minutes to compute, stays None if there are no labelled sets or the precision is
+            # refused anyway.
             return trial
         return replace(trial, lost=self.reference - self.score(encoder))
 

@@ -1,7 +1,7 @@
-"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress.
+"""Extends the trainer of sentence-transformers: complete checkpoints, resumable early stopping, progress reports.
 
-A killed training resumes from its newest complete checkpoint, and stops early at the same step as one that was not
-interrupted.
+A killed training resumes from its newest complete checkpoint, and stops early at the same step as a training that
+was not interrupted.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class WorkingFolder:
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any], differences: Any) -> Iterator[None]:
-        """Locks the folder for one process and one training.
+        """Locks the folder for this process, and reserves it for the training with this `identity`.
 
         Raises:
             Conflict: another process is training in the folder, or the folder belongs to a different training.

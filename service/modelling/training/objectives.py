@@ -7,8 +7,8 @@ from typing import Any
 
 from service.modelling.training.data import Examples, read_classes, read_graded, read_sentences, read_triplets
 
-TEMPERATURE = 0.05  # Gao et al., 2021, section 3 and appendix D
-MARGIN = 1.0  # a Euclidean distance; Reimers & Gurevych, 2019, section 3
+TEMPERATURE = 0.05  # source: Gao et al., 2021, section 3 and appendix D
+MARGIN = 1.0  # Euclidean distance (source: Reimers & Gurevych, 2019, section 3)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Recipe:
     # Training sentences are cut to this many tokens (source: SimCSE's code); the served encoder keeps its own limit.
     max_length: int = 32
     batch_size: int = 64  # source: SimCSE's appendix A, for BERT-base
-    learning_rate: float = 3e-5  # same source
+    learning_rate: float = 3e-5  # source: the same appendix
     warmup: float = 0.0  # share of the steps in which the learning rate rises; afterwards it falls linearly to 0
     weight_decay: float = 0.0
     epochs: float = 1.0

@@ -56,18 +56,18 @@ def publish(
     licence: str | None,
     output: Path,
 ) -> dict[str, Any]:
-    """Writes the folder under a temporary name, then renames it; returns its facts."""
+    """Writes the folder under a temporary name, then renames it; returns what training.json holds."""
     temporary = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         model.save_pretrained(str(temporary), create_model_card=False)
-        # An exact copy, because the tokenizer's hash is part of an encoder's identity.
+        # The library may rewrite this file. The original is kept, because its hash is part of an encoder's identity.
         shutil.copyfile(start.folder / "tokenizer.json", temporary / "tokenizer.json")
         readable_elsewhere(temporary, identity)
         stated = licence or licence_of(start)
         facts = {"identity": json.loads(json.dumps(identity.facts())), **outcome.facts(), "licence": stated}
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(readme(identity, outcome, stated), encoding="utf-8")
-        # The library makes the file readable for its owner only, but another user may export the encoder.
+        # The library lets only the file's owner read the weights, but another user may export the encoder.
         (temporary / "model.safetensors").chmod(0o644)
         temporary.rename(output)
     finally:
@@ -86,7 +86,7 @@ def readable_elsewhere(folder: Path, identity: Identity) -> None:
 
 
 def licence_of(start: Checkpoint) -> str | None:
-    """The licence that the starting encoder states."""
+    """The licence of the start encoder; None if it is not known."""
     known = next((one for one in KNOWN.values() if one.upstream == start.source), None)
     if known is not None:
         return known.licence

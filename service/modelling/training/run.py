@@ -88,8 +88,8 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # No batch of a contrastive objective may contain duplicates. For simcse (the only objective that needs dropout)
-        # this needs no check, because `read_sentences` has removed all duplicates from the data.
+        # No batch of a contrastive objective may contain a sentence twice. Only simcse needs dropout, and its batches
+        # need no check, because `read_sentences` has removed all duplicates from the data.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -116,7 +116,7 @@ def load_finished(output: Path, identity: Identity) -> TrainingResult:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is not a trained encoder; give another --output")
-    # Differences between the versions of packages are accepted.
+    # A result that was made with other versions of the packages is accepted.
     changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
     if changes:
         raise Conflict(f"{output} was trained with other settings ({'; '.join(changes)}); give another --output")
@@ -178,7 +178,7 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT names each layer's type
+    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT states one type per layer
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
         changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
