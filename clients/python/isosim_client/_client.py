@@ -124,7 +124,8 @@ class Client:
 
         Args:
             texts: a server accepts 2,048 per request by default.
-            domain: `name`, `name@3` or `name@previous`; if you store the vectors, name the version.
+            domain: `name`, `name@3` or `name@previous`. If you store vectors, name the version: vectors of different
+                versions cannot be compared.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to norm 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
