@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 once the queue has 64 pairs and 16 requests as large
+    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 once 64 pairs and 16 times the request are queued
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # bytes for calibrations; 0: based on the memory limit, or at most 1 GiB if none

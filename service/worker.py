@@ -54,7 +54,7 @@ class Reporter:
         self._cancelled = False
 
     def __call__(self, stage: str, progress: float) -> None:
-        """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job has been cancelled or replaced."""
+        """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job was cancelled or taken over."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
         with self._lock:  # the heartbeat's thread also replaces `self.job`
@@ -197,7 +197,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
-    """Publishes the version and ends the job. If publishing fails, the job fails."""
+    """Publishes the version and ends the job: as failed if publishing fails, or as interrupted if storage fails."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)

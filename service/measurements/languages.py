@@ -1,4 +1,4 @@
-"""Compares false-match rates by language: one raw threshold, one calibration for all, a calibration per language."""
+"""Compares each language's false-match rates with raw cosines, with one calibration for all, and with its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -185,7 +185,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app serve this document at `/openapi.json`; it is built at the first request."""
+    """Makes the app serve `document(app)` at `/openapi.json`. The document is built at the first request."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -118,7 +118,7 @@ class EncoderParts:
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    resident_bytes: int  # maximum memory for the calibrations of each encoder
+    resident_bytes: int  # maximum bytes for the loaded calibrations of each encoder
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack

@@ -367,7 +367,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.hold()
         self._refusal = status, why
         if self._in_body and self.pipeline:
-            self.pipeline.popleft()  # drops the newest request: its body stays incomplete
+            self.pipeline.popleft()  # drops the newest request, whose body is incomplete and is not read further
         elif self._in_body and self._owes_an_answer():
             started = self._answering is not None and self._answering.response_started
             self._leave()

@@ -141,8 +141,8 @@ class VersionSummary:
     encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # whether it was made for an encoder that this server runs, and is not known to be damaged
-    damaged: bool = False  # whether its files could not be loaded when the server last tried
+    servable: bool = True  # whether this server runs the version's encoder, and its files are not known to be damaged
+    damaged: bool = False  # whether the server failed to load its files when it last tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Drift:
 
     texts: int = 0
     pairs: int = 0
-    out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
+    out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
     # Mean of log ‖z‖² over the latents z, standardized by the mean and standard deviation of the domain's own text: 0
     # is normal.
     distance_mean: float | None = None

@@ -103,7 +103,7 @@ def entry(value: str | bytes | dict[str, str | float], place: str = "") -> bytes
 
 
 def as_json(value: Any, place: str = "") -> bytes:
-    """A value as JSON in UTF-8. `place` is its name for messages.
+    """A value as JSON in UTF-8. `place` names the value in error messages.
 
     Raises:
         ValueError: the value contains NaN or infinity (the message says where) or an unpaired surrogate.
