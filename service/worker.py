@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds between heartbeats of a job
-DISTANT_HEARTBEAT = 5.0  # the same if jobs are in object storage, which charges for each write
+DISTANT_HEARTBEAT = 5.0  # seconds between heartbeats in object storage, which charges for each write
 WATCHED = 5  # number of heartbeat intervals after which an attempt that wrote no heartbeat counts as dead
 NICENESS = 19  # lowest priority
 PATIENCE = 600.0  # seconds that a worker waits for object storage to answer again

@@ -164,7 +164,7 @@ class View:
     def kept(self) -> bool:
         """Whether `auto` loses at most 1 point on any set, and its mean change is large enough.
 
-        It must be at least 0, and if a rival's mean change is 3 points or more, at least that of the best rival.
+        The mean change must be at least 0, and at least the best rival's mean change if that is 3 points or more.
         """
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least

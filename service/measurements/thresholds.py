@@ -69,7 +69,7 @@ def false_match_rate(latents: Vectors, threshold: float) -> float:
     """Share of the pairs of different rows whose cosine is at least the threshold."""
     unit, count = normalized(latents), len(latents)
     reaching = sum(int((unit[i : i + 1000] @ unit.T >= threshold).sum()) for i in range(0, count, 1000))
-    return (reaching - count) / (count * (count - 1))  # `count` excludes each row's pair with itself
+    return (reaching - count) / (count * (count - 1))  # `- count` leaves out each row's pair with itself
 
 
 def measure(

@@ -33,7 +33,7 @@ class QueuedSink:
 
     def __init__(self, fd: int, capacity: int = CAPACITY) -> None:
         self.fd, self.capacity = fd, capacity
-        self.dropped = 0  # number of lines
+        self.dropped = 0  # number of dropped lines
         self._lines: deque[bytes] = deque()
         self._held = 0  # bytes queued or being written
         self._lock = threading.Lock()
