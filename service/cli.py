@@ -15,7 +15,7 @@ import typer.main
 
 from service.commands.terminal import EPILOG, ReaderLeft, ended
 
-COMMANDS = {  # name: (module and function, line in the list of commands)
+COMMANDS = {  # name: (module:function, description in the list of commands)
     "serve": ("commands.serving:serve", "Run the API."),
     "worker": ("commands.serving:worker", "Run calibrations that the API queues in Redis."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),

@@ -42,7 +42,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ISOSIM_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    # Where
+    # Addresses, store and encoder
     host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix
@@ -53,32 +53,32 @@ class Settings(BaseSettings):
     redis_password: SecretStr | None = None  # Redis's password, not percent-encoded, unlike one inside redis_url
     redis_ca_file: FilePath | None = None  # PEM file to verify Redis's certificate (rediss://); unset: the system's
 
-    # Who
+    # Access
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
-    allow_anonymous: bool = False  # serve without keys on any address, for any Host, e.g. behind a proxy with a login
+    allow_anonymous: bool = False  # serve any address and Host header without keys, e.g. behind a proxy with a login
     cors_origins: tuple[str, ...] = ()  # JSON list of web origins that may call the API, like https://app.example.com
 
     # Engine
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
-    runs: NonNegativeInt = 0  # batches computed in parallel; 0: one for each core, at most 8; one on a GPU
-    threads: NonNegativeInt = 0  # threads of each run; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a batch that runs alone uses all cores (a fifth faster); weights take twice the memory
+    runs: NonNegativeInt = 0  # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one
+    threads: NonNegativeInt = 0  # threads that compute a batch; 0: the number of cores divided by runs
+    alone: bool = True  # CPU: a batch that runs alone uses all cores: a fifth faster, but weights take twice the memory
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 if 64 pairs and 16 equally large requests are queued
+    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 once 64 pairs and 16 times the request are queued
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # maximum bytes of loaded calibrations; 0: follows the memory limit, or 1 GiB
+    resident_bytes: NonNegativeInt = 0  # bytes for calibrations; 0: based on the memory limit, or at most 1 GiB if none
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache
     cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves memory; cosines change by about 1e-4
     redis_ttl: PositiveInt = 7 * 24 * 3600  # seconds that Redis keeps a vector
-    redis_timeout: PositiveFloat = 0.05  # seconds for one lookup; a slower one counts as a miss
+    redis_timeout: PositiveFloat = 0.05  # seconds for a lookup in Redis; a slower one counts as a miss
 
     # Limits
     max_pairs: PositiveInt = 512  # pairs in a request to /similarity or /score; 512 keep two cores busy for seconds
@@ -88,21 +88,21 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; each sentence takes dim × 4 bytes of memory
+    max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; each takes 4 bytes of memory per dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
-    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one second per min_transfer_rate bytes
+    body_timeout: PositiveFloat = 20.0  # seconds for a client to send a body, plus one for each min_transfer_rate bytes
     min_transfer_rate: PositiveInt = 8_000  # minimum bytes/s at which a client must send its body and read its answer
-    keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; set above the load balancer's, often 60
+    keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; must exceed a load balancer's, often 60
     max_connections: PositiveInt = 4096  # at the limit, a new connection replaces the longest idle one, or gets 503
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
     keep_interrupted: PositiveInt = 24 * 3600  # seconds an interrupted job keeps its text for a retry; then it fails
-    keep_jobs: PositiveInt = 1000  # records of ended jobs that are kept
+    keep_jobs: PositiveInt = 1000  # number of ended jobs whose records are kept
     max_queued_jobs: PositiveInt = 100  # maximum number of waiting jobs; each keeps its text on disk
     job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
-    worker_threads: PositiveInt = 1  # threads of a calibration
+    worker_threads: PositiveInt = 1  # threads that compute a calibration
     poll_seconds: PositiveFloat = 0.5  # seconds between checks of the store for new champions
 
     # Process
@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else a JSON object in each line
-    access_log: Literal["all", "slow", "off"] = "all"  # requests to log; slow: slow and failed ones; off: failed ones
+    access_log: Literal["all", "slow", "off"] = "all"  # slow: logs slow and failed requests; off: only failed ones
     slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
     otlp_endpoint: str | None = None  # trace collector's URL (http://host:4318), or set OTEL_*; needs isosim[tracing]
 

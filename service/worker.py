@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 2.0  # seconds
-DISTANT_HEARTBEAT = 5.0  # seconds; longer in object storage, which charges for each write
+HEARTBEAT = 2.0  # seconds between heartbeats of a job
+DISTANT_HEARTBEAT = 5.0  # seconds between heartbeats in object storage, which charges for each write
 WATCHED = 5  # number of heartbeat intervals after which an attempt that wrote no heartbeat counts as dead
-NICENESS = 19  # the lowest priority
+NICENESS = 19  # lowest priority
 PATIENCE = 600.0  # seconds that a worker waits for object storage to answer again
-AGAIN = 3  # maximum number of further attempts after failures of object storage
+AGAIN = 3  # maximum number of further attempts of a job after failures of object storage
 
 
 def heartbeat(jobs: JobStore) -> float:
@@ -54,7 +54,7 @@ class Reporter:
         self._cancelled = False
 
     def __call__(self, stage: str, progress: float) -> None:
-        """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job has been cancelled or replaced."""
+        """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job was cancelled or taken over."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
         with self._lock:  # the heartbeat's thread also replaces `self.job`
@@ -102,7 +102,7 @@ class Reporter:
         def run() -> None:
             while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
-                    os._exit(1)  # no other process knows of this one, or could stop it
+                    os._exit(1)  # without its parent, no process would stop this one
                 self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -131,7 +131,7 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         for _ in range(AGAIN):
             if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
                 break
-            jobs.requeue(job_id)  # only in object storage: it may recover, while a full disk does not
+            jobs.requeue(job_id)  # storage failed; unlike a full disk, object storage may recover
             watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
@@ -197,7 +197,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
-    """Publishes the version and ends the job. If publishing fails, the job fails."""
+    """Publishes the version and ends the job: as failed if publishing fails, or as interrupted if storage fails."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
@@ -219,11 +219,11 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """If an earlier attempt published the job's version and died before it ended the job, ends and returns the job.
-    Otherwise returns None.
+    """Ends and returns the job if an earlier attempt published its version, but died before it ended the job. Otherwise
+    returns None.
 
-    If the published version is not promoted, deletes the version and returns None, too: this attempt then publishes a
-    new one, and decides whether to promote the new one.
+    If that version is not promoted and the job's text still exists, deletes the version and returns None: this attempt
+    then publishes a new version, and decides whether to promote it.
     """
     if job.attempt == 1:
         return None
@@ -275,8 +275,8 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
 
 
 def step_back() -> None:
-    """Lowers this process's priority, so that scoring goes before calibrations: idle scheduling class if the system has
-    one, otherwise the highest niceness."""
+    """Lowers this process's priority, so that scoring goes before calibrations: sets the highest niceness, and the idle
+    scheduling class if the system has one."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError, AttributeError):  # not Linux, or not permitted
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -297,7 +297,8 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ delivers a job again if it considers the earlier process dead. If that still runs, its heartbeat shows it.
+        # RQ delivers a job again if it considers the process of an earlier attempt dead. A heartbeat shows that this
+        # process still runs.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
@@ -320,7 +321,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 
 def lost(jobs: JobStore, job_id: str) -> None:
-    """Interrupts a job whose child process was killed and which RQ does not retry any more."""
+    """Interrupts a job whose child process was killed, after RQ has given up retrying it."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 
@@ -331,7 +332,7 @@ LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 
 class JobObservation:
-    """Logs and traces a running job; `job` is its record after the end."""
+    """Logs and traces a running job; `job` is its record after the last attempt."""
 
     def __init__(self, span: "JobSpan | None") -> None:
         self.span = span

@@ -182,7 +182,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """How `auto`, without labels, changes Spearman × 100 of each set against identity; fails if a set loses over 1."""
+    """Change of Spearman × 100 from identity to `auto`, without labels, on each STS set; fails if one loses over 1."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -239,7 +239,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How often intervals of recall and precision, from some labelled Quora pairs, contain the value of all pairs."""
+    """How often intervals of recall and precision, from samples of labelled Quora pairs, contain the true values."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -288,7 +288,7 @@ def foreign_text(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share of texts that a Wikipedia domain flags, of its own held-out sentences and of seven kinds of other text."""
+    """Share of texts that a domain of Wikipedia text flags: of its own held-out sentences, and of seven other kinds."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import foreign_text as quality  # noqa: PLC0415
 

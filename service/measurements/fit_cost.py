@@ -14,7 +14,7 @@ from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
-MOST = 0.25  # largest promised overhead, as a share of the time to embed the sentences
+MOST = 0.25  # promised maximum of `overhead`
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Result:
 
     @property
     def overhead(self) -> float:
-        """The job's extra time, as a share of the time to embed the sentences; the median of all rounds."""
+        """The median, over the rounds, of the job's extra time as a share of the time to embed only the sentences."""
         return float(np.median([job / alone - 1 for alone, job in zip(self.embedding, self.job, strict=True)]))
 
     @property
@@ -38,7 +38,7 @@ class Result:
 
 
 def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, progress: Progress) -> Result:
-    """Measures the method `auto` on Wikipedia sentences, without labels; the sentences are embedded in every round."""
+    """In each round, times the embedding of Wikipedia sentences alone, and then a whole job with the method `auto`."""
     texts = sample(data, HOME, sentences, least=sentences)
     encode = open_texts(artifact)
     encode(texts[:256])  # warm-up: the first runs are slower

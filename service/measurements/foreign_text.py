@@ -43,7 +43,7 @@ def source_code() -> list[str]:
 
 
 def foreign(data: Path, home: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
-    """Texts that do not belong to Wikipedia, by kind; three kinds are random arrangements of Wikipedia's words."""
+    """Texts foreign to Wikipedia, by kind; three kinds are random arrangements of the words of the sentences `home`."""
     lengths = rng.permutation([len(text.split()) for text in home])[:FOREIGN]
     words = np.array([word for text in home for word in text.split()])
     vocabulary = np.unique(words)
@@ -68,7 +68,7 @@ def pick(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> Result:
-    """Fits the out-of-domain test to some sentences, and applies it to other sentences and to foreign text."""
+    """Fits the out-of-domain test to Wikipedia sentences, and applies it to unseen ones and to foreign text."""
     rng = np.random.default_rng(seed)
     everything = sample(data, HOME, SENTENCES + TESTED, least=SENTENCES + TESTED, seed=seed)
     mine, others = everything[:SENTENCES], everything[SENTENCES:]

@@ -1,4 +1,4 @@
-"""Compares false-match rates by language: one raw threshold, one calibration for all, a calibration per language."""
+"""Compares each language's false-match rates with raw cosines, with one calibration for all, and with its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ class Result:
 
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
-    raw: list[float] = field(default_factory=list)  # rates with one raw threshold for all, set by the first language
-    mixed: list[float] = field(default_factory=list)  # rates with one calibration for equal parts of all languages
+    raw: list[float] = field(default_factory=list)  # rates of raw cosines at one threshold, set by the first language
+    mixed: list[float] = field(default_factory=list)  # rates with one calibration, fitted to equal shares of all
     own: list[float] = field(default_factory=list)  # rates with the language's own calibration
     methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
 
@@ -89,7 +89,7 @@ def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tu
 def measure(languages: dict[str, Language], embed: Embed, splits: int, progress: Progress) -> list[Result]:
     """Calibrates from a random half of each language's sentences, and scores all pairs of the other half.
 
-    The first language sets the raw threshold.
+    All languages use the raw threshold of the first one.
     """
     results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())

@@ -21,15 +21,16 @@ from service.modelling.calibration.probability import calibration_error
 from service.modelling.calibration.recognition import Embed
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # largest allowed mean expected calibration error, by number of labels
-DOMAIN_PAIRS = 2000  # the domain is calibrated with one sentence of each of this many pairs
-MATCH = 4.0  # STS-B pairs of at least this grade count as matches, for the baseline
+DOMAIN_PAIRS = 2000  # number of pairs that each give one sentence to the calibration
+MATCH = 4.0  # the baseline counts STS-B pairs of at least this grade as matches
 
 
 @dataclass(frozen=True)
 class Result:
     """Errors on held-out pairs after learning from `pairs` labelled pairs, one value per draw.
 
-    The baseline learns nothing from these pairs: it is a Platt curve that was fitted to STS-B. Its errors are means.
+    The baseline learns nothing from these pairs: it is a Platt curve that was fitted to STS-B. `baseline_ece` and
+    `baseline_brier` are means over the draws.
     """
 
     pairs: int
@@ -49,11 +50,11 @@ def brier(predicted: Doubles, labels: Doubles) -> float:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tuple[str, list[Result]]:
-    """Measures the errors of probabilities on Quora pairs; returns the methods that the gate chose, and the results.
+    """Measures the errors of probabilities on Quora pairs; returns the chosen methods and the results.
 
     Each draw divides the pairs into two parts that share no sentence. The first part gives the domain's sentences and
     the labels to learn from; the errors are measured on the second part. Only one sentence of each pair is used for the
-    calibration, because the tail of the reference would be wrong if it contained both sentences of similar pairs.
+    calibration: with both, the random pairs of the reference would contain too many similar ones.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
     own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
@@ -94,7 +95,7 @@ def one_draw(
     count: int,
     seed: int,
 ) -> tuple[str, float, float, float, float]:
-    """The chosen method, and errors on held-out pairs: ECE and Brier score, then both for the baseline.
+    """The method that `gate.decide` chose, and errors on held-out pairs: ECE, Brier score, then both for the baseline.
 
     `taken_over` (P,) holds the baseline's probabilities, from a curve that was fitted to STS-B.
     """

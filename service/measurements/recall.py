@@ -16,8 +16,8 @@ from service.modelling.calibration.methods import fit
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
-# Relative chance that the pair with the lowest score is drawn; for the pair with the highest score it is 1. So high
-# scores are drawn more often, as if people labelled top hits first.
+# Relative chance that the pair with the lowest score is drawn; the pair with the highest score has 1. Pairs with high
+# scores are thus drawn more often, as if people labelled the top hits first.
 LEAST_CHANCE = 0.2
 COVERAGE_BARS = (0.90, 0.97)  # promised limits of the share of the intervals that contain the true value
 
@@ -28,9 +28,9 @@ class Coverage:
 
     figure: str  # "recall" or "precision" at the advised threshold
     labels: int  # number of labelled pairs
-    weighted: bool  # True: pairs with higher scores are drawn more often, and weights correct this; False: drawn evenly
+    weighted: bool  # True: high scores are drawn more often, and weights correct for this; False: all equally often
     precision: float  # precision for which the threshold was advised
-    draws: int  # number of draws whose labels support a threshold for this precision
+    draws: int  # number of draws that gave a threshold for this precision
     covered: float  # share of the intervals that contain the true value
     width: float
 
@@ -40,7 +40,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Fits probabilities to the labels of random pairs, and compares each interval with the value over all pairs."""
+    """Learns probabilities from the labels of random pairs, and counts the intervals that contain the true value."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)

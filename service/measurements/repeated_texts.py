@@ -1,4 +1,4 @@
-"""Measures thresholds on mails that begin with the same notice, which fills all that the encoder reads."""
+"""Measures thresholds on mails that begin with one notice, so long that the encoder reads nothing after it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; their vectors serve for all mails, which would differ only by rounding errors
+MAILS = 32  # number of mails to embed; further mails would have the same vectors, except for rounding errors
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
@@ -32,13 +32,13 @@ class Result:
     share: float
     nominal: float
     refused: int  # number of refused draws
-    reachable: list[float]  # for each draw, the smallest false-match rate that can be reached by a threshold
+    reachable: list[float]  # for each draw, the smallest false-match rate that a threshold can reach
     counted: list[float]  # false-match rates among all pairs of the texts that made the reference
     unseen: list[float]  # false-match rates among all pairs of held-out texts with the same share of notices
 
     @property
     def kept(self) -> bool:
-        """Whether every threshold has its nominal rate, and refusals happen only for unreachable rates."""
+        """Whether the rates in `counted` are near the nominal one, and thresholds are refused only if unreachable."""
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)
 
@@ -78,6 +78,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors (N, D) of texts, of which a share (0–1), the first ones, begin with the notice."""
+    """Vectors (N, D): the first rows, a share (0–1) of all, are from `mails`, the others from `plain`."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

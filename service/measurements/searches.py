@@ -49,7 +49,7 @@ class SearchResult:
     def kept(self) -> bool:
         """Whether the mean rate lies within `MEAN_BARS`, and the rates of enough splits lie within `SPLIT_BARS`.
 
-        The second condition is not checked if the threshold is extrapolated.
+        `SPLIT_BARS` is not checked if the threshold is extrapolated.
         """
         low, high = MEAN_BARS[self.extrapolated]
         return low <= self.mean / NOMINAL <= high and (self.extrapolated or self.share_within >= SPLITS_NEEDED)
@@ -58,7 +58,7 @@ class SearchResult:
 def measure(
     folder: Path, encode: Encoder, sources: Sequence[str], splits: int, progress: Progress
 ) -> list[SearchResult]:
-    """Calibrates each source from some of its sentences, and searches among the others, in random splits."""
+    """In random splits, calibrates each source from some of its sentences, and searches among its other sentences."""
     results = []
     for done, source in enumerate(sources):
         fitted_on = FITTED_ON[source]

@@ -23,7 +23,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class PairVectors:
-    """Pairs with the vectors of both sides, and the distinct sentences of all pairs with their vectors."""
+    """Pairs with the vectors of both sentences (`left`, `right`), and the distinct sentences with their vectors."""
 
     pairs: Pairs
     left: Vectors
@@ -118,7 +118,7 @@ class Encoder:
         return self._vectors[0][rows], self._tokens[0][rows]
 
     def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
-        # Not len(self._rows), which is smaller if parallel commands have stored a text twice.
+        # Not len(self._rows): if parallel commands have stored a text twice, it has fewer entries than vectors.
         first = sum(map(len, self._vectors))
         self._rows |= {name: first + row for row, name in enumerate(names)}
         self._vectors.append(vectors)

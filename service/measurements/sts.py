@@ -73,11 +73,11 @@ class Evaluation:
         return self.vectors[[self.row[text] for text in texts]]
 
     def apply(self, fitted: FittedMap, x: Vectors) -> Vectors:
-        """Latents from the exported calibrator, which the service also uses."""
+        """Latents of x (N, D), computed by the exported calibrator, like those of the service."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
     def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
-        """Fits a method to sentences and their vectors; `auto` is the method that the gate chooses without labels."""
+        """Fits a method to sentences and their vectors; `auto` stands for the method that `gate.decide` chooses."""
         if method == "auto":
             method = gate.decide(texts, x, self.encode.vectors).method
         order = np.random.default_rng(seed).permutation(len(x))
@@ -164,7 +164,7 @@ class View:
     def kept(self) -> bool:
         """Whether `auto` loses at most 1 point on any set, and its mean change is large enough.
 
-        The mean change must be at least 0. If the best rival's is 3 points or more, `auto` must reach it.
+        The mean change must be at least 0, and at least the best rival's mean change if that is 3 points or more.
         """
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least

@@ -27,7 +27,7 @@ class Result:
     """Results of several draws of the same number of sentences."""
 
     sentences: int
-    methods: list[str]  # methods that `auto` chose in any draw
+    methods: list[str]  # methods that `auto` chose in at least one draw
     rates: list[float]  # measured false-match rate of each draw
     resolution: float  # smallest false-match rate that the first draw's reference supports
     # For each draw, how much a fit to STS-B's training text raises Spearman × 100 on STS-B's test pairs; empty if the

@@ -57,7 +57,7 @@ class SourceResult:
 def embed_sources(
     folder: Path, encode: Encoder, sentences: int, progress: Progress
 ) -> dict[str, tuple[list[str], Vectors]]:
-    """Texts and vectors of each source: `sentences` for the fit, and up to 4,000 more for the test."""
+    """Texts and vectors of each source: `sentences` to calibrate with, and up to `MOST_TESTED` held-out ones."""
     by_source = {}
     for source in SOURCES:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -69,7 +69,7 @@ def false_match_rate(latents: Vectors, threshold: float) -> float:
     """Share of the pairs of different rows whose cosine is at least the threshold."""
     unit, count = normalized(latents), len(latents)
     reaching = sum(int((unit[i : i + 1000] @ unit.T >= threshold).sum()) for i in range(0, count, 1000))
-    return (reaching - count) / (count * (count - 1))  # without each row's pair with itself
+    return (reaching - count) / (count * (count - 1))  # `- count` leaves out each row's pair with itself
 
 
 def measure(
@@ -82,7 +82,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[SourceResult]:
-    """Calibrates each source from some of its sentences, and scores all pairs of the others, in random splits."""
+    """In random splits, calibrates each source from some of its sentences, and scores all pairs of its other ones."""
     rng = np.random.default_rng(0)
     home = sources[HOME][1]
     raw = reference.sample_pairs([(home, np.arange(len(home)))], rng)

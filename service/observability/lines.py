@@ -73,7 +73,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # keep the first line: the others show a task's exception, which may quote a caller
+    if record.name == "asyncio":  # only the first line: the others show an exception, which may contain a caller's text
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -83,7 +83,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
 
 FRAMES = 40  # maximum number of frames logged per stack, the innermost ones; an endless recursion has a thousand
 # Errors whose messages may be logged, because they describe the store, jobs or missing parts. Messages of other errors
-# may quote a caller.
+# may contain a caller's text.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")
@@ -95,8 +95,8 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error. The message is added only if it cannot quote a caller: for errors of the operating system
-    and those in OURS."""
+    """The type of an error. The message is added only if it cannot contain a caller's text: for errors of the operating
+    system and those in OURS."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror

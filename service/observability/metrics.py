@@ -1,5 +1,5 @@
-"""All Prometheus series of the service, in base units and with a bounded number of labels. Each series exists before
-its first event, so that rates and alerts start from zero."""
+"""All Prometheus series of the service, in base units and with a bounded number of label values. Each series exists
+before its first event, so that rates and alerts start from zero."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -38,10 +38,10 @@ DRIFT = {
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
 CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
-DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # differences between percentiles, which lie in 0–1
+DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # buckets: difference of two percentiles (0–1)
 # Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
 DROPPED = ("full", "busy", "failed")
-MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
+MAX_DOMAINS = 500  # maximum number of domains in the series of champions, and in those of migrations
 
 
 class GaugeReading(Collector):
@@ -84,7 +84,7 @@ class RemoteSeries:
             self.requests.labels(result)
 
     def observe(self, result: str, seconds: float) -> None:
-        """Counts a request by result, with its duration unless the result is `changed`."""
+        """Counts a request by result. Records its duration, except for `changed`, for which none is measured."""
         self.requests.labels(result).inc()
         if result != "changed":
             self.seconds.observe(seconds)

@@ -98,7 +98,7 @@ class JobSpan:
 
 
 class Tracing:
-    """A private tracer provider. The global one also gets spans of libraries, which may quote callers."""
+    """A private tracer provider. The global one also gets spans of libraries, which may contain callers' texts."""
 
     def __init__(self, endpoint: str | None, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})
@@ -108,8 +108,8 @@ class Tracing:
         self.tracer = self.provider.get_tracer("isosim", __version__)
 
     def request(self, method: str, headers: Iterable[tuple[bytes, bytes]], started: float) -> RequestSpan:
-        """Begins the span of a request. A `traceparent` header makes it a child of the caller's span and decides
-        whether it is sampled."""
+        """Begins the span of a request. With a `traceparent` header, the span is a child of the caller's span, and
+        sampled if the caller's is."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in CARRIED}
         parent = W3C.extract(carrier, Context()) if carrier else Context()
         return RequestSpan(self.tracer, parent, started, {"http.request.method": method})

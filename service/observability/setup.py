@@ -59,7 +59,7 @@ def chosen(form: Form) -> Render:
 
 
 def configure(level: str, form: Form, *, queued: bool = False) -> Output:
-    """Configures all logging of this process. With `queued`, a thread writes the lines, so that no event loop waits."""
+    """Configures all logging of this process. If `queued`, a thread writes the lines: an event loop must not wait."""
     global _output  # noqa: PLW0603
     sink = QueuedSink(STDERR) if queued else DirectSink(STDERR)
     _output = Output(chosen(form), sink)
@@ -82,7 +82,7 @@ def flush() -> None:
 
 
 def uncaught(error: BaseException | None) -> None:
-    """Logs an unhandled exception without its message. Python would print the message, which may quote a caller."""
+    """Logs an unhandled exception without its message. Python would print it, and it may contain a caller's text."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 

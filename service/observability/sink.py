@@ -8,7 +8,7 @@ import time
 from collections import deque
 
 CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
-PIECE = select.PIPE_BUF  # maximum bytes that a pipe takes at once, so that other processes' lines do not split ours
+PIECE = select.PIPE_BUF  # maximum bytes that a pipe takes as a whole; more could be mixed with other processes' lines
 PAUSE = 0.02  # seconds that a line waits, so that a busy server wakes the writer at most 50 times a second
 
 
@@ -33,7 +33,7 @@ class QueuedSink:
 
     def __init__(self, fd: int, capacity: int = CAPACITY) -> None:
         self.fd, self.capacity = fd, capacity
-        self.dropped = 0  # lines
+        self.dropped = 0  # number of dropped lines
         self._lines: deque[bytes] = deque()
         self._held = 0  # bytes queued or being written
         self._lock = threading.Lock()
@@ -56,8 +56,8 @@ class QueuedSink:
             self._wake.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Writes the queued lines, for at most `seconds`. A line that comes later is written at once, or dropped if the
-        reader does not take it at once."""
+        """Writes the queued lines, for at most `seconds`. Lines logged later are written at once, or dropped if
+        the reader does not take them at once."""
         self._closing = True
         self._wake.set()
         self._thread.join(seconds)
@@ -71,7 +71,7 @@ class QueuedSink:
         closing = False
         while not closing:
             self._wake.wait()
-            self._wake.clear()  # before the pause, so that a line or `close` during it wakes the writer again
+            self._wake.clear()  # before the pause, so that a line or `close` during the pause wakes the writer again
             if not self._closing:
                 time.sleep(PAUSE)
             closing = self._closing
@@ -104,7 +104,7 @@ def written(fd: int, data: bytes) -> bool:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # another process has made the descriptor non-blocking
+        except BlockingIOError:  # full, and another process has made the descriptor non-blocking
             select.select([], [fd], [])
         except OSError:
             return False

@@ -72,8 +72,8 @@ def worker_starting(settings: Settings) -> None:
 
 
 def place_of(store: Path) -> str:
-    """The store's address in object storage, otherwise its absolute path: the default path is relative to the working
-    directory."""
+    """The store's address if it is in object storage, otherwise its absolute path, because the default path is relative
+    to the working directory."""
     return str(store if remote(store) else store.absolute())
 
 

@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
-# Thresholds of Python's garbage collector. With the default, 700, it took 6 % of the time of a cached request.
+# Thresholds of Python's garbage collector. With the default (700), collections took 6 % of the time of a
+# cached request.
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # seconds left for sending the last spans even if `drain_seconds` are over
-# A request whose end Redis never learns of (its process was killed) counts against its key's concurrency until
-# `request_timeout` and these seconds have passed.
+LAST_SPANS = 0.5  # minimum seconds for sending the last spans, even if `drain_seconds` are over
+# If a process is killed, Redis never learns that its requests have ended. Each still counts against the concurrency of
+# its API key until `request_timeout` plus these seconds have passed.
 LEASE_MARGIN = 10.0
 
 
@@ -71,8 +72,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """Starts a server's parts and yields them; stops them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        # BLAS wakes its threads even for requests of two pairs; they then spin for 30 ms on cores that the encoder
-        # needs, which halved the throughput of requests of 4 pairs.
+        # One thread: BLAS would wake its other threads even for two pairs. They then spin for 30 ms on cores that the
+        # encoder needs, which halved the throughput of requests of 4 pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
         # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -213,6 +214,6 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
 
 
 async def send_last(traces: "Tracing", observer: Observer) -> None:
-    """Sends the remaining spans within the time left to drain."""
+    """Sends the remaining spans in the time left to drain, or in LAST_SPANS seconds if they are more."""
     left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
     await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

@@ -126,7 +126,8 @@ ERRORS_OF = {
     ),
 }
 
-READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that routes parse without FastAPI
+# Bodies that routes parse themselves, so that FastAPI does not know their schemas.
+READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)
 
 
 def group_of(path: str) -> int:
@@ -144,7 +145,7 @@ def add_answer(route: str, responses: dict[str, Any]) -> None:
 
 
 def add_errors(route: str, responses: dict[str, Any]) -> None:
-    """Adds an example to each documented error of a route, in OpenAI's form under /v1."""
+    """Adds an example to each documented error of a route. Routes under /v1 have OpenAI's form of errors."""
     for status, response in responses.items():
         if int(status) < 400 or "application/json" not in response.get("content", {}):
             continue
@@ -184,7 +185,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app serve this document at `/openapi.json`; it is built at the first request."""
+    """Makes the app serve `document(app)` at `/openapi.json`. The document is built at the first request."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

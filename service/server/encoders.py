@@ -118,7 +118,7 @@ class EncoderParts:
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    resident_bytes: int  # maximum memory for the calibrations of each encoder
+    resident_bytes: int  # maximum bytes for the loaded calibrations of each encoder
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
@@ -160,8 +160,8 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # Without a probe in each request, the remote server may have changed its model unnoticed: do not share its
-            # vectors with other servers.
+            # Without a probe in each request, the remote server may have changed its model unnoticed. Its vectors are
+            # then not shared with other servers through Redis.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,

@@ -27,7 +27,7 @@ MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive
 # keep the client from reading the answer.
 UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
-STEP = 1024  # bytes given to the parser at a time; it always parses all of them, up to 57 requests
+STEP = 1024  # bytes given to the parser at a time; it parses all of them at once, up to 57 requests
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
 
@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        self._answered = False  # True while `on_response_complete` runs: a request that starts then was pipelined
+        self._answered = False  # True during `on_response_complete`: a request that it starts was pipelined
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout
@@ -130,7 +130,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn informs the newest request only, but an older one may be running
+        self._leave()  # uvicorn tells only the newest request of the disconnect, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -197,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # `_parse` feeds the head again without Upgrade
+            return  # `_parse` will feed the parser with the head again, without Upgrade
         super().on_headers_complete()  # raises an error if the request's target is invalid
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
@@ -289,7 +289,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.transport.is_closing():
             return
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
-            self._deadline += self._round  # not the client's delay: the server has paused reading, or owes an answer
+            self._deadline += self._round  # the delay is the server's: it has paused reading, or owes an answer
         elif self._in_body:
             unwanted = self.cycle.response_complete
             if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
@@ -367,7 +367,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.hold()
         self._refusal = status, why
         if self._in_body and self.pipeline:
-            self.pipeline.popleft()  # drops the newest request: its body stays incomplete
+            self.pipeline.popleft()  # drops the newest request, whose body is incomplete and is not read further
         elif self._in_body and self._owes_an_answer():
             started = self._answering is not None and self._answering.response_started
             self._leave()

@@ -20,8 +20,8 @@ from service.settings import Settings
 
 log = logging.getLogger("isosim")
 
-# Python's thread switch interval: with a short one, encoder threads soon get the interpreter lock, and the device does
-# not idle.
+# Python's thread switch interval. If it is short, the encoder's threads soon get the interpreter lock, and the device
+# does not idle.
 SWITCH_SECONDS = 0.0005
 
 

@@ -11,7 +11,7 @@ log = logging.getLogger("isosim")
 
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
-EXPIRE_SECONDS = 60.0  # seconds between removals of old interrupted jobs and of text that dead processes have left
+EXPIRE_SECONDS = 60.0  # seconds between rounds that end old interrupted jobs, and delete old records and left-over text
 
 
 async def watch(service: Service, census: JobCensus) -> None:
@@ -48,14 +48,14 @@ async def watch_champions(service: Service) -> None:
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, marks jobs as failed if they were
-    interrupted longer ago than `keep_interrupted`, and deletes old records."""
+    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, and deletes old records. A job that
+    has been interrupted for more than `keep_interrupted` seconds becomes failed."""
     counted = expired = -EXPIRE_SECONDS
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, the number of workers becomes old. It is then not reported, because a number would mean that
-    # Redis answers.
+    # If this loop hangs, `workers` becomes old and is no longer reported: a number in the metrics would mean that Redis
+    # answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

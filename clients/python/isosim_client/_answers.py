@@ -55,14 +55,14 @@ class Similarity:
 
     domain: str
     version: int
-    encoder: str  # digest
+    encoder: str  # digest of the encoder
     method: str
     cosine: tuple[float, ...]  # cosine of the frozen encoder's vectors
     similarity: tuple[float, ...]  # cosine of the calibrated vectors
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
-    # Whether the percentile is extrapolated: fewer than 10 random pairs score as high, or fewer than 10 score as low.
+    # Whether the percentile is extrapolated: fewer than 10 random pairs score as high as this pair, or as low.
     extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
@@ -81,8 +81,8 @@ class Ranked:
 
     index: int
     score: float
-    text: str | None = None  # only with `return_text`
-    # Only with `gallery`: share of searches in which a wrong match reaches this score.
+    text: str | None = None  # only if the request has `return_text`
+    # Share of searches among `gallery` entries in which a wrong match reaches this score; None without `gallery`.
     false_hit_rate: float | None = None
 
 
@@ -97,9 +97,9 @@ class Job:
     domain: str
     status: str  # queued, running, succeeded, failed, cancelled or interrupted
     stage: str = ""
-    progress: float = 0.0  # 0-1
+    progress: float = 0.0  # share that is done, 0-1
     attempt: int = 0
-    method: str = ""  # as requested; the report states the method that was chosen
+    method: str = ""  # requested method; the report states the method that was chosen
     promote: str = ""
     seed: int = 0
     normalization: str = ""
@@ -111,7 +111,7 @@ class Job:
     started: str | None = None
     finished: str | None = None
     version: int | None = None  # version that the job made
-    promoted: bool | None = None  # whether this version became champion
+    promoted: bool | None = None  # whether `version` became champion
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: tuple[str, ...] = ()
@@ -141,8 +141,8 @@ class VersionSummary:
     encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # whether it was made for an encoder that this server runs, and is not known to be damaged
-    damaged: bool = False  # whether its files could not be loaded when the server last tried
+    servable: bool = True  # whether this server runs the version's encoder, and its files are not known to be damaged
+    damaged: bool = False  # whether the server failed to load its files when it last tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +161,9 @@ class Drift:
 
     texts: int = 0
     pairs: int = 0
-    out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
-    # Mean of log ‖z‖² of the latents z: how many standard deviations it lies from the mean of the domain's own text.
+    out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
+    # Mean of log ‖z‖² over the latents z, standardized by the mean and standard deviation of the domain's own text: 0
+    # is normal.
     distance_mean: float | None = None
     distance_spread: float | None = None  # standard deviation of log ‖z‖², divided by that of the domain's own text
     # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
@@ -202,19 +203,20 @@ class Threshold:
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    # Number of pairs that `similarity` was computed from: random pairs, labelled pairs, or comparisons in searches.
+    # Number of pairs that `similarity` was computed from: random pairs for a false-match rate, labelled pairs for a
+    # precision, or comparisons of a query with an entry for a false hit rate.
     pairs: int | None = None
-    # Whether `similarity` is extrapolated, because the requested rate is below 10 / pairs. With a false hit rate:
-    # because false hits were counted only among fewer entries, or only at other rates.
+    # Whether `similarity` is extrapolated. For a false-match rate: because it is below 10 / pairs. For a false hit
+    # rate: because the version counted false hits only among fewer entries than `gallery`, or only at other rates.
     extrapolated: bool = False
-    target: dict[str, float] = field(default_factory=dict)  # as requested
+    target: dict[str, float] = field(default_factory=dict)  # target of the request
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
-    recall: float | None = None  # with precision: share of true matches that reach the threshold
+    recall: float | None = None  # only for a precision: share of true matches that reach the threshold
     recall_interval: tuple[float, float] | None = None  # 95 % interval of `recall`
-    precision_interval: tuple[float, float] | None = None  # 95 % interval of the precision at this similarity
+    precision_interval: tuple[float, float] | None = None  # 95 % interval of the precision at `similarity`
     unit: str | None = None  # unit of `distance`, if the request named one
-    distance: float | None = None  # the threshold in this unit
+    distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
     # With a false hit rate as target: the probability that a query with one false hit has another, divided by the
     # probability that a random query has one. About 1 if all queries are alike; None if too few have false hits.
@@ -229,7 +231,7 @@ class SavedThreshold:
     target: dict[str, float] = field(default_factory=dict)
     similarity: float | None = None  # smallest similarity of a match; if None, `notice` says why
     interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if `similarity` is None
-    extrapolated: bool | None = None  # as in `Threshold`; None if the version cannot reach the target
+    extrapolated: bool | None = None  # as `Threshold.extrapolated`; None if the version cannot reach the target
     notice: str | None = None  # the reason if `similarity` is None; otherwise None
 
 

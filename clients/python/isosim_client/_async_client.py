@@ -127,7 +127,8 @@ class AsyncClient:
 
         Args:
             texts: a server accepts 2,048 per request by default.
-            domain: `name`, `name@3` or `name@previous`; if you store the vectors, name the version.
+            domain: `name`, `name@3` or `name@previous`. If you store vectors, name the version: vectors of different
+                versions cannot be compared.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to norm 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
@@ -211,9 +212,9 @@ class AsyncClient:
                 it is sent and never held in memory as a whole. It must contain at least 200 distinct sentences.
             domain: the domain's name, without a version.
             method: `auto`, or a method of the server; the error for an unknown method lists all methods.
-            promote: `if_better`, `always` or `never`.
+            promote: whether the new version becomes champion: `if_better`, `always` or `never`.
             seed: seed of the random numbers; the same text, settings and seed give the same version.
-            normalization: `none`, `as-norm` or `csls`.
+            normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
             labels: labelled pairs, from which probabilities are learned: (text, text, 0 or 1 or a grade), optionally
                 with a weight.
             force: takes each line as a sentence even if the lines look like rows of a table.
@@ -267,7 +268,7 @@ class AsyncClient:
             domain: the domain's name, without a version.
             labels: (text, text, 0 or 1 or a grade), optionally with a weight; at least 20 pairs.
             version: the version to start from; default: the champion.
-            promote: `always`, `if_better` or `never`.
+            promote: whether the new version becomes champion: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
             seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
             idempotency_key: as for `calibrate`.
@@ -353,7 +354,7 @@ class AsyncClient:
             precision: wanted share of true matches among the pairs that reach the threshold, judged by labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
-            space: `raw` for a threshold on `cosine`.
+            space: `calibrated`, or `raw` for a threshold on `Similarity.cosine`.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.

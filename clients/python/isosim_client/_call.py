@@ -19,7 +19,7 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-METHODS = (  # a route that a server's message may advise, and this client's method for it
+METHODS = (  # routes that error messages of the server advise, and the method of this client for each
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
@@ -27,7 +27,7 @@ METHODS = (  # a route that a server's message may advise, and this client's met
 UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, body or field that the server does not support
 
 IdempotencyKey = str | bool
-FROM_FILE = {  # argument -> advice for callers who have its value in a file
+FROM_FILE = {  # argument -> how to read its value from a file; added to the error for a path or a single string
     "labels": "read a file of rows text,text,label first: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '
     "comes first; or give the file to the command line: isosim label FILE --domain NAME",
@@ -85,7 +85,7 @@ def check_contract(contract: str | None) -> str | None:
     Servers up to release 0.1.0, and proxies, send no contract; their answers are not checked.
 
     Raises:
-        IncompatibleServer: the major version differs, so names may have other meanings.
+        IncompatibleServer: the major versions differ, so fields may have other meanings.
     """
     stated = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", contract or "")
     if stated is None:
@@ -126,7 +126,7 @@ def many(texts: Any, name: str) -> list[Any]:
 
 
 def keyed(key: IdempotencyKey) -> dict[str, Any]:
-    """Headers and repeatability of a request that makes a job. With a key, a repeated request makes no second job."""
+    """Arguments of `Call` for a request that makes a job. With a key, sending the request twice makes only one job."""
     if key is False:
         return {"repeat": Repeat.NEVER}
     return {"headers": {"idempotency-key": uuid.uuid4().hex if key is True else key}, "repeat": Repeat.SAFE}

@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        # If the first request succeeded, the server answers the second with 404, unless both state a revision.
+        # A repeated request that states no revision gets 404 if the first one has already deleted the threshold.
         repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
@@ -132,12 +132,12 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
     """A call that changes a domain and states the champion and the revision that it expects. If `seen` is None, the
-    client first reads them from the server.
+    client first reads both from the server.
 
     Args:
-        change: makes the call from the fields for champion and revision. It gets no fields if the revision is unknown,
-            because the server's release has no revisions (it would refuse the fields), or because the key may not read
-            the domain.
+        change: makes the call from a dictionary with the expected champion and revision. The dictionary is empty if
+            the revision is unknown: the server's release has no revisions (it would refuse the fields), or the API key
+            may not read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)

@@ -15,7 +15,7 @@ from ._retries import Repeat, Retries, Tries
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
 
 SILENCE = 30.0  # seconds without an event after which the client reconnects, because the connection may be dead
-AGAIN = 1.0  # seconds before the client reconnects after a stream that ended before the job
+AGAIN = 1.0  # seconds before the client reconnects if a stream has ended although the job has not
 
 
 class Events:
@@ -69,7 +69,7 @@ class Following:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
     def feed(self, chunk: bytes) -> Iterator[Job]:
-        """Yields each state of the job that differs from the one before.
+        """Yields the states of the job in a chunk of the stream; skips a state that equals the one before.
 
         Raises:
             WaitTimeout: the time is up.
@@ -96,7 +96,7 @@ class Following:
             self._tries = Tries(self._retries)
         pause = AGAIN
         if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # no failure: a stream is silent while the job's state does not change
+            pause = 0.0  # a silent stream is no failure: the server sends nothing while the job's state is the same
         elif error is not None or not self._heard:
             failure = error or ConnectionLost("the event stream ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)

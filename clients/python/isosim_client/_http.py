@@ -15,7 +15,7 @@ from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
-TIMEOUT = 30.0  # seconds without data; a request of 512 pairs takes less on two cores (exact time unmeasured)
+TIMEOUT = 30.0  # seconds without data; 512 pairs are scored faster on two cores (exact time unmeasured)
 
 # httpx2's errors -> (our error, what happened). For an error, the entry of its most specific class applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
@@ -30,7 +30,7 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # parts of OpenSSL's message if a server answers without TLS
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # in OpenSSL's message if the server answers without TLS
 
 
 @contextmanager
@@ -72,7 +72,8 @@ def settings(base_url: str, api_key: str | None, transport: object, kind: type) 
     Raises:
         ValueError: the address is not http or https, or the key cannot be sent in a header; the message does not
             contain the key.
-        TypeError: the transport belongs to another library, such as httpx. Requests would fail with an unclear error.
+        TypeError: the transport belongs to another library, such as httpx; requests through it would fail with an
+            unclear error.
     """
     if not re.match(r"https?://[^/]", base_url):
         raise ValueError(f"base_url {base_url!r}: expected http://host:port or https://host")

@@ -33,7 +33,7 @@ def expected(wanted: str, value: object) -> Misfit:
 
 
 def read(hint: type[T], value: Any) -> T:
-    """Converts a value to `hint`, which is a dataclass or a tuple of dataclasses.
+    """Converts a JSON value to the type `hint`, which is a dataclass or a tuple of dataclasses.
 
     Raises:
         UnexpectedAnswer: the value does not fit; the message names the field.

@@ -43,8 +43,8 @@ class Retries:
 
     times: int = 5  # retries after the first attempt
     budget: float = 60.0  # seconds after the start of the first attempt; no retry begins later
-    first: float = 0.5  # seconds
-    most: float = 8.0  # seconds
+    first: float = 0.5  # seconds; maximum random pause before the first retry, doubled for each further one
+    most: float = 8.0  # seconds; at this value, the maximum is not doubled any more
     random: Callable[[], float] = chance.random  # returns the random share, 0-1
     clock: Callable[[], float] = time.monotonic  # returns seconds
 
@@ -97,7 +97,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         until = http_date(given)
         if until is None:
             return None
-        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # `Date` is the server's time
+        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if known
         seconds = (until - now).total_seconds()
     return seconds if 0 <= seconds < float("inf") else None
 

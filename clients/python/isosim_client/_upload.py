@@ -31,8 +31,8 @@ class Upload:
         """Chooses how the source is sent.
 
         Args:
-            read: whether to send the file unchanged and as a table, whatever its suffix. True if the request also says
-                how to read the file, for example its `column`.
+            read: if True, the file is sent unchanged and as a table, whatever its suffix; needed if the request says
+                how the server reads the file, for example which `column`.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
@@ -52,7 +52,7 @@ class Upload:
         # With labels, which cannot be sent with a table, the client sends each line of the file as a sentence.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
-            table = not is_utf8(self._path)  # sent as a table, so that the server detects the encoding
+            table = not is_utf8(self._path)  # then sent as a table, so that the server detects the encoding
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError(
@@ -103,7 +103,7 @@ def entry(value: str | bytes | dict[str, str | float], place: str = "") -> bytes
 
 
 def as_json(value: Any, place: str = "") -> bytes:
-    """A value as JSON in UTF-8. `place` is its name for messages.
+    """A value as JSON in UTF-8. `place` names the value in error messages.
 
     Raises:
         ValueError: the value contains NaN or infinity (the message says where) or an unpaired surrogate.

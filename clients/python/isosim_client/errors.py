@@ -54,14 +54,14 @@ QUOTED = 200  # maximum number of characters quoted from an unknown answer; enou
 
 
 class IsosimError(Exception):
-    """Base of all errors of this package. Facts that the server did not send are None."""
+    """Base of all errors of this package. Attributes for which the server sent no value are None."""
 
     status: int | None = None
     error_type: str | None = None
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, unpickling restores only `args`. An error from another process would lose its other attributes.
+        # By default, unpickling restores only `args`: an error from another process would lose its other attributes.
         return revive, (type(self), str(self), self.__dict__)
 
 
@@ -152,7 +152,7 @@ class ServerFault(ApiError):
 
 
 class NoAnswer(IsosimError):
-    """No complete answer arrived. Only errors of the subclasses may be retried."""
+    """No complete answer arrived. The client may retry errors of the subclasses, but not of this class itself."""
 
 
 class ConnectionFailed(NoAnswer):
@@ -176,7 +176,7 @@ class IncompatibleServer(UnexpectedAnswer):
 
 
 class JobError(IsosimError):
-    """`job` is the job's last state."""
+    """A job ended without success; `job` is its last state."""
 
     def __init__(self, message: str, job: Job) -> None:
         super().__init__(message)
@@ -196,7 +196,7 @@ class JobInterrupted(JobError):
 
 
 class WaitTimeout(IsosimError):
-    """`job` is the last state received, or None."""
+    """The time to wait is over; `job` is the job's last state, or None if none has arrived."""
 
     def __init__(self, message: str, job: Job | None) -> None:
         super().__init__(message)
