@@ -15,7 +15,7 @@ IsosimError
 │   ├── Overloaded            the server is full; `retry_after` says when to try again
 │   ├── BackendFailure        the encoder failed on this input
 │   ├── NotReady              the server is starting, stopping or broken
-│   ├── Unavailable           a part that this request needs is missing; the message says how to get it
+│   ├── Unavailable           a component that this request needs is missing; the message says how to get it
 │   └── ServerFault           an error inside the server; its log has the details under `request_id`
 ├── NoAnswer                  no complete answer arrived
 │   ├── ConnectionFailed      no connection: the request was not carried out
