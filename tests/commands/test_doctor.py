@@ -205,9 +205,10 @@ def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:
 
 def test_what_redis_evicts_must_not_be_jobs() -> None:
     gib = 2**30
-    assert redis_server.eviction("allkeys-lru", gib).state == "fault"
-    assert redis_server.eviction("noeviction", gib).state == "warning"
-    assert redis_server.eviction("volatile-lru", gib).state == "ok"
+    assert redis_server.eviction("allkeys-lru", gib, 0).state == "fault"
+    assert redis_server.eviction("noeviction", gib, gib - 1).state == "warning"
+    assert redis_server.eviction("noeviction", gib, gib).state == "fault"
+    assert redis_server.eviction("volatile-lru", gib, gib).state == "ok"
     assert redis_server.version("4.0.9").state == "fault"
     assert redis_server.latency([0.06] * 20, 0.05).state == "fault"
     assert redis_server.latency([0.001] * 19 + [0.04], 0.05).state == "warning"

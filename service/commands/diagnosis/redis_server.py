@@ -41,7 +41,8 @@ def look(settings: Settings) -> Iterator[Finding]:
             return
         yield lookup(redis)
         yield latency(times, settings.redis_timeout)
-        yield eviction(str(facts.get("maxmemory_policy", "?")), int(facts.get("maxmemory", 0)))
+        limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
+        yield eviction(str(facts.get("maxmemory_policy", "?")), limit, used)
         yield workers(redis)
 
 
@@ -89,8 +90,11 @@ def latency(times: list[float], timeout: float) -> Finding:
     return ok("redis latency", summary)
 
 
-def eviction(policy: str, limit: int) -> Finding:
-    """Checks the eviction policy: Redis may evict vectors, which have a time to live, but not the job queue's keys."""
+def eviction(policy: str, limit: int, used: int) -> Finding:
+    """Checks the eviction policy: Redis may evict vectors, which have a time to live, but not the job queue's keys.
+
+    limit, used: bytes; `limit` 0: none.
+    """
     summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
     if policy.startswith("allkeys"):
         return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
@@ -100,6 +104,8 @@ def eviction(policy: str, limit: int) -> Finding:
             f"{summary}: memory use grows until vectors expire (ISOSIM_REDIS_TTL)",
             "set maxmemory, and maxmemory-policy volatile-lru",
         )
+    if policy == "noeviction" and used >= limit:
+        return fault("redis eviction", f"{summary}: full, no job and no vector fits", "maxmemory-policy volatile-lru")
     if policy == "noeviction":
         return warning(
             "redis eviction", f"{summary}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
