@@ -114,6 +114,7 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else a JSON object in each line
     access_log: Literal["all", "slow", "off"] = "all"  # slow: logs slow and failed requests; off: only failed ones
     slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
+    key_metrics: bool = False  # count texts by name of the API key, for up to 100 names (isosim_key_texts_total)
     otlp_endpoint: str | None = None  # trace collector's URL (http://host:4318), or set OTEL_*; needs isosim[tracing]
 
     @field_validator("redis_url")

@@ -135,6 +135,7 @@ EXAMPLES = {
 # request could be refused because the ended one is still counted.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
+AdmissionResult = Literal["admitted", "refused"]
 
 
 def nothing() -> None:
@@ -157,6 +158,25 @@ class Limits(Protocol):
 
         Used for costs that are known only after admission. A negative number gives texts back.
         """
+
+
+class CountedLimits:
+    """Reports each admission and each refusal by `limits`: the key's name, the result, and the number of texts."""
+
+    def __init__(self, limits: Limits, on_texts: Callable[[str, AdmissionResult, int], None]) -> None:
+        self.limits, self.on_texts = limits, on_texts
+
+    async def admit(self, grant: Grant, texts: int) -> Release:
+        try:
+            release = await self.limits.admit(grant, texts)
+        except Overloaded:
+            self.on_texts(grant.name, "refused", texts)
+            raise
+        self.on_texts(grant.name, "admitted", texts)
+        return release
+
+    async def owe(self, grant: Grant, texts: int) -> None:
+        await self.limits.owe(grant, texts)
 
 
 def too_fast(rate: Rate, wait: float) -> Overloaded:

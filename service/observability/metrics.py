@@ -41,6 +41,7 @@ CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which htt
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # buckets: difference of two percentiles (0–1)
 # Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
 DROPPED = ("full", "busy", "failed")
+MAX_KEYS = 100  # maximum number of API keys with series of their own
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions, and in those of migrations
 
 
@@ -92,6 +93,38 @@ class RemoteSeries:
     def watch(self, encoder: str, state: Callable[[], str]) -> None:
         self.up.labels(encoder).set_function(lambda: state() == "ok")
         self.changed.labels(encoder).set_function(lambda: state() == "changed")
+
+
+class KeySeries:
+    """Use of API keys: refusals because of their limits, and texts by the key's name.
+
+    Only the first MAX_KEYS names have series of their own.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.limited = Counter(
+            "isosim_key_limit_refusals_total",
+            "Requests refused with 429 because their key reached a limit",
+            ["limit"],
+            registry=registry,
+        )
+        self.texts = Counter(
+            "isosim_key_texts_total",
+            "Texts in requests, by name of the API key, admitted or refused by the key's limits; only with key_metrics",
+            ["key", "result"],
+            registry=registry,
+        )
+        self._names: set[str] = set()
+        for limit in LIMITS:
+            self.limited.labels(limit)
+
+    def observe_limit(self, limit: str) -> None:
+        self.limited.labels(limit).inc()
+
+    def observe_texts(self, name: str, result: str, texts: int) -> None:
+        if len(self._names) < MAX_KEYS:
+            self._names.add(name)
+        self.texts.labels((name or "(unnamed)") if name in self._names else "(other)", result).inc(texts)
 
 
 class Metrics:
@@ -196,17 +229,12 @@ class Metrics:
             "0 while the key file is invalid; the last valid keys stay in force",
             registry=r,
         )
-        self.limited = Counter(
-            "isosim_key_limit_refusals_total",
-            "Requests refused with 429 because their key reached a limit",
-            ["limit"],
-            registry=r,
-        )
         self.limits_fallback = Counter(
             "isosim_key_limit_fallbacks_total",
             "Checks of a key's limit by the counts of this process alone, because Redis did not answer",
             registry=r,
         )
+        self.keys_use = KeySeries(r)
         self.connections = Gauge("isosim_connections", "Open connections", registry=r)
         self.connections_closed = Counter(
             "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
@@ -247,8 +275,6 @@ class Metrics:
             self.jobs.labels(status.value)
         for status in ENDS:
             self.job_ends.labels(status.value)
-        for limit in LIMITS:
-            self.limited.labels(limit)
         for reason in CLOSED:
             self.connections_closed.labels(reason)
         for reason in DROPPED:
@@ -292,9 +318,6 @@ class Metrics:
             self._stages["queue"].observe(timings.queue)
             self._stages["inference"].observe(timings.inference)
         self._stages["calibration"].observe(calibration)
-
-    def observe_limit(self, limit: str) -> None:
-        self.limited.labels(limit).inc()
 
     def observe_closed(self, reason: str) -> None:
         self.connections_closed.labels(reason).inc()

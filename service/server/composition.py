@@ -31,7 +31,7 @@ from service.api.access_log import AccessLog, Observer
 from service.api.state import Listings, Phase, Service
 from service.core.encoding.embedding import MemoryCache
 from service.core.errors import Unavailable
-from service.core.grants import Limits, LocalLimits
+from service.core.grants import CountedLimits, Limits, LocalLimits
 from service.core.jobs.job import JobRunner
 from service.core.scoring.drift import DriftMonitor
 from service.migration.encoders import Encoders
@@ -129,7 +129,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             settings=settings,
             metrics=metrics,
             keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
-            limits=limits,
+            limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
             encoders=encoders,
             shadow=shadow,
             domains=domain_store,
@@ -167,14 +167,14 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
 async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
     """Limits of the API keys, shared with other processes if Redis is configured."""
     if url is None or settings.api_keys_file is None:
-        yield LocalLimits(on_refused=metrics.observe_limit)
+        yield LocalLimits(on_refused=metrics.keys_use.observe_limit)
         return
     lease = settings.request_timeout + LEASE_MARGIN
     async with RedisLimits(
         url,
         timeout=settings.redis_timeout,
         lease=lease,
-        on_refused=metrics.observe_limit,
+        on_refused=metrics.keys_use.observe_limit,
         on_fallback=metrics.limits_fallback.inc,
     ) as limits:
         yield limits

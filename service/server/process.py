@@ -77,8 +77,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit:  # uvicorn has logged why it cannot listen
-            log.error("cannot listen on port %s; choose another one: --port, or ISOSIM_PORT", self.config.port)
+        except SystemExit:  # uvicorn has logged the reason
+            if not self.lifespan.should_exit:  # the app has started, so the server could not listen
+                log.error("cannot listen on port %s; choose another one: --port, or ISOSIM_PORT", self.config.port)
             raise
         if self.started and self.service is not None:
             self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))

@@ -8,6 +8,7 @@ import pytest
 
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import JobRequest
+from service.observability.metrics import MAX_KEYS, Metrics
 from tests.faults.load import metric
 from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
@@ -99,3 +100,43 @@ def test_a_key_of_one_request_at_a_time_may_ask_again_as_soon_as_it_has_its_answ
         assert ask(other, "narrow", "/embed", {"inputs": sentences(1)}).status_code == 200
         assert server.client.get("/domains", headers=bearer("narrow")).status_code == 200
         assert ask(other, "narrow", json={**PAIR, "domain": "unknown"}).status_code == 404
+
+
+def test_texts_are_counted_by_name_of_the_key_if_the_operator_wants_it(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(
+        key_line("one", "read rate=4/h nightly") + key_line("two", "read front") + key_line("three", "read")
+    )
+    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys}
+    server = serve(**settings, key_metrics=True)
+    assert [ask(server, "one", json={"pairs": PAIR["pairs"] * count}).status_code for count in (2, 3)] == [200, 429]
+    for _ in range(2):
+        assert ask(server, "two", "/embed", {"inputs": sentences(3)}).status_code == 200
+    assert ask(server, "three").status_code == 200
+    series = {
+        line for line in server.client.get("/metrics").text.splitlines() if line.startswith("isosim_key_texts_total{")
+    }
+    assert series == {
+        'isosim_key_texts_total{key="nightly",result="admitted"} 4.0',
+        'isosim_key_texts_total{key="nightly",result="refused"} 6.0',
+        'isosim_key_texts_total{key="front",result="admitted"} 6.0',
+        'isosim_key_texts_total{key="(unnamed)",result="admitted"} 2.0',
+    }
+    server.stop()
+    quiet = serve(**settings)
+    assert ask(quiet, "two").status_code == 200
+    assert "isosim_key_texts_total{" not in quiet.client.get("/metrics").text
+
+
+def test_the_hundred_and_first_name_shares_a_series() -> None:
+    metrics = Metrics()
+    for number in range(MAX_KEYS + 5):
+        metrics.keys_use.observe_texts(f"key-{number}", "admitted", 1)
+    metrics.keys_use.observe_texts("key-0", "admitted", 1)
+    lines = metrics.exposition().decode().splitlines()
+    counts = [line for line in lines if line.startswith("isosim_key_texts_total{")]
+    assert len(counts) == MAX_KEYS + 1
+    assert 'isosim_key_texts_total{key="(other)",result="admitted"} 5.0' in counts
+    assert 'isosim_key_texts_total{key="key-0",result="admitted"} 2.0' in counts

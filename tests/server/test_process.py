@@ -14,7 +14,7 @@ from tests.text import sentences
 
 METRICS = {
     "isosim_api_keys", "isosim_api_keys_file_valid", "isosim_connections", "isosim_connections_closed_total",
-    "isosim_key_limit_fallbacks_total", "isosim_key_limit_refusals_total",
+    "isosim_key_limit_fallbacks_total", "isosim_key_limit_refusals_total", "isosim_key_texts_total",
     "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
     "isosim_cache_lookups_total", "isosim_champions_age_seconds",
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
@@ -147,6 +147,7 @@ def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) ->
     second = run("serve", model_store=store, encoder="tiny", port=0)
     assert second.returncode != 0
     assert "Redis" in second.stderr
+    assert "cannot listen" not in second.stderr
 
 
 def test_a_port_in_use_is_refused_with_another_way(serve: Serve, store: Path, tmp_path: Path) -> None:
