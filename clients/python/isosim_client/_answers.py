@@ -165,11 +165,10 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # Mean of the recent texts' log ‖z‖² (z: the text's latent vector), minus the mean of log ‖z‖² of the domain's own
-    # text, divided by the standard deviation of log ‖z‖² of the domain's own text. 0 is normal.
-    distance_mean: float | None = None
-    # Standard deviation of the recent texts' log ‖z‖², divided by that of the domain's own text. 1 is normal.
-    distance_spread: float | None = None
+    # The log ‖z‖² of each recent text (z: its latent vector) is standardized by the mean and standard deviation of
+    # log ‖z‖² over the domain's own texts of the same length. The next two fields summarize these standardized values.
+    distance_mean: float | None = None  # mean of the standardized values; 0 is normal
+    distance_spread: float | None = None  # standard deviation of the standardized values; 1 is normal
     # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
     # value above 0.25 means that similarities have shifted.
     stability_index: float | None = None
