@@ -30,7 +30,9 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        self.closed_at = self.clock() + self.pause  # until then, or until this attempt succeeds, calls are refused
+        # The pause is over, and this call is the one attempt. Other calls are refused for another pause, or until the
+        # attempt succeeds.
+        self.closed_at = self.clock() + self.pause
         return True
 
     def succeeded(self) -> None:

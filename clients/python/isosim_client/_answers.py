@@ -34,7 +34,8 @@ class Detail:
     # Share (0-1) of the domain's sentences that are at least as unusual as the text.
     out_of_domain: tuple[PairNumbers, ...] | None = None
     tokens: tuple[PairNumbers, ...] = ()  # number of tokens
-    pairs: int | None = None  # number of random pairs that percentiles are computed from; None without a reference
+    # Number of the domain's random pairs, from which percentiles are computed. None if the version has no percentiles.
+    pairs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,8 @@ class Similarity:
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
-    # Whether the percentile is extrapolated: fewer than 10 random pairs score as high as this pair, or as low.
+    # Whether the percentile is extrapolated. This is so if fewer than 10 random pairs score as high as this
+    # pair or higher, or if fewer than 10 score as low as this pair or lower.
     extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
@@ -82,7 +84,8 @@ class Ranked:
     index: int
     score: float
     text: str | None = None  # only if the request has `return_text`
-    # Share of searches among `gallery` entries in which a wrong match reaches this score; None without `gallery`.
+    # Share of searches in which a wrong match reaches this score, if each searches `gallery` entries. None without
+    # `gallery`.
     false_hit_rate: float | None = None
 
 
@@ -162,10 +165,10 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # Mean of log ‖z‖² over the latents z, standardized by the mean and standard deviation of the domain's own text: 0
-    # is normal.
-    distance_mean: float | None = None
-    distance_spread: float | None = None  # standard deviation of log ‖z‖², divided by that of the domain's own text
+    # The log ‖z‖² of each recent text (z: its latent vector) is standardized by the mean and standard deviation of
+    # log ‖z‖² over the domain's own texts of the same length. The next two fields summarize these standardized values.
+    distance_mean: float | None = None  # mean of the standardized values; 0 is normal
+    distance_spread: float | None = None  # standard deviation of the standardized values; 1 is normal
     # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
     # value above 0.25 means that similarities have shifted.
     stability_index: float | None = None
@@ -175,7 +178,8 @@ class Drift:
 class Domain:
     """A domain: its champion and previous version, thresholds, versions and drift.
 
-    Champion 0 means that `default` has no stored champion: its texts are scored without a calibration.
+    Champion 0 occurs only for the domain named `default`. It means that this domain has no stored champion, so that
+    its texts are scored without a calibration.
     """
 
     domain: str
@@ -207,7 +211,8 @@ class Threshold:
     # precision, or comparisons of a query with an entry for a false hit rate.
     pairs: int | None = None
     # Whether `similarity` is extrapolated. For a false-match rate: because it is below 10 / pairs. For a false hit
-    # rate: because the version counted false hits only among fewer entries than `gallery`, or only at other rates.
+    # rate: because `gallery` is larger than the largest number of entries among which the version counted false hits,
+    # or because the requested rate is outside the range of false hit rates that it counted.
     extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # target of the request
     space: str = "calibrated"

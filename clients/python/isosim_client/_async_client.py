@@ -38,7 +38,8 @@ class AsyncClient:
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
-        timeout: a request fails after this many seconds without data from the server; connecting, after at most 5.
+        timeout: a request fails after this many seconds without data from the server, or if connecting to the server
+            takes more than 5 seconds.
         retries: how often and how long requests are retried.
         transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
@@ -172,7 +173,7 @@ class AsyncClient:
 
         Returns:
             An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
-            has no reference.
+            has no random pairs to compute percentiles from.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -270,12 +271,14 @@ class AsyncClient:
             version: the version to start from; default: the champion.
             promote: whether the new version becomes champion: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
-            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
+            seen: an earlier result of `client.domain()`; if the champion has changed since that result, no job
+                starts. If None, the client reads the domain just before the change.
             idempotency_key: as for `calibrate`.
 
         Raises:
             InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
-            Conflict: the domain has no reference yet, or its champion is not that of `seen`.
+            Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion is not that of
+                `seen`.
         """
         return await self._send(
             _calibrating.add_labels(
@@ -307,7 +310,8 @@ class AsyncClient:
         """Runs an interrupted job again, with its text, which is still stored.
 
         Raises:
-            NotFound: no such job. Conflict: the job runs or has ended. Unavailable: no worker runs jobs on this server.
+            NotFound: no such job. Conflict: the job is running, has succeeded, has failed or was cancelled.
+            Unavailable: no worker runs jobs on this server.
         """
         return await self._send(_calibrating.retry(job))
 
@@ -358,7 +362,7 @@ class AsyncClient:
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
-            Conflict: the version lacks the data for this target: a reference for `fmr`, labels for `precision`, or
+            Conflict: the version lacks the data for this target: random pairs for `fmr`, labels for `precision`, or
                 counts of false hits for `false_hit_rate` (versions of earlier releases have no such counts).
         """
         return await self._send(
@@ -395,8 +399,8 @@ class AsyncClient:
             domain: the domain's name, without a version.
             name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`; replaces a target that is saved under this name.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
-                saved.
+            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
+                saved. If None, the client does not check for such a change.
 
         Returns:
             The saved target. If the current version cannot reach it, its `notice` says why.
@@ -424,8 +428,8 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             name: the name under which it is saved.
-            seen: result of `client.domain()` on which you base the change; if the domain has changed since, nothing is
-                deleted.
+            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
+                deleted. If None, the client does not check for such a change.
 
         Raises:
             NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
@@ -438,7 +442,8 @@ class AsyncClient:
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
+            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
+                promoted. If None, the client reads the domain just before the change.
 
         Raises:
             NotFound: no such version.
@@ -452,7 +457,8 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
+            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
+                rolled back. If None, the client reads the domain just before the change.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
@@ -471,15 +477,16 @@ class AsyncClient:
         await self._send(_domains.delete_domain(domain))
 
     async def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
-        """Deletes a version permanently. Its number is not used again; a second call raises no error.
+        """Deletes a version permanently. Its number is not used again; deleting it a second time raises no error.
 
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: result of `client.domain()` on which you base the change; None: the client reads the domain now.
+            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
+                deleted. If None, the client reads the domain just before the change.
 
         Raises:
-            NotFound: no such version.
+            NotFound: there never was such a version.
             Conflict: the version is champion or previous, or the domain has changed since `seen`.
         """
         await self._send(_domains.delete_version(domain, version, seen=seen))
@@ -497,7 +504,7 @@ class AsyncClient:
         return self._follow(Following(job, self._retries, timeout))
 
     async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
-        """Waits until a job has ended, with a progress bar on a terminal (extra `progress`).
+        """Waits until a job has ended, with a progress bar on a terminal if `isosim-client[progress]` is installed.
 
         The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
 

@@ -19,7 +19,7 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-METHODS = (  # routes that error messages of the server advise, and the method of this client for each
+METHODS = (  # route that an error message of the server tells users to call -> this client's method for the route
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
@@ -28,7 +28,7 @@ UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, body or field 
 
 IdempotencyKey = str | bool
 FROM_FILE = {  # argument -> how to read its value from a file; added to the error for a path or a single string
-    "labels": "read a file of rows text,text,label first: [(a, b, float(label)) for a, b, label in "
+    "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '
     "comes first; or give the file to the command line: isosim label FILE --domain NAME",
 }

@@ -1,4 +1,7 @@
-"""Calls about domains, versions, aliases and thresholds. The arguments are documented at the methods of `Client`."""
+"""Calls about domains, versions, aliases (champion and previous) and thresholds.
+
+The arguments are documented at the methods of `Client`.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,7 @@ def delete_domain(domain: str) -> Call[None]:
 
 
 def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
-    """Deletes a version permanently. Its number is not used again; a second call raises no error."""
+    """Deletes a version permanently. Its number is not used again; deleting it a second time raises no error."""
     path = path_of(domain, version)
     return starting_from(
         seen,
@@ -137,7 +140,7 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
     Args:
         change: makes the call from a dictionary with the expected champion and revision. The dictionary is empty if
             the revision is unknown: the server's release has no revisions (it would refuse the fields), or the API key
-            may not read the domain.
+            has no permission to read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -159,6 +162,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again: SAFE if it states the champion that it expects, because the server then
-    answers a repeated request like the first one."""
+    """Whether a change may be sent again: SAFE if it states the champion that it expects. If the server finds that an
+    earlier request has already made exactly this change, it repeats the answer and reports no conflict."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -31,8 +31,8 @@ class Upload:
         """Chooses how the source is sent.
 
         Args:
-            read: if True, the file is sent unchanged and as a table, whatever its suffix; needed if the request says
-                how the server reads the file, for example which `column`.
+            read: if True, the file is sent unchanged with the content type `application/octet-stream`, whatever its
+                suffix. Needed if the request says how the server reads the file, for example which `column`.
 
         Raises:
             TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
@@ -48,11 +48,12 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # A file with an unknown suffix, like `corpus.de`, is sent as a table, so that the server detects its format.
-        # With labels, which cannot be sent with a table, the client sends each line of the file as a sentence.
+        # A table is sent as `application/octet-stream`: the server then detects the format and encoding of the file. A
+        # file with an unknown suffix, like `corpus.de`, is sent in the same way. If labels are given, which cannot
+        # be sent with a table, the client sends each line of such a file as a sentence.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
-            table = not is_utf8(self._path)  # then sent as a table, so that the server detects the encoding
+            table = not is_utf8(self._path)  # the server detects the encoding only of files sent as tables
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError(

@@ -79,7 +79,8 @@ ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
 MOST_DIRECTORY = 100_000  # maximum bytes of a .npz's directory; isosim writes fewer than 1,000
-REMEDY = "delete it, or export the other domains by name"  # appended to an error that names a damaged file
+# Appended to an error that names a damaged file.
+REMEDY = "delete the damaged version or file, or export the other domains by name"
 
 
 class AlreadyThere(Conflict):
@@ -121,8 +122,8 @@ class Imported:
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
-    # domain/name of each threshold that was not saved, because the store has another target under this name, the name
-    # is invalid, or the domain already has MOST_TARGETS saved thresholds.
+    # domain/name of each threshold of the archive that was not saved, because the store keeps another target under this
+    # name, the name is invalid, or the domain already has MOST_TARGETS saved thresholds.
     kept: list[str] = field(default_factory=list)
 
 
@@ -287,7 +288,7 @@ class Import:
                 if match["file"] is not None or match["domain"] in finished:
                     raise InvalidInput(f"{name}: a domain's {DOMAIN} has to come first, then all its versions")
                 if self.domain and self.rename is not None:
-                    raise InvalidInput("as: only a single domain can be renamed, and the archive has several")
+                    raise InvalidInput("as: this parameter renames a single domain, but the archive has several")
                 self.domain, self.facts, numbers = match["domain"], json_of(file, name, size), set[int]()
                 finished.add(self.domain)
                 self.target = self.store.checked(self.rename or self.domain)
@@ -340,9 +341,10 @@ class Import:
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
         """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
 
-        `claim` is called after the store has chosen a number and before it publishes the version. It raises an error if
-        a concurrent import has published the same version meanwhile. A version that is published after this check takes
-        the chosen number; the store then chooses another number and calls `claim` again, which finds that version.
+        The store chooses a number, calls `claim`, and then publishes the version. `claim` raises an error if a
+        concurrent import has already published the same version. If the concurrent import publishes the version only
+        after this check, the chosen number is taken. The store then chooses another number and calls `claim` again,
+        which now finds the version of the concurrent import.
         """
         what = made_of(version.manifest)
 
@@ -431,7 +433,7 @@ class EncodersOfStore:
             there = ", ".join(self.store.ids()) or "none"
             raise EncoderMismatch(
                 f"encoder_mismatch: {place} was made for encoder {encoder['id']} ({str(encoder['digest'])[:12]}), "
-                f"which this store does not have; there are: {there}. Export the same encoder here first: isosim export"
+                f"which this store does not have; there are: {there}. Export it into this store first: isosim export"
             )
         return self.store.find(f"{encoder['id']}@{encoder['digest']}")
 
@@ -449,7 +451,8 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # These errors also come from arrays of wrong shapes or values, which domain models use without a check.
+            # Besides unreadable files, arrays of wrong shapes or values cause such errors, because domain models use
+            # the arrays without a check.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -593,7 +596,7 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
     if not known or not (sentences is None or (type(sentences) is int and sentences >= 0)):
         raise InvalidInput(f"{name}: method must be a word, and sentences a number or null")
     if not isinstance(levels, list) or not all(type(one) is int and one > 0 for one in levels):
-        raise InvalidInput(f"{name}: levels must be a list of numbers of channels, each at least 1")
+        raise InvalidInput(f"{name}: levels must be a list of integers of at least 1, the channels of each level")
     check_date(manifest.get("created"), name)
     return manifest | ({} if manifest.get("origin") is None else {"origin": checked_origin(manifest["origin"], name)})
 

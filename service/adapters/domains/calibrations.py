@@ -78,7 +78,7 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-FULL_LOOK = 60.0  # seconds within which every resident domain (one in memory) is compared with the store
+FULL_LOOK = 60.0  # seconds within which each domain in memory (resident) is compared with the store
 # In a folder, each call compares at least this many domains, or all if there are fewer. This takes 0.16 ms of CPU time
 # (measured).
 FEWEST = 16
@@ -107,8 +107,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # `bell` changes with every announcement. It is read before the listing, so that an announcement that the
-            # listing misses changes it afterwards; the next call then lists again.
+            # `bell` changes with every announcement, and is read before the announcements are listed. If the listing
+            # misses an announcement, `bell` differs at the next call, which therefore lists the announcements again.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:
@@ -131,7 +131,7 @@ class ChangeWatch:
         In a folder, their number grows with `elapsed`, so that all domains are compared within FULL_LOOK. In a bucket,
         none are compared before FULL_LOOK has passed, then all.
 
-        After FULL_LOOK or more, for example because the process was stopped, all domains are compared: announcements
+        After FULL_LOOK or more, for example because the process was suspended, all domains are compared: announcements
         made meanwhile may have been removed before this process listed them.
         """
         if self.store.distant and elapsed < FULL_LOOK:

@@ -88,7 +88,8 @@ class VersionStorage(Protocol):
         ...
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder for the files of a new version. If it is not published, it is removed at the end."""
+        """An empty folder for the files of a new version. At the end of the context, the folder is removed
+        unless it was published."""
         ...
 
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
@@ -125,10 +126,10 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement; while it is unchanged, callers need not call `announced`.
+        """A value that changes with every announcement. While a value other than None is unchanged, callers need not
+        call `announced`; if it is None, they call `announced` each time.
 
-        None in a folder, where `announced` is cheap enough to be called each time, and in a bucket before the first
-        announcement.
+        Always None in a folder, where calling `announced` costs little. None in a bucket before the first announcement.
         """
         ...
 
@@ -156,8 +157,9 @@ class VersionStorage(Protocol):
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Files that belong to no version and are older than `age` seconds: unfinished uploads, placeholders for the
-        numbers of deleted versions, announcements."""
+        """Files that belong to no version and are older than `age` seconds: unfinished uploads, announcements, and
+        placeholders for the numbers of deleted versions. The placeholder of a domain's highest number is not garbage:
+        the next version gets the number after it."""
         ...
 
 

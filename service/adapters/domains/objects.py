@@ -35,7 +35,9 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # one page of a listing costs as much as this many requests for single tags (S3's prices)
+# One page of a listing costs as much as this many requests for the ETag of one object (S3's prices). For at most this
+# many domains per page of a listing, `stamps` therefore requests single ETags.
+LISTING = 12
 OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
 SIDE_BY_SIDE = 8  # files of a version that are transferred in parallel

@@ -32,7 +32,8 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     ended = []
     for job in unfinished:
         with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
-            # A job that is already publishing cannot be cancelled; it finds the domain deleted and fails.
+            # Cancels the job, unless it is running and has already decided how it ends, for example by publishing its
+            # version. Such a job is left alone: it finds the domain deleted and fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):
@@ -41,6 +42,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    # Forgets the jobs' idempotency keys: a POST repeated with one of them starts a new calibration.
+    # Forgets the idempotency keys of these jobs. Otherwise, a POST that repeats such a key would get the old job as its
+    # answer; now it starts a new calibration.
     jobs.free_keys({job.id for job in mine})
     return ended

@@ -41,7 +41,7 @@ PART = ".npz"  # suffix of the files with the parts of the domain model
 FORMAT = 1  # number of the format of a version's files; increased if older releases would misread the new format
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
-SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; unmeasured
+SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; chosen without a measurement
 MOST_TARGETS = 50  # maximum number of saved thresholds per domain
 ATTEMPTS = 5  # maximum attempts to replace aliases that other processes change at the same time
 MOST_LISTED = 20  # maximum number of versions that a message lists; these are the newest
@@ -73,7 +73,8 @@ class Start:
         if self.version is not None and self.version != champion:
             now = f"version {champion}" if champion else "no stored version"
             raise Conflict(
-                f"from: {domain!r} now uses {now}, not version {self.version}; read the domain again, then retry"
+                f"from: {domain!r} now uses {now}, not version {self.version} as the request states; "
+                "read the domain again, then retry"
             )
         if self.revision is not None and self.revision != found.revision:
             raise Conflict(
@@ -167,8 +168,8 @@ class DomainStore:
         """Yields sorted names of domains that have a version: those after `after` that contain the text `contains`, if
         `wanted` returns True for them.
 
-        Names are checked one by one, while the caller iterates. In a folder, a domain's versions are looked up only if
-        `wanted` has returned True.
+        Each name is tested against these conditions when the iteration reaches it. In a folder, a domain's versions are
+        looked up only if `wanted` has returned True.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -312,8 +313,9 @@ class DomainStore:
             with self.storage.changing(domain):  # in a folder, this lock prevents a deletion until the end of the block
                 self.check_generation(domain, generation)
                 version = self.storage.publish(domain, folder, facts, claim)
-            # In a bucket there is no lock. A deletion replaces the aliases first and then lists versions, so that
-            # either the deletion finds this version, or this check finds the deletion.
+            # In a bucket there is no lock. A deletion first replaces the aliases and then lists the versions. This code
+            # first publishes the version and then checks the aliases. So either the deletion lists this version, or the
+            # check finds the replaced aliases.
             if not self.storage.exclusive:
                 try:
                     self.check_generation(domain, generation)
@@ -431,7 +433,8 @@ class DomainStore:
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
             if wanted.champion is not None:
-                # Raises NotFound if the version was deleted. After a later deletion, `_replace` raises Conflict.
+                # Raises NotFound if the version was deleted. In a bucket, it may be deleted between this check and
+                # `_replace`; then `_replace` raises Conflict, because the deletion has replaced the aliases.
                 self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
@@ -440,8 +443,9 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback is stored with its versions [from, to]. Older releases keep this entry when they change the
-            # champion; `aliases_in` therefore ignores an entry whose versions are not the current aliases.
+            # A rollback from version a to version b is stored as the entry [a, b]. When older releases change the
+            # champion, they keep an old entry. `aliases_in` therefore ignores [a, b] unless a is previous and b is
+            # champion.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -553,8 +557,8 @@ class DomainStore:
         """Deletes versions, and replaces the aliases, which makes readers read the domain again.
 
         In a bucket, which has no locks, the aliases are replaced first, so that a concurrent promotion of one of these
-        versions fails. In a folder, the lock prevents such a promotion. There, files are deleted first, because a full
-        disk may have no room for the new aliases before.
+        versions fails. In a folder, the lock prevents such a promotion, and the versions' files are deleted first: a
+        full disk may have no room for the new aliases until the files are deleted.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -596,8 +600,9 @@ class DomainStore:
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
-        Used version numbers stay taken, and the aliases file stays, without aliases. Thus a new domain of the same name
-        continues with the next number, and calibrations that began before the deletion cannot publish.
+        Used version numbers stay taken, so that a new domain of the same name continues with the next number. The
+        aliases file stays: it then has no aliases, but counts the domain's deletions (generation). A calibration that
+        began before a deletion has read a lower generation, and therefore cannot publish.
 
         Raises:
             Conflict: in a bucket, other processes kept changing the aliases.
@@ -620,7 +625,8 @@ class DomainStore:
                 # it, since it is larger than any such number: calibrations that began earlier cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            if self.storage.exclusive:  # files first: on a full disk, the aliases may need their room
+            # Files are deleted first: a full disk may have no room for the new aliases until the files are deleted.
+            if self.storage.exclusive:
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1

@@ -79,7 +79,7 @@ def decoded(text: str) -> Vectors:
     except (binascii.Error, ValueError):
         raise InvalidInput(NO_VECTOR) from None
     if not content or len(content) % 4:
-        raise InvalidInput(f"has {len(content)} bytes in base64; float32 takes 4 bytes for each number")
+        raise InvalidInput(f"decodes from base64 to {len(content)} bytes; float32 needs a multiple of 4, at least 4")
     vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
     return vector
 

@@ -140,7 +140,8 @@ class CheckedConnection(HTTPConnection):
             refuse_link_local(str(address[0]))
         connected = super()._new_conn()
         try:
-            refuse_link_local(str(connected.getpeername()[0]))  # `_new_conn` resolved the name again, maybe differently
+            # `super()._new_conn` has resolved the name again, and may have got an address that was not checked above.
+            refuse_link_local(str(connected.getpeername()[0]))
         except BaseException:
             connected.close()
             raise
@@ -328,11 +329,11 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
     except (KeyError, TypeError, ValueError, OverflowError):
         raise Refusal("its answer is not a valid answer of /v1/embeddings", 200) from None
     if any(type(row) is not int for row in rows) or sorted(rows) != list(range(count_wanted)):
-        raise Refusal("its answer does not have exactly one vector for each text (field index)", 200)
+        raise Refusal("the values of `index` in its answer must be 0, 1, 2, …, one for each text", 200)
     dims = {vector.shape for vector in vectors}
     if len(dims) != 1 or not vectors[0].size:
         have = ", ".join(sorted({str(shape[0]) if len(shape) == 1 else "?" for shape in dims}))
-        raise Refusal(f"its vectors have {have} dimensions", 200)
+        raise Refusal(f"its vectors have {have} dimensions; all must have the same number, at least 1", 200)
     if dim is not None and dims != {(dim,)}:
         raise OtherDimension(f"its vectors have {vectors[0].size} dimensions, not {dim}", 200)
     matrix: Vectors = np.empty((count_wanted, vectors[0].size), np.float32)

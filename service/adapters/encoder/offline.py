@@ -1,4 +1,7 @@
-"""Encodes many texts at once without a server, with the exported graph that a server would use."""
+"""Encodes many texts at once in this process, with the same exported graph as isosim's server.
+
+If the encoder runs on a remote server, that server encodes the texts.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -32,7 +35,9 @@ from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-SHORTEST_VECTOR = 24  # row numbers have fewer characters; vectors in base64 have at least 44 (8 dimensions)
+# An item of digits is a row number of a vector file if it has fewer characters than this. A vector in base64 has at
+# least 44 characters (8 dimensions).
+SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
@@ -251,7 +256,7 @@ class BroughtItems:
             return decoded(text)
         except InvalidInput:
             rows = "a row's number (from 0), or" if self.file is not None else "it as"
-            there = "" if self.file is not None else "; row numbers are accepted only together with the vectors"
+            there = "" if self.file is not None else "; row numbers are accepted only together with a file of vectors"
             raise InvalidInput(f"labels: {text[:40]!r} is not a vector: send {rows} base64 of float32{there}") from None
 
 

@@ -20,7 +20,8 @@ log = logging.getLogger("isosim")
 PREFIX = "calibrator."  # prefix of the names of the calibrator's weights among the graph's inputs
 
 # Fusions that are switched off. On the CPU, the fused kernel takes five times as long as the addition and normalization
-# that it replaces (ONNX Runtime 1.31, AVX2: 296 µs against 60 µs for 128 × 384): 8 % of an encoder run.
+# that it replaces (ONNX Runtime 1.31, AVX2: 296 µs against 60 µs for 128 × 384). Without the fusion, the
+# encoder is 8 % faster (loadtest/README.md).
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 CUDA = "CUDAExecutionProvider"

@@ -18,8 +18,9 @@ from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
-# Largest accepted ‖computed − known‖ / ‖known‖. With other texts in the batch, or more padding, scores change by 1e-7
-# (loadtest/README.md). Differences between instruction sets and GPUs are unmeasured. Wrong vectors differ by tenths.
+# Largest accepted ‖computed − known‖ / ‖known‖. Wrong vectors give tenths. Other texts in the batch, or more padding,
+# change the scores of pairs by 1e-7 (loadtest/README.md); by how much they change this ratio is unmeasured.
+# Differences between instruction sets and GPUs are unmeasured.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
@@ -52,8 +53,8 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
     if not worst <= limit:  # also True for NaN
         raise CorruptArtifact(
-            f"encoder {artifact.id} gives another vector here than at its export: the two vectors differ by "
-            f"{worst:.1e} of the known one's norm, and at most {limit:.0e} is accepted; export it again on this "
+            f"encoder {artifact.id} gives another vector here than at its export: the norm of the difference is "
+            f"{worst:.1e} of the exported vector's norm, and at most {limit:.0e} is accepted; export it again on this "
             "machine, or try other execution providers"
         )
     return worst
