@@ -151,8 +151,8 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        # Number of failures so far. If it grows during a request without a probe, `_ask` rejects the request's answer,
-        # because the server may have been restarted with another model.
+        # Number of failures so far. If it grows during a request without a probe, `_ask` rejects the request's answer
+        # (unless a probe has been correct since), because the server may have been restarted with another model.
         self._failures = 0
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm

@@ -253,7 +253,7 @@ class JobStore:
                 raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            # A job with a base has a champion already: it was recorded when the labels were posted.
+            # For a job with a base, the champion was already recorded when the labels were posted.
             if job.attempt == 0 and job.request.base is None:
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
@@ -420,8 +420,8 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The record may still say running, if the job counts as interrupted only for its missing heartbeat. That
-            # status is kept, so that `beat`, which changes only running jobs, still works if the worker is merely slow.
+            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may only be
+            # slow. The status running is then kept, because `beat` accepts the worker's heartbeats only for running jobs.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:

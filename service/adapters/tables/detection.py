@@ -136,7 +136,7 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
         return FileForm(binary)
     if hints.format in ("parquet", "xlsx"):
         raise InvalidInput(
-            f"format: {hints.format} was requested, but the file does not begin with the {hints.format} signature"
+            f"format: {hints.format} was requested, but the file does not begin with the signature of that format"
         )
     encoding, certain = encoding_of(file, head, hints.charset)
     text = decoded_head(head, encoding)

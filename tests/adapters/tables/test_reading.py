@@ -233,7 +233,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
         ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be detected"),
         ("\n".join(["Mała szkoła stała obok pałacu."] * 9).encode("cp1250"), Hints(), "cannot be detected"),
         ("\n".join(GERMAN).encode("cp1252"), Hints(charset="utf-8"), "is not text in utf-8 .line 1"),
-        (b"ab\n", Hints(format="xlsx"), "does not begin with the xlsx signature"),
+        (b"ab\n", Hints(format="xlsx"), "does not begin with the signature of that format"),
         (workbook(ROWS), Hints(format="csv"), "the file is xlsx"),
         (b"ab\n", Hints(sheet="a"), "belongs to Excel workbooks"),
         (b"ab\n", Hints(header=True), "belongs to CSV"),
