@@ -420,8 +420,8 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may only be
-            # slow. The status running is then kept, because `beat` accepts the worker's heartbeats only for running jobs.
+            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may be
+            # slow instead of dead. The record's status is kept, because `beat` accepts heartbeats of running jobs only.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
