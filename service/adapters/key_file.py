@@ -19,8 +19,8 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has ended
-# Seconds: a file that changed less than this ago is read again at the next check, because another change may have the
-# same timestamp.
+# A file that changed less than UNSETTLED seconds ago is read again at the next check, because another change may have
+# the same timestamp.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"

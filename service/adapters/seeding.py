@@ -89,7 +89,7 @@ def sweep(parent: Path) -> None:
 
 
 def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | None:
-    """Publishes and promotes a default calibration from another store, and returns its number.
+    """Copies a default calibration from another store into `domains`, promotes the copy, and returns the copy's number.
 
     Returns None if the domain already has a champion for the encoder.
 

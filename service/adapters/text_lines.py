@@ -57,9 +57,7 @@ class TextLines:
                 f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
             ) from None
         if self.longest is not None and len(text) > self.longest:
-            raise InvalidInput(
-                f"{self.name}, line {self.number}: {len(text)} characters, at most {self.longest} are taken"
-            )
+            raise InvalidInput(f"{self.name}, line {self.number}: {len(text)} characters; the limit is {self.longest}")
         return text
 
 

@@ -48,10 +48,10 @@ MOST_STACKS = 100
 
 
 class AccessLog:
-    """Logs every request (`which`: "all"), only slow and failed ones ("slow"), or only failed ones ("off").
+    """Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off").
 
-    A request that failed with 5xx or 424 is logged at level `error` with its cause. The stack trace of a repeated cause
-    is written at most once a minute.
+    A request has failed if its status is 5xx or 424. A failed request is logged at level `error` with its cause. The
+    stack trace of a repeated cause is written at most once a minute. Requests to PROBES are logged only if they failed.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
         "inference_ms": milliseconds(timings.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
-    if lookup.joined:  # texts that another request was already computing; `tokens` does not count them
+    if lookup.joined:  # texts already being computed for another request, whose `tokens` counts their tokens
         facts["joined"] = lookup.joined
     return facts
 

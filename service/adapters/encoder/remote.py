@@ -151,7 +151,9 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        self._failures = 0  # failures so far; if a request without a probe sees it grow, its answer is rejected
+        # Number of failures so far. If it grows during a request without a probe, `_ask` rejects the request's answer
+        # (unless a probe has been correct since), because the server may have been restarted with another model.
+        self._failures = 0
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
 
@@ -238,8 +240,8 @@ class RemoteEncoder:
             if failures == self._failures:
                 self._probed = started if due else self._probed
             elif not due and self.failure is not None:
-                # Another request failed while this one was in progress: the server may run another model since then.
-                # This answer has no probe that could show that it does not.
+                # Another request failed while this request was in progress, so the server may have been restarted with
+                # another model. This request had no probe, so the vectors in its answer cannot be verified.
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -261,8 +263,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: whether enough attempts were made. If so, a status 500 is followed by a probe: if the server answers
-        it, the texts are the reason for the 500.
+        `tried`: True if this attempt was the last, or at least the third (ATTEMPTS). A status 500 is then followed by
+        a request with only a probe: if the server answers the probe, the texts are the reason for the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
@@ -313,8 +315,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Their vectors are rounded to seven digits: a smaller change than
-    between two answers of a server to the same text."""
+    """The probes that a registration stores. Their vectors are rounded to seven digits. A server's answers to the same
+    text differ from each other by more than this rounding."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

@@ -156,7 +156,8 @@ class EncoderStore:
             )
         if spec.digest != folder.name:
             raise CorruptArtifact(
-                f"{folder / 'manifest.json'} describes another encoder ({spec.digest}); export it again"
+                f"{folder / 'manifest.json'} describes another encoder (digest {spec.digest}) than its "
+                "folder's name; export the encoder again"
             )
         prompts = manifest.get("prompts", {})
         return EncoderArtifact(

@@ -28,8 +28,8 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if all its tokens are special or unknown; if it begins with one of `prompts`, the
-    prompt's tokens are not considered. A tokenizer that falls back to bytes can read every text.
+    A text is marked `unreadable` if all its tokens are special or unknown. If text follows one of `prompts`, only the
+    tokens after the prompt are considered. A tokenizer that falls back to bytes can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -75,13 +75,13 @@ class FastTokenizer:
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether the text has no known token after its prompt."""
+        """Whether the text has no known token after its prompt, or no known token at all."""
         if self.unknown.issuperset(ids):
             return True
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # the text is only a prompt, and some of its tokens are known
+        if not content[begin:].strip():  # only a prompt; it is readable, because some of the prompt's tokens are known
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)

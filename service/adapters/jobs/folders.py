@@ -50,13 +50,16 @@ class Record:
 
 
 class JobStorage(Protocol):
-    """Stores jobs. A job has a record, which is always replaced as a whole, and input, which is deleted when it ends.
+    """Stores jobs. A job has a record, which is always replaced as a whole, and input, which is deleted when the job
+    ends.
 
     Callers must check job ids, because ids become part of paths and keys. Methods raise NotFound if there is no such
     job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # whether `change` locks the record; if not, an attempt may still publish after the next has begun
+    # True: `change` locks the record. False (a bucket): nothing is locked, so an attempt that stalled may still publish
+    # its version after the job's next attempt has begun.
+    exclusive: bool
     scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
@@ -64,7 +67,8 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Creates a job from the spooled input. If `key` is given, the caller must then give it to the job (`take`)."""
+        """Creates a job from the spooled input. If `key` is given, the caller must then call `take`, which reserves
+        this idempotency key for the job."""
         ...
 
     def names(self) -> list[str]:
@@ -110,8 +114,8 @@ class JobStorage(Protocol):
         ...
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:
-        """Gives an idempotency key to the job, unless another job with the same content has it. Returns the id of the
-        job that has the key.
+        """Reserves an idempotency key for the job, unless another job with the same content has the key already.
+        Returns the id of the job that has the key.
 
         Raises:
             Conflict: a job with other content has the key.

@@ -65,8 +65,8 @@ class LocalJobs:
             raise Unavailable("the local job runner has stopped; restart the server")
         if importlib.util.find_spec("torch") is None:
             raise Unavailable(
-                "calibration needs PyTorch beside the server (pip install 'isosim[train]') "
-                "or Redis and a worker (ISOSIM_REDIS_URL, isosim worker)"
+                "this server cannot run calibrations: either install PyTorch in its Python environment "
+                "(pip install 'isosim[train]'), or start Redis and a worker (ISOSIM_REDIS_URL, isosim worker)"
             )
 
     async def submit(self, job_id: str, attempt: int) -> None:
@@ -121,8 +121,8 @@ class LocalJobs:
             self._current = None
             self.on_busy(False)
             # The child has ended. If the job's record still says running or queued, the child died before the job
-            # ended, so the job is marked as interrupted. Exception: a queued job with a higher number of attempts has
-            # already been interrupted and retried.
+            # ended, so the job is marked as interrupted. A job is not marked if it is queued and its number of attempts
+            # has grown since this method began: such a job has already been interrupted and retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

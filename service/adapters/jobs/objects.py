@@ -173,7 +173,8 @@ class BucketJobs:
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        # The storage's clock, which sets `modified`, may differ from this machine's by minutes, but not by an hour.
+        # `modified` comes from the storage's clock, `now` from this machine's. These clocks may differ by minutes.
+        # ABANDONED is much longer (an hour), so that input that is still arriving never counts as garbage.
         known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)

@@ -111,7 +111,9 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # RQ considers the attempt over, but no worker has begun it
+            # The job's record still says queued, so no worker has begun this attempt. If RQ has nevertheless marked the
+            # attempt as ended, it is queued again.
+            if before.get_status() in ENDED:
                 before.delete()
                 self._put(name, job_id)
 
@@ -209,7 +211,9 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # without KILLED, the retry first checks if the process still runs
+        # If Redis cannot store KILLED, the retry waits to see whether the killed process still writes heartbeats, and
+        # then runs the job.
+        with contextlib.suppress(RedisError):
             job.save_meta()
 
     def teardown(self) -> None:

@@ -67,7 +67,7 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (`waited` in the job's record after this process last changed it, time of the change).
+        # Interrupted jobs: id -> (value of `waited` that this process last wrote to the job's record, time of writing).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -253,7 +253,8 @@ class JobStore:
                 raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # if there is a base, the request already has a champion
+            # For a job with a base, the champion was already recorded when the labels were posted.
+            if job.attempt == 0 and job.request.base is None:
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -419,12 +420,13 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # A recorded status of running is kept: the worker may only be slow, and `beat` changes only running jobs.
+            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may be
+            # slow instead of dead. The record's status is kept, because `beat` accepts heartbeats of running jobs only.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # for example on a full disk; the next call then adds this call's time as well
+        except OSError as error:  # for example on a full disk; the next call adds the waiting time not recorded now
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:
@@ -432,7 +434,8 @@ class JobStore:
 
     def _waited(self, job: Job, now: float) -> float:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
-        process last changed it. If another process has changed `waited` meanwhile, it has already added that time."""
+        process wrote that value. If another process wrote the value, the result is `waited` alone, because the other
+        process adds the time."""
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
 

@@ -137,7 +137,8 @@ class RedisLimits:
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
         """Admits a request by the limits of this process alone, after Redis did not answer.
 
-        The release is also sent to Redis, because Redis may have counted the request, or may still do so.
+        The release is also sent to Redis. Redis may have counted the request although no answer arrived in time, or may
+        count the request later, if the script still waits in Redis.
         """
         try:
             release_here = self.local.take(grant, texts)
@@ -184,7 +185,8 @@ class RedisLimits:
 
 
 def places(grant: Grant) -> list[str]:
-    """Redis keys for an API key's texts and for its requests in progress."""
+    """The two Redis keys that hold an API key's counts: of the texts that it may send now, and of its requests in
+    progress."""
     return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
 
 

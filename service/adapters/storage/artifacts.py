@@ -91,8 +91,8 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 def to_facts(record: Any) -> dict[str, Any]:
     """A dataclass's fields for storing.
 
-    A field with `later` in its metadata is written only if it differs from its default: earlier releases do not know
-    the field, and refuse records that contain it.
+    A field with `later` in its metadata was added after release 0.1.0, which refuses records with unknown fields. Such
+    a field is written only if it differs from its default, so that release 0.1.0 can still read most records.
     """
     facts = {}
     for field in dataclasses.fields(record):

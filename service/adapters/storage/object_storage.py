@@ -19,15 +19,19 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # a request fails after this many seconds without a connection or a byte (not measured)
+# A request fails after this many seconds without a connection or a byte. Chosen without a measurement.
+CONNECT, READ = 5.0, 5.0
 ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write was refused: the object already exists, is missing, or has changed. Not an IsosimError:
-    callers must catch it, to try again or to raise an error that tells the user what to do."""
+    """A conditional write was refused: the object already exists, is missing, or has changed.
+
+    Not an IsosimError, because an IsosimError is shown to the user. Callers catch this exception, and either try again
+    or raise an IsosimError that tells the user what to do.
+    """
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Entry:
 
 
 def remote(root: Path) -> bool:
-    """Whether a store is in object storage. Its path then begins with `s3:`, because pathlib shortens `//` to `/`."""
+    """Whether a store is in object storage. The path of such a store begins with `s3:/` instead of `s3://`, because
+    pathlib shortens `//` to `/`."""
     return root.parts[:1] == (SCHEME,)
 
 

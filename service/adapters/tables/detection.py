@@ -104,7 +104,7 @@ def encoding_named(charset: str) -> str:
     """The encoding's usual name. Raises InvalidInput if it is unknown."""
     try:
         wanted = codecs.lookup(charset.strip()).name if charset.isascii() else ""
-    except (LookupError, ValueError):  # ValueError: the name contains a zero byte
+    except (LookupError, ValueError):  # ValueError: the name contains a NUL character
         wanted = ""
     for name in ENCODINGS:
         if codecs.lookup(name).name == wanted:
@@ -121,8 +121,8 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     Raises:
         EmptyInput: the file is empty or blank.
         UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
-        InvalidInput: the encoding cannot be detected, the file is damaged, one JSON list or markup, or the content
-            contradicts the hints.
+        InvalidInput: the encoding cannot be detected, the file is damaged, the file is a single JSON list, the file is
+            markup (HTML or XML), or the content contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -135,7 +135,9 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
             raise InvalidInput(f"format: {hints.format} was requested, but the file is {binary}")
         return FileForm(binary)
     if hints.format in ("parquet", "xlsx"):
-        raise InvalidInput(f"format: {hints.format} was requested, but the file does not begin like one")
+        raise InvalidInput(
+            f"format: {hints.format} was requested, but the file does not begin with the signature of that format"
+        )
     encoding, certain = encoding_of(file, head, hints.charset)
     text = decoded_head(head, encoding)
     if not text.strip():
@@ -215,8 +217,8 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
 
 
 def without_mark(head: bytes) -> Exception:
-    """The error for a file with zero bytes and no byte order mark. If it has mostly letters and spaces when it is read
-    as UTF-16, the error suggests that encoding."""
+    """The error for a file with NUL bytes and no byte order mark. If the file, read as UTF-16, has mostly letters and
+    spaces, the error suggests UTF-16."""
     for name in ("utf-16-le", "utf-16-be"):
         text = head[: len(head) // 2 * 2].decode(name, "replace")
         if sum(sign.isalnum() or sign in " \r\n\t.,;:?!-" for sign in text) > 0.8 * len(text) and " " in text:
@@ -225,7 +227,7 @@ def without_mark(head: bytes) -> Exception:
                 "file as UTF-8"
             )
     return UnsupportedMedia(
-        "the file contains zero bytes, so it is not text; send plain text, CSV, NDJSON, .xlsx or Parquet"
+        "the file contains NUL bytes, so it is not text; send plain text, CSV, NDJSON, .xlsx or Parquet"
     )
 
 
@@ -296,7 +298,7 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
         return table_form(text, separator)
     lines = [line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()]
     if is_markup(some(lines)):
-        raise InvalidInput(f"the file is not plain text: {MARKUP}, add format=text")
+        raise InvalidInput(f"the file looks like markup: {MARKUP}, add format=text")
     return table_form(text, ",") if quoted_cells(some(lines)) else FileForm("text")
 
 
@@ -375,8 +377,9 @@ def records(text: str, separator: str) -> list[list[str]]:
 def has_quoted_cells(text: str) -> bool:
     """Whether quotation marks enclose cells in a table with tabs.
 
-    Spreadsheet programs write them around cells that contain a tab, a line break, a comma or a quotation mark. In other
-    tables, quotation marks belong to the text.
+    Spreadsheet programs enclose cells that contain a tab, a line break, a comma or a quotation mark. True if at least
+    one cell, without its enclosing marks, contains a tab, a line break or a quotation mark. If none does, all quotation
+    marks belong to the text.
     """
     if '"' not in text:
         return False

@@ -96,7 +96,8 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        # The child imports modules from the same folders as this process; with -P, not from the working directory.
+        # The child imports modules from the same folders as this process. The option -P (below) keeps the child from
+        # importing modules from the working directory.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -217,7 +218,7 @@ def bound(size: int, memory: int) -> None:
         hard = resource.getrlimit(kind)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, least))
-    with suppress(OSError):  # the file exists only on Linux, and not in every sandbox
+    with suppress(OSError):  # oom_score_adj exists only on Linux, and not in every sandbox
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 

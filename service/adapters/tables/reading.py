@@ -37,7 +37,9 @@ from service.core.wording import named, nearest
 # of the row. Both count from 1.
 Row = tuple[int, list[str]]
 OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
-WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
+WITHOUT_PYARROW = (
+    "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save the file as CSV"
+)
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Table:
             yield number, cells
 
     def every_row(self) -> Iterator[Row]:
-        """The header, if there is one, and all rows."""
+        """The header, if there is one, and then the rows that `rows` yields (no blank rows)."""
         rows = (
             self.rows() if self.form.format != "ndjson" else ((number, self.full(row)) for number, row in self.rows())
         )
@@ -180,7 +182,7 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
 def check_columns(count: int) -> None:
     if count > MOST_COLUMNS:
         raise InvalidInput(
-            f"the table has {count:,} columns, at most {MOST_COLUMNS:,} are read; send only the one with the sentences"
+            f"the table has {count:,} columns; the limit is {MOST_COLUMNS:,}; send only the column with the sentences"
         )
 
 
@@ -206,7 +208,7 @@ def rows_of(
 
 
 def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
-    """The first rows that are not blank, and the number of blank rows among them."""
+    """The first rows (at most LOOKED_AT) that are not blank, and the number of blank rows that were skipped."""
     found: list[Row] = []
     blank = 0
     while len(found) < LOOKED_AT and (row := next(rows, None)) is not None:

@@ -23,7 +23,7 @@ EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
 PROLOG = 4096  # bytes at the beginning of an XML file that are searched for a document type (DOCTYPE)
 FIRST_ROWS = 1 << 20  # bytes at the beginning of a sheet in which `check_width` counts the columns
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
-SAVE_AGAIN = "open it in a spreadsheet program and save it again, or as CSV"
+SAVE_AGAIN = "open the workbook in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
     "as CSV"
@@ -75,7 +75,9 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
         members, names = archive.infolist(), set(archive.namelist())
         size = sum(member.file_size for member in members)
         if size > EXPANDED:
-            raise InvalidInput(f"the workbook unpacks to {size:,} bytes; at most {EXPANDED:,} are read; save it as CSV")
+            raise InvalidInput(
+                f"the workbook unpacks to {size:,} bytes; the limit is {EXPANDED:,}; save the sheet as CSV"
+            )
         for member in members:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
                 raise InvalidInput(
@@ -118,10 +120,13 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 
 
 def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
-    """The XML elements called `name` in a part of the archive; an empty list if the part is missing or is not XML. The
-    caller must have checked before that the part's prolog has no DOCTYPE."""
+    """The XML elements called `name` in a part of the archive; an empty list if the part is missing or is not XML.
+
+    The parser expands entities, which a DOCTYPE may define so that they fill the memory. The caller must therefore
+    first check that the part's prolog has no DOCTYPE.
+    """
     try:
-        root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - it defines no entities
+        root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - the part defines no entities
     except (KeyError, ElementTree.ParseError):
         return []
     return [element for element in root.iter() if element.tag.rpartition("}")[2] == name]

@@ -67,8 +67,8 @@ BODY_DOC = body_of(
         "application/x-ndjson": {
             "type": "string",
             "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; for '
-            'encoders whose users bring vectors: {"vector": […]} or {"vector": […], "text": "…"}, and labelled pairs '
-            "whose sides are vectors or row numbers",
+            'encoders whose users bring vectors, lines of {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, '
+            '"b": …, "label": 1}, where `a` and `b` are vectors, or row numbers (from 0) of posted vectors',
         },
         "application/x-npy": {
             "type": "string",
@@ -131,7 +131,8 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            if direct is None:  # the file is converted to NDJSON, which may be larger than the file
+            # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
+            if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -310,7 +311,7 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
     if version is not None:
         raise Conflict(
-            f"job {job_id} has already made version {version}; if the job was interrupted, a retry completes it"
+            f"job {job_id} has already made version {version}; if the job was interrupted, retry the job to complete it"
         )
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
@@ -369,7 +370,8 @@ def intake_limits(service: Service) -> Limits:
 
 
 def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
-    """The encoder to calibrate for; `encoder` is `answering`, `next`, or the digest of one of these two encoders.
+    """The encoder to calibrate for. `encoder` is `answering` (the encoder that answers the domain's requests now),
+    `next` (the server's next encoder), or the digest of one of these two encoders.
 
     Raises:
         EncoderMismatch: neither encoder has this digest, or this server does not run the domain's encoder.
@@ -394,8 +396,8 @@ async def read_json_body(request: Request) -> bytes:
         body += chunk
         if len(body) > MAX_JSON_BYTES:
             raise TooLarge(
-                f"the JSON body is larger than {MAX_JSON_BYTES} bytes; post more text as text/plain or "
-                "application/x-ndjson"
+                f"the JSON body is larger than {MAX_JSON_BYTES} bytes; post texts of this size as "
+                "text/plain or application/x-ndjson"
             )
     return bytes(body)
 

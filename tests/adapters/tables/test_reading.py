@@ -202,7 +202,7 @@ REFUSED = {
     zipped({"word/document.xml": ""}): "Word document",
     zipped({"content.xml": ""}): "OpenDocument",
     zipped({"notes.txt": "hello"}): "archive",
-    bytes(range(256)) * 4: "zero bytes",
+    bytes(range(256)) * 4: "NUL bytes",
     b"\x01\x02\x03\x04\x05\xff\xfe" * 40: "not text",
 }
 
@@ -233,7 +233,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
         ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be detected"),
         ("\n".join(["Mała szkoła stała obok pałacu."] * 9).encode("cp1250"), Hints(), "cannot be detected"),
         ("\n".join(GERMAN).encode("cp1252"), Hints(charset="utf-8"), "is not text in utf-8 .line 1"),
-        (b"ab\n", Hints(format="xlsx"), "does not begin like one"),
+        (b"ab\n", Hints(format="xlsx"), "does not begin with the signature of that format"),
         (workbook(ROWS), Hints(format="csv"), "the file is xlsx"),
         (b"ab\n", Hints(sheet="a"), "belongs to Excel workbooks"),
         (b"ab\n", Hints(header=True), "belongs to CSV"),
@@ -381,5 +381,5 @@ def test_a_column_without_a_name_is_suggested_by_its_number() -> None:
 
 def test_objects_with_too_many_keys_are_refused_before_they_are_read() -> None:
     lines = [json.dumps({f"k{n}-{m}": "a" for m in range(3)}) for n in range(500)]
-    with pytest.raises(InvalidInput, match="1,500 columns, at most 1,000 are read; send only the one"):
+    with pytest.raises(InvalidInput, match="1,500 columns; the limit is 1,000; send only the column"):
         read("\n".join(lines).encode())
