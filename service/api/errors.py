@@ -119,10 +119,11 @@ PARAMETER = re.compile(r"\{[^}]*\}")
 
 
 def methods_of(request: Request) -> set[str]:
-    """Methods that the request's path allows; Starlette itself names only those of the first matching route.
+    """Methods that the request's path allows, collected from all routes with the path template that fits best.
 
-    Several templates may match: `/domains/{domain}` also matches `/domains/import`. The one with the most characters
-    outside its parameters is chosen.
+    Starlette itself names only the methods of the first matching route. Several templates may match:
+    `/domains/{domain}` also matches `/domains/import`. The template with the most characters outside its
+    parameters is chosen.
     """
     fitting = [
         route

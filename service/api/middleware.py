@@ -119,8 +119,8 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Ends the request's count against its key's limit of concurrent requests. Called before the end of the answer
-        is sent, because the client may then send its next request at once."""
+        """Stops counting the request as one of its key's concurrent requests. Called before the end of the answer is
+        sent, because the client may send its next request as soon as it has the answer."""
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
@@ -138,9 +138,10 @@ class Answer:
 
 
 class Envelope:
-    """Outermost layer of the application; calls the scoring routes itself and passes other requests to FastAPI.
+    """Layer around the FastAPI application; calls the scoring routes itself and passes other requests to FastAPI.
 
-    `outermost`: whether no other middleware (CORS) has to see the answers, so that they can be sent in one piece.
+    `outermost`: false if CORSMiddleware wraps this layer and has to see the answers. If true, the answers of scoring
+    routes can be sent in one piece.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ GUARD = [
 
 
 def takes_file(scope: Scope) -> bool:
-    """Whether the route takes text, labels or an archive; such routes stream the body or bound it themselves."""
+    """Whether the route takes a file of texts, labels or versions. Such a route streams or bounds its body itself."""
     path: str = scope["path"]
     if path in ("/calibrate", "/inspect", "/domains/import"):
         return True
@@ -251,9 +252,10 @@ def is_bounded(scope: Scope) -> bool:
 
 
 class TimeLimit:
-    """Cancels a request that takes longer than `seconds`, and raises Unavailable.
+    """Cancels a request that takes longer than `seconds`; `bound` then raises Unavailable.
 
-    All requests share one timer, set for the oldest: one timer for each would cost as much as reading its body.
+    All requests share one timer, which is set for the oldest request. A timer for each request would cost as much as
+    reading the request's body.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -341,7 +343,7 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
 
 
 def is_foreign(site: str, origin: str, host: str) -> bool:
-    """Whether a page of another origin, or of another port of this machine, sent the request.
+    """Whether a page of another origin sent the request. Another port of this machine is another origin too.
 
     Some browsers leave out Sec-Fetch-Site (plain http to another machine, Safari before 16.4), but send Origin with
     all methods except GET and HEAD. Other clients send neither header.

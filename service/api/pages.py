@@ -87,7 +87,9 @@ class ConsoleFacts(BaseModel):
     limits: ConsoleLimits
     fewest: dict[str, int] = Field(description="minimum number of distinct sentences by method")
     fewest_labels: int = Field(description="minimum number of distinct labelled pairs")
-    steady_flow: int = Field(description="with fewer distinct sentences than this, the fit of a flow is unstable")
+    steady_flow: int = Field(
+        description="with fewer distinct sentences than this, the fit of a normalizing flow is unstable"
+    )
     promotions: list[str]
     normalizations: list[str]
     domain_pattern: str

@@ -98,7 +98,7 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    if near == name:  # a known field, but of another of the route's bodies
+    if near == name:  # the route takes several bodies, and `name` is a field of another one
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
@@ -116,7 +116,7 @@ def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
 
 
 def refusal(name: str, why: str) -> IsosimError:
-    """Error for a parameter or field whose name the caller chose; a long name is cut."""
+    """Error for a parameter or field, with its name as it was sent; a long name is cut."""
     error = InvalidInput(f"{name[:SHOWN] or '(no name)'}: {why}")
     error.field = name[:SHOWN]
     return error
@@ -185,7 +185,9 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
-        remedy = f"this route takes no {intended}; routes with the field model take isosim/<domain> in it"
+        remedy = (
+            f"this route takes no {intended}; routes that have the body field `model` accept the value isosim/<domain>"
+        )
     return refusal(name, f"unknown {what}; {remedy}")
 
 

@@ -200,7 +200,9 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, split
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
     unread = trace.grant.rate is not None and not service.encoders.holds(ref)
-    if unread:  # the store is read: charge one text, and refund it below if the domain resolves
+    # A domain that is not in memory is read from the store. The read is charged as one text, so that unknown names are
+    # not free; the charge is refunded below if the domain resolves.
+    if unread:
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
     resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
     if unread:

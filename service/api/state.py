@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
 MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # maximum number of waiting listings per key; limited, because those of clients that have left wait too
+# Maximum number of listings per key that wait or run. Without a limit they could pile up, because a listing goes on
+# waiting after its client has disconnected.
+MOST_ASKED = 32
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
 
@@ -63,8 +65,8 @@ class Listings:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "listings")
         self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
-        self._turns: dict[str, asyncio.Lock] = {}  # by key id; held while a read of the key runs
-        self._asked: Counter[str] = Counter()  # by key id: number of reads that wait or run
+        self._turns: dict[str, asyncio.Lock] = {}  # by key id; held while a listing for the key runs
+        self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
 
         self._names: list[str] = []  # the store's first domain names in order, for suggestions
         self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
@@ -74,7 +76,11 @@ class Listings:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """Like `read`, but raises Overloaded if too many reads of the key wait. For the first listing of a request."""
+        """Like `read`, but raises Overloaded if MOST_ASKED listings for the key wait or run.
+
+        For the first listing of a request. Its further listings use `read`, so that a request which has begun is not
+        refused.
+        """
         if self._asked[grant.id] >= MOST_ASKED:
             raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
         return await self.read(grant, function, *arguments)

@@ -32,19 +32,22 @@ class Trace:
     request_id: str
     started: float  # time.perf_counter() at the start
     receive: Receive
-    # Registers a callback that is called when the connection closes. Only our HTTP protocol offers it; under another
-    # protocol it is None, and `watch` starts a task instead.
+    # Registers a callback that is called when the connection closes. Provided by the protocol class in
+    # server/http_protocol.py. None under another protocol class of uvicorn; `watch` then starts a task instead.
     on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
-    release: Release = nothing  # ends the request's count against its key's limit of concurrent requests
+    release: Release = nothing  # stops counting the request as one of its key's concurrent requests
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
-        """Ends the request's count against its key's limit of concurrent requests; further calls do nothing."""
+        """Stops counting the request as one of its key's concurrent requests; further calls do nothing.
+
+        Returns a future that completes when Redis has lowered the count; None if the count is not in Redis.
+        """
         release, self.release = self.release, nothing
         return release()
 
@@ -104,9 +107,9 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    Only durations are known, so each stage is shown to end when the next one begins; the last stage is calibration. The
-    durations are those of the slowest text. If their sum is longer than the request, stages that would begin before
-    `started` are shortened.
+    Only durations are known. The stages are therefore laid out backwards from the end of the last one, calibration:
+    each stage ends when the next one begins. The durations are those of the slowest text in each stage, so their sum
+    may be longer than the request. Stages that would begin before `started` are shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

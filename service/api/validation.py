@@ -88,7 +88,7 @@ ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 PATTERNS: dict[str, Callable[[str], str]] = {
     f"^{DOMAIN_NAME}$": name_fault,
     ENCODER_PATTERN: lambda given: (
-        f"encoder is {quoted(given)}; it must be answering, next, or an encoder's digest of 64 hexadecimal digits"
+        f"encoder is {quoted(given)}; it must be `answering`, `next`, or an encoder's digest (64 hexadecimal digits)"
     ),
 }
 
@@ -165,7 +165,7 @@ def sentence(
 
 
 def rule(same: Sequence[Detail], named: str, entry: str) -> str:
-    """Describes the rule that a present value breaks."""
+    """Describes the rule that a sent value breaks; `missing` describes a value that was not sent."""
     first = same[0]
     kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
     if kind in BOUNDS:

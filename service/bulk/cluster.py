@@ -103,8 +103,8 @@ def map_items(
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
     # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart an engine, because
-    # whatever ended the engine would probably end the new one too. The argument `ray_remote_args_fn` is deprecated, and
-    # Ray 2.64 removes it without a replacement.
+    # whatever ended the engine would probably end the new one too. `ray_remote_args_fn`, which turns restarts off, is
+    # deprecated. Ray 2.64 removes it without a replacement; constraints.txt pins an earlier version.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -30,8 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# The vectors (N, D) of a part; a PooledVector for each of them; and, for each text column, an array with the index of
-# every row's vector.
+# The vectors (N, D) of a part; a PooledVector for each row of that matrix, with the text's number of tokens and
+# flags; and, for each text column, an array with the index of every row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -72,7 +72,9 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # batch all texts of a part together: its bytes must not depend on other parts
+                # Sorts each part as a whole. Another window would form other batches, and so change the last bits of
+                # the vectors.
+                window=None,
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(
@@ -187,7 +189,7 @@ class Engine:
 
 
 def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of `count` entries with the values at `rows`; the other entries are null."""
+    """A column of `count` entries, with `values[i]` as entry `rows[i]`; the other entries are null."""
     every: list[Any] = [None] * count
     for row, value in zip(rows.tolist(), values, strict=True):
         every[row] = value

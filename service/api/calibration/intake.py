@@ -24,8 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-# Maximum number of bytes of a line per allowed character: a line may hold two texts, and a character may be written as
-# \uXXXX\uXXXX.
+# A line may have this many bytes, times the maximum number of characters of a text. A line may hold two texts, and JSON
+# may write a character in 12 bytes (\uXXXX\uXXXX), so the factor is 2 · 12.
 LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
@@ -114,7 +114,11 @@ class Intake:
                 raise InvalidInput(
                     f"all sentences are longer than {self.limits.characters:,} characters: {self._left_out}"
                 )
-            hint = "" if self._given else "; the body is empty (curl -s hides that its @FILE is missing)"
+            hint = (
+                ""
+                if self._given
+                else "; the body is empty (does the @FILE exist? curl -s does not report a missing file)"
+            )
             raise EmptyInput(f"texts: no sentence was posted{hint}")
         self._check_table()
 

@@ -27,8 +27,8 @@ class CalibrateOptions(Own):
     promote: Promotion = Field(
         default="if_better",
         description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
-        "its false-match rates are significantly more accurate than the champion's, and if responses lose no "
-        "field",
+        "its false-match rates are significantly more accurate than the champion's. It is not promoted if it lacks a "
+        "match probability or an item normalization that the champion has",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
@@ -146,7 +146,8 @@ class LabelsRequest(Own):
         alias="from",
         ge=0,
         description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
-        "answer is 409, unless a request with the same Idempotency-Key was accepted before",
+        "answer is 409. `from` is not checked if this request repeats an accepted one with the same "
+        "Idempotency-Key",
     )
 
 

@@ -56,11 +56,14 @@ async def resolve(
         ref, space = parse(name)
         if version is not None:
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
-                raise InvalidInput("the name already includes a version, or `version` is not a number")
+                raise InvalidInput(
+                    "either `version` is not a number, or a version was sent twice: in the name and in `version`"
+                )
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        if trace.grant.rate is not None:  # charged as one text: the error message lists models, read from the store
+        # Below, models are read from the store for the error message. The key is charged one text for this work.
+        if trace.grant.rate is not None:
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
@@ -94,7 +97,10 @@ def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
 
 
 def champion_of(service: Service, domain: str) -> int | None:
-    """A domain's champion; None if there is none or if it cannot be read, so that other domains are still listed."""
+    """A domain's champion; None if the domain has none, or if it cannot be read.
+
+    No error is raised, so that one broken domain does not make a whole list of domains fail.
+    """
     try:
         return service.domains.aliases(domain, service.encoders.home_encoder(domain).digest).champion
     except (IsosimError, OSError):

@@ -103,8 +103,8 @@ def written(service: Service, domains: list[str]) -> Response:
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder with which this
-    server answers it. `default` always has both."""
+    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder that this
+    server uses for the domain. `default` always has both models."""
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []

@@ -29,8 +29,8 @@ V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
 @router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
 @router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
 async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
-    """Ranks texts by their match with the query, best first. Scores are percentiles, or similarities if the domain has
-    no reference.
+    """Ranks texts by their match with the query, best first. Scores are percentiles among the domain's random pairs, or
+    similarities if the domain's version has no random pairs.
 
     A text in which the encoder knows no token comes last, with score 0.
     """

@@ -19,7 +19,8 @@ def is_row(entry: Any) -> bool:
 
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# `is_row` checks the ids too: `entries` stops at the first wrong row; pydantic would build an error for each wrong id.
+# `is_row` checks the ids too, because `entries` stops at the first wrong row, whereas pydantic would build an error for
+# each wrong id.
 TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
@@ -27,7 +28,7 @@ ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/defau
 
 
 def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
-    """One list of token ids for each text; `given` holds the ids of one text or such lists."""
+    """One list of token ids for each text; `given` is one text's ids, or already a list for each text."""
     rows = [[entry] if isinstance(entry, int) else entry for entry in given]
     return [[number for row in rows for number in row]] if isinstance(given[0], int) else rows
 

@@ -33,7 +33,10 @@ MOST_CHARACTERS = 200_000  # maximum number of characters per request; each beco
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Tokens of each text, with character positions. Nothing is truncated; a named prompt is put before the text."""
+    """Tokens of each text, with character positions. Nothing is truncated.
+
+    If `prompt_name` is sent, the prompt is put before each text, and positions count from the prompt's first character.
+    """
     texts = listed(body.inputs, "inputs", service)
     prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
     name_ignored(trace, body)

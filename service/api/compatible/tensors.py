@@ -132,7 +132,7 @@ def elements(content: memoryview, name: str) -> Iterator[str]:
     at = 0
     while at < len(content):
         if at + LENGTH.size > len(content):
-            raise InvalidInput(f"input {name!r} ends within an element's length")
+            raise InvalidInput(f"input {name!r} ends within the 4-byte length of an element")
         (size,) = LENGTH.unpack_from(content, at)
         at += LENGTH.size
         if at + size > len(content):

@@ -65,8 +65,8 @@ async def import_archive(
     ] = None,
     dry_run: Annotated[bool, Query(description="check the whole archive without changing anything")] = False,
 ) -> ImportState:
-    """Adds the versions of an archive to their domains. It overwrites and promotes nothing; the request may be
-    repeated."""
+    """Adds the versions of an archive to their domains. Nothing is overwritten, and no version becomes champion. The
+    request may be repeated."""
     kind, _ = content_type(request)
     check_no_form(kind, "domains/import")
     encoders = EncodersOfStore(EncoderStore(service.settings.model_store))

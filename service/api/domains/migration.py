@@ -52,7 +52,7 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
     """The domain's champion for one of a migration's encoders.
 
     Raises:
-        Conflict: there is no champion, or it has no reference; the message says how to make one.
+        Conflict: there is no champion, or it has no reference distribution; the message says how to make one.
     """
     name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
     try:
@@ -64,8 +64,8 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
         ) from error
     if version.model.reference is None:
         raise Conflict(
-            f"version {version.version} of {domain!r} for {name} has no reference, without which encoders cannot be "
-            "compared; calibrate the domain again"
+            f"version {version.version} of {domain!r} for {name} has no reference distribution of random pairs, which "
+            "is needed to compare encoders; calibrate the domain again"
         )
     return version
 

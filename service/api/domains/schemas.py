@@ -56,7 +56,7 @@ class DomainState(BaseModel):
         description="counts the changes of champion, previous and thresholds; null if they cannot be read"
     )
     thresholds: dict[str, TargetFacts] = Field(
-        description="saved targets by name; GET /domains/{domain}/thresholds gives their similarities"
+        description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
     )
     versions: list[VersionSummary]
     unreadable: list[str] = Field(description="errors of files that cannot be read; empty if all can be read")
@@ -88,7 +88,8 @@ class ImportedVersionState(BaseModel):
     source: str = Field(description="name@version in the archive")
     domain: str
     version: int = Field(
-        description="number in this store; the same as in the archive if this number and all higher ones are free"
+        description="number in this store: the archive's number if it is higher than all numbers that the domain has "
+        "used in this store; otherwise the next number after those"
     )
     encoder: str = Field(description="id of the encoder")
     was: str | None = Field(
@@ -130,8 +131,9 @@ class Threshold(BaseModel):
         "comparisons in searches (false_hit_rate)"
     )
     extrapolated: bool = Field(
-        description="true if the similarity is extrapolated, because the requested rate is below 10 / pairs; in "
-        "searches, because there are more entries or rarer hits than in the counts"
+        description="true if the similarity is extrapolated. With fmr: because fmr is below 10 divided by `pairs`. "
+        "With false_hit_rate: because false hits were counted only among fewer entries than `gallery`, or only at "
+        "other rates"
     )
     false_match_rate: float | None = Field(
         default=None,
@@ -154,8 +156,9 @@ class Threshold(BaseModel):
     )
     query_spread: float | None = Field(
         default=None,
-        description="with false_hit_rate: the probability that a query with one false hit has another, divided by the "
-        "probability that any query has one; about 1 if all queries are alike, null if too few have false hits",
+        description="with false_hit_rate: how many times more likely a query that already has a false hit is to have "
+        "a further one than a random query is to have one; about 1 if all queries are alike, null if too few queries "
+        "have false hits",
     )
 
 
@@ -316,7 +319,8 @@ class ShadowState(BaseModel):
     mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
     difference_95: float | None = Field(description="95th percentile of this absolute difference")
     changed_sides: dict[str, float] | None = Field(
-        description="for each false-match rate: share of pairs on which the two versions' thresholds for it disagree"
+        description="for each false-match rate: share of pairs that match in only one of the versions, if each version "
+        "uses its own threshold for that rate"
     )
     spearman: float | None = Field(description="rank correlation of the two similarities")
 
@@ -334,6 +338,7 @@ class MigrationState(BaseModel):
     old: MigrationSide
     new: MigrationSide
     thresholds: list[EquatedThreshold] | None = Field(
-        description="thresholds of both versions at the usual false-match rates; null if this server cannot load both"
+        description="thresholds of both versions at the usual false-match rates; null if this server cannot load "
+        "one of the versions, or if a version has no reference distribution"
     )
     seen: ShadowState | None = Field(description="result of shadow scoring; null until this process has compared pairs")

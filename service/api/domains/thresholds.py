@@ -44,15 +44,16 @@ async def get_threshold(
         Query(
             ge=SMALLEST_FALSE_HIT_RATE,
             lt=1,
-            description="share of searches among `gallery` entries whose best wrong match reaches the threshold",
+            description="share of searches in which the best wrong match reaches the threshold; each search is among "
+            "`gallery` entries",
         ),
     ] = None,
     gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="number of entries searched")] = None,
     space: Annotated[
         Literal["calibrated", "raw"] | None,
         Query(
-            description="raw: a threshold for the frozen encoder's cosine. Default: calibrated, or raw if unit is a "
-            "distance"
+            description="raw: a threshold for the frozen encoder's cosine. Default: raw if `unit` is sent and is not "
+            "`similarity`, otherwise calibrated"
         ),
     ] = None,
     unit: Annotated[

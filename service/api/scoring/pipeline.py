@@ -73,8 +73,8 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
-    """Raises InvalidInput if vectors cannot be cut to `dimensions`: calibrated ones would lose their meaning, and raw
-    ones have only `dim` numbers."""
+    """Raises InvalidInput if vectors cannot be cut to `dimensions`. Calibrated vectors cannot be cut at all, because
+    they would lose their meaning. Raw vectors can be cut to at most `dim` numbers, the length that they have."""
     if dimensions is not None and space == "calibrated":
         raise fault(
             InvalidInput,
@@ -164,7 +164,9 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # checked after scoring: the champion may have changed meanwhile
+    # Drift and migrations are measured for the current champion only. Another version may have become champion since
+    # scoring began, so the champion is checked here.
+    if service.encoders.is_champion(calibration):
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # a migration may also score these pairs with the new encoder
             service.shadow.offer(resolution, embeddings, a, b, result)
@@ -173,8 +175,8 @@ async def scores(
 
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
-    """Records the origin and timings of an answer for headers, log and metrics. `spent`: seconds that applying the
-    calibration took."""
+    """Records an answer's calibration, embeddings and timings for headers, log and metrics. `spent`: seconds that
+    applying the calibration took."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
     truncated = 0
     for text in embeddings.texts:

@@ -82,7 +82,8 @@ class PercentileRequest(Own):
 
 
 class PercentileResponse(BaseModel):
-    """Lists with one entry for each score, on the scale of the frozen encoder's cosines (`space=raw`)."""
+    """Lists with one entry for each cosine or distance that was sent. Percentiles and rates are those of the frozen
+    encoder's cosines (`space=raw`)."""
 
     model_config = example(
         {
@@ -193,7 +194,8 @@ class SimilarityDetail(BaseModel):
     )
     tokens: list[PairNumbers] | None = Field(description="number of tokens; null if vectors were sent")
     pairs: int | None = Field(
-        description="number of random pairs that percentiles are computed from; null if there is no reference"
+        description="number of random pairs that percentiles are computed from; null if the version has no random "
+        "pairs, and so no percentiles"
     )
 
 

@@ -243,7 +243,9 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
-@router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients of the base URL")
+@router.post(
+    "/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that call only the base URL"
+)
 @router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector for each text, always as a list of lists."""

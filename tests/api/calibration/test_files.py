@@ -276,7 +276,7 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
 @pytest.mark.parametrize(
     ("content", "kind", "status", "why"),
     [
-        ("", "text/plain", 400, "the body is empty (curl -s hides that its @FILE is missing)"),
+        ("", "text/plain", 400, "the body is empty (does the @FILE exist? curl -s does not report a missing file)"),
         ("texts/plain.txt", "text/plain", 422, "the only sentence looks like the name of a file"),
         ("\n".join(TEXTS[:50] * 3), "text/plain", 422, "50 distinct sentences among 150; method"),
         (json.dumps(TEXTS), "text/plain", 422, "the body begins like a JSON list; send one JSON value a line"),
