@@ -273,7 +273,8 @@ def pairs(
     """Find near-duplicates: pairs of rows that match at a false-match rate. Each pair is written once, with similarity
     and percentile.
 
-    Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this machine.
+    Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
+    machine.
     """
     if (fmr is None) == (precision is None):
         raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
