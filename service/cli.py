@@ -33,7 +33,10 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
     "evaluate": ("measurements.commands:evaluate", "Reproduce the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": ("measurements.commands:measure", "Measure, on test corpora, whether the service keeps its promises."),
+    "measure": (
+        "measurements.commands:measure",
+        "Measure, on test corpora, whether false-match rates and other figures hold.",
+    ),
     "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
 }
 

@@ -109,7 +109,7 @@ def form_of(sources: Sequence[Source], asked: str | None) -> str:
     """The requested format of the files; if none was requested, the format shown by the endings of their names.
 
     Raises:
-        InvalidInput: the names have unknown endings, or the endings of different formats.
+        InvalidInput: a name has an unknown ending, or the names' endings show more than one format.
     """
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:

@@ -28,7 +28,7 @@ from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
-BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
+BLOCK = 4096  # rows in a block; one output file contains the pairs of a block's rows with all earlier rows
 EXACT_UP_TO = 100_000  # up to this many rows, all pairs are compared (4 · 10¹² operations, under a minute on two cores)
 RECALL = 0.99  # default recall of the index that is used above EXACT_UP_TO rows
 
@@ -68,8 +68,8 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None  # fields of `search.Recall`; None for an exact search
-    # If a precision was requested: (1 − precision) times the number of pairs found. Otherwise, for N rows, the
-    # false-match rate times N (N − 1) / 2, the number of all pairs, as if all of them were unrelated.
+    # If a precision was requested: (1 − precision) times the number of pairs found. Otherwise the estimate assumes that
+    # all N rows are unrelated: it is the false-match rate times N (N − 1) / 2, the number of all pairs of rows.
     expected_false: float = 0.0
     clusters: int | None = None  # number of clusters; None: not requested
     expected_false_interval: tuple[float, float] | None = None  # 95 % interval; None if no precision was requested
@@ -96,14 +96,14 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     identical = float(model.reference.false_match_rate(np.ones(1))[0])
     if identical > fmr:
         raise InvalidInput(
-            f"fmr: {fmr:g} is below {identical:.1e}, the false-match rate of identical texts in "
-            f"{calibration.domain!r}, so even these would not match; give a larger rate"
+            f"fmr: {fmr:g} is too low: even a threshold of 1, the similarity of identical texts, has a false-match "
+            f"rate of {identical:.1e} in {calibration.domain!r}; give a larger rate"
         )
     return advice
 
 
 def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors, pa.Table]:
-    """Numbers (N,) of the rows that have a readable text, their vectors (N, D), and the columns to copy."""
+    """Indices (N,) of the rows that have a readable text, the vectors (N, D) of these rows, and the columns to copy."""
     rows, parts, kept = [], [], []
     for part in plan.parts:
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))

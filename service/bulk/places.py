@@ -15,7 +15,9 @@ from service.core.errors import Conflict, Unavailable
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Converts errors of storage clients to Unavailable. Those of botocore, for example, do not derive from OSError.
+    """Converts errors of storage clients to Unavailable.
+
+    Callers handle IsosimError and OSError. Errors of botocore, for example, derive from neither.
 
     Raises:
         Unavailable: the client is not installed, or cannot reach the storage.
@@ -91,7 +93,7 @@ class Place:
             self.fs.rm(self.path(name), recursive=True)
 
     def names(self, folder: str = "") -> dict[str, int]:
-        """Name -> size in bytes of a folder's files that are not hidden; empty if the folder does not exist."""
+        """Name -> size in bytes, for each file of a folder except hidden files; empty if the folder does not exist."""
         with reaching(self.address):
             self.fs.invalidate_cache()
             try:

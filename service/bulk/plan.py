@@ -176,7 +176,7 @@ class BulkRequest:
     domain: DomainRef
     device: Literal["auto", "cpu", "gpu"]
     part_rows: int = PART_ROWS
-    batch_tokens: int = 0  # 0: the server's default for this device
+    batch_tokens: int = 0  # 0: the server's default for a CPU or a GPU
     max_characters: int = 10_000
     precision: Literal["float32", "float16"] = "float32"
     vectors: bool = False  # whether the columns contain vectors; always true with an encoder of kind "vectors"

@@ -22,9 +22,10 @@ MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
 class ByteCounter:
-    """Passes lines of a file to the parser and counts their bytes.
+    """Passes lines of a file to the CSV parser and counts their bytes.
 
-    Decodes them as Latin-1, because every byte is then one character and none is invalid.
+    Decodes the lines as Latin-1, in which no byte is invalid. Cells are not read from this text: `CsvReader.cut` only
+    looks for the ends of rows, and `CsvReader._head` decodes the column names again, as UTF-8.
     """
 
     def __init__(self, file: BinaryIO) -> None:

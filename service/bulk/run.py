@@ -64,8 +64,8 @@ class Summary:
 
 
 def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
-    """Part number -> outcome of each finished part. A part counts as finished if its file has the size that was
-    written."""
+    """Part number -> outcome of each finished part. A part counts as finished if its file has the size that the part's
+    record in `_done` states."""
     files = output.names()
     outcomes_by_part = {}
     for name in output.names(DONE):
@@ -106,8 +106,9 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # `ray.put` returns a reference. It is inside a list, because Ray would otherwise fetch the files for
-                # every worker. A worker fetches them itself, and only if its node lacks the store (`store_here`).
+                # `ray.put` returns a reference to the files. If the reference itself were the argument, Ray would fetch
+                # the files for every worker; Ray does not follow a reference inside a list. In the worker, `store_here`
+                # fetches the files, but only if the worker's node lacks the store.
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -173,7 +174,7 @@ class PartWorker:
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        # By default, the tokenizer of each worker would use all cores of the machine.
+        # By default, a tokenizer runs a thread on each core of the machine. A worker with one core turns them off.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
@@ -228,8 +229,8 @@ Files = dict[str, bytes]
 
 
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """Path -> content of the files in the store that an engine reads. With version 0, the encoder's only:
-    `default@0` is built in and has no files."""
+    """Path -> content of the files in the store that an engine reads: the encoder's files and the domain version's. For
+    version 0, only the encoder's files, because `default@0` is built in and has no files."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))

@@ -82,7 +82,7 @@ class CellIndex:
             looked_at = min(cells, 2 * looked_at)
 
     def pass_over(self, start: int, stop: int) -> None:
-        """Does nothing, because this index contains all rows from the start."""
+        """Does nothing, because all rows were added to this index when it was created."""
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
         yield from hits(self.index, self.unit, start, stop, radius)

@@ -51,7 +51,7 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_fixed_size_list(array.type) and pa.types.is_float32(array.type.value_type):
-        # `array.values` also has entries for null rows; they become None below.
+        # `array.values` also has numbers in place of null rows; the next statement replaces these rows with None.
         matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)
         return [row if there else None for row, there in zip(matrix, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_float32(array.type):

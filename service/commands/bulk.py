@@ -1,4 +1,4 @@
-"""`isosim bulk`: embed, score, calibrate and pair files of any size, on Ray Data."""
+"""`isosim bulk`: embed, score, calibrate, or find similar pairs in files of any size, on Ray Data."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -36,7 +36,8 @@ app = typer.Typer(
 
 Form = Literal["parquet", "csv", "jsonl"]
 Input = Annotated[
-    str, typer.Argument(help="path or URL of a file, a folder or a glob pattern, like s3://bucket/texts/")
+    str,
+    typer.Argument(help="path or URL of a file or folder, like s3://bucket/texts/, or a pattern, like texts/*.csv"),
 ]
 Output = Annotated[
     str,
@@ -245,7 +246,12 @@ def pairs(
         int, typer.Option(min=0, help="maximum number of rows for an exact search; more are searched with an index")
     ] = 100_000,
     recall: Annotated[
-        float, typer.Option(min=0, max=1, help="share of the pairs that the index must find, measured on 2,000 rows")
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="recall of the index: it must find at least this share of the pairs, measured on 2,000 rows",
+        ),
     ] = 0.99,
     most_pairs: Annotated[
         int, typer.Option(min=1, help="maximum number of pairs; the command fails if it finds more")
@@ -267,7 +273,8 @@ def pairs(
     """Find near-duplicates: pairs of rows that match at a false-match rate. Each pair is written once, with similarity
     and percentile.
 
-    Rows are numbered from 0 over the whole input. The cluster computes the vectors; the search runs on this machine.
+    Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
+    machine.
     """
     if (fmr is None) == (precision is None):
         raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
@@ -385,7 +392,7 @@ def search_of(recall: dict[str, Any] | None) -> str:
     """Describes the search of pairs: exact, or the index and its measured recall."""
     if recall is None:
         return "exact search"
-    looked = f"each row searched {recall['looked_at']} of the index's {recall['cells']} clusters"
+    looked = f"{recall['looked_at']} of the index's {recall['cells']} cells (IVF) searched for each row"
     if recall["found"] is None:
         return f"{looked}; recall unknown, because an exact search among {recall['asked']:,} rows found no pairs"
     return f"{looked}, recall {recall['found']:.4f} on the {recall['pairs']:,} pairs among {recall['asked']:,} rows"

@@ -242,7 +242,7 @@ def fit_here(
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
     """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors.
 
-    `base`: only labels are given, for an existing version.
+    `base`: whether only labels are added to an existing version. If so, vectors may be missing.
     """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
@@ -293,13 +293,16 @@ def threshold(
         float | None,
         typer.Option(help="with --to: the threshold to convert; default: those at the usual false-match rates"),
     ] = None,
-    save: Annotated[str | None, typer.Option(help="save the target under a name, for use in scoring requests")] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(help="save the requested rate or precision under a name, for use in scoring requests"),
+    ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
-    save this target; with --to, convert a threshold to another encoder instead."""
+    save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
     if save is not None and (raw or table or any(one is not None for one in (unit, to))):
         raise typer.BadParameter(
             "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
@@ -352,8 +355,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     )
     if (shares := advice.facts.get("precision_interval")) is not None:
         print(
-            f"  precision {target.precision:.0%}, as requested (95 % interval by the labelled pairs from this "
-            f"similarity on: {shares[0]:.0%} to {shares[1]:.0%})"
+            f"  precision {target.precision:.0%}, as requested (95 % interval by the labelled pairs with at "
+            f"least this similarity: {shares[0]:.0%} to {shares[1]:.0%})"
         )
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]
@@ -361,13 +364,14 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     if target.false_hit_rate is not None and target.gallery is not None:
         rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
         print(
-            f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
-            f"which is a false-match rate of {rate:.2g}"
+            f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
+            f"the threshold's false-match rate for a pair is {rate:.2g}"
         )
-        if spread and spread >= 0.05:  # if lower or None, too few queries had two wrong matches
+        # The true spread is at least 1. An estimate near 0, or None, means that too few queries had two wrong matches.
+        if spread and spread >= 0.05:
             print(
-                f"  a query with one wrong match is {spread:.1f} times as likely to have another as a random query is "
-                "to have one"
+                f"  a query that already has a wrong match is {spread:.1f} times as likely as an average query to "
+                "match a randomly chosen entry"
             )
         else:
             print("  too few queries have two wrong matches to tell whether some queries have more than others")
@@ -408,7 +412,8 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     rows = operating_points(model, gallery)
     if not rows:
-        advise(model, ref.name, Target(precision=0.5))  # raises an error that says why the version knows no precision
+        # Called only for its error, if the version has no labels or has item normalization.
+        advise(model, ref.name, Target(precision=0.5))
         raise Conflict(f"{ref.name}@{version} stores no recall values; calibrate the domain again, with labels")
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})

@@ -93,7 +93,7 @@ def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
             if version == aliases.champion:
                 row["thresholds"] = {saved: target.facts for saved, target in aliases.targets.items()}
         except NotFound:
-            continue  # another process has deleted it
+            continue  # another process has deleted the version
         except (Unavailable, OSError) as error:
             row["alias"] = UNREADABLE
             complain(f"{name}@{version}: {error}")
@@ -159,7 +159,10 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
     ]
     if reference is not None and reference.get("smallest_rate", 0) > 0.01:
         facts.append(
-            ("1 % false", f"no threshold: {reference['smallest_rate']:.2%} of random pairs have the highest score")
+            (
+                "1 % false",
+                f"no threshold: {reference['smallest_rate']:.2%} of random pairs (over 1 %) have the highest score",
+            )
         )
     elif reference is not None:
         low, high = reference["interval_at_1_percent"]
@@ -168,8 +171,13 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
     else:
         facts.append(("1 % false", "no reference distribution: calibrate the domain with texts"))
     facts.append(("repeated", repetition(report)))
-    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores have a probability"))
-    facts.append(("flags", "texts unlike the domain's own" if report.get("domain_test") else None))
+    facts.append(
+        (
+            "labels",
+            None if not labels else f"{labels.get('posted', 0):,} pairs; results include the probability of a match",
+        )
+    )
+    facts.append(("flags", "out_of_domain, for texts unlike the domain's own" if report.get("domain_test") else None))
     return [(name, value) for name, value in facts if value is not None]
 
 

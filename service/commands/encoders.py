@@ -36,7 +36,10 @@ def encoder() -> None:
 @app.command(epilog=EPILOG)
 def add(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="name for the encoder in the store, as in ISOSIM_ENCODER")
+        str,
+        typer.Argument(
+            metavar="NAME", help="name for the encoder in the store; ISOSIM_ENCODER selects it by this name"
+        ),
     ],
     url: Annotated[
         str | None, typer.Option(help="address of the encoder's server with /v1, like http://127.0.0.1:8080/v1")
@@ -46,7 +49,8 @@ def add(
         int | None, typer.Option(min=1, help="instead of --url: dimension of the vectors that you bring")
     ] = None,
     unit_vectors: Annotated[
-        bool, typer.Option("--unit-vectors", help="with --dimensions: all vectors have norm 1")
+        bool,
+        typer.Option("--unit-vectors", help="with --dimensions: your vectors have norm 1, and isosim refuses others"),
     ] = False,
     key_file: Annotated[
         Path | None,

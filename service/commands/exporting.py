@@ -50,7 +50,8 @@ def export(
     text: Annotated[
         Path | None,
         typer.Option(
-            help="for int8: text from which value ranges are determined; default: Python's manual", dir_okay=False
+            help="for int8: text from which value ranges are determined; default: the text of Python's manual",
+            dir_okay=False,
         ),
     ] = None,
     sts: Annotated[

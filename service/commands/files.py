@@ -37,8 +37,8 @@ def limits() -> Limits:
 def form_of(path: Path) -> Format | None:
     """Detects a file's format by its content.
 
-    Returns None for a pipe, which is not read here, and for an empty or invalid file: the caller then reads it as text,
-    which gives a better error message.
+    Returns None for a pipe, because reading would consume its content; the caller reads the pipe as text. Also returns
+    None for an empty or damaged file. If the caller reads such a file as text, the error has a better message.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

@@ -44,7 +44,9 @@ def new(
     ] = None,
     rate: Annotated[str | None, typer.Option(help="maximum rate of texts, like 100/s, 6000/m or 100000/h")] = None,
     concurrent: Annotated[int | None, typer.Option(help="maximum number of requests at the same time", min=1)] = None,
-    add: Annotated[Path | None, typer.Option(help="append the line to this file; creates the file if missing")] = None,
+    add: Annotated[
+        Path | None, typer.Option(help="key file to which the key's line is appended; created if missing")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key; prints it once, with the line for the server's key file."""

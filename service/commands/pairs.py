@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 
 def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
-    """Pairs of lines in the form sentence, tab, sentence; blank lines are skipped.
+    """Yields lists of pairs, one pair for each line in the form sentence, tab, sentence. Skips blank lines.
 
     Raises:
         InvalidInput: a line does not hold two sentences.
@@ -135,8 +135,8 @@ class Layout:
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column. Its longest entry is the text for a percentile of 1, like `fewer than 1 in
-        499,500`."""
+        """Width of the percentile column. Its longest entry is the text for the highest percentile, 1.0, like `fewer
+        than 1 in 499,500`."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 

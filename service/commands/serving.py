@@ -60,8 +60,8 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log. If an error ends the process, a JSON log records the error and the exit code is 1; if the log
-    is text, the error is raised."""
+    """Configures the log. If an error ends the process and the log is JSON, the error is logged and the exit code is 1.
+    If an error ends the process and the log is text, the error is raised."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -110,7 +110,7 @@ def allow_connections() -> None:
 
 
 class Refusal(logging.Filter):
-    """Log filter that keeps the reason of a failed start: the last line of the traceback that uvicorn logs."""
+    """Log filter that stores the reason of a failed start in `reason`: the last line of uvicorn's logged traceback."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__()

@@ -76,8 +76,8 @@ def similarity(
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
     Pairs are printed in the order of the input, which may have any length.
 
-    If the domain has too few random pairs to measure a percentile, the columns on a terminal show it in words, and JSON
-    sets `extrapolated`.
+    If the domain has too few random pairs to measure a percentile, JSON sets `extrapolated`. The columns on a terminal
+    then show words instead of a high percentile, like "fewer than 1 in 499,500".
 
     The exit code is 0 even if no pair matches, and 1 only after an error; to learn whether pairs match, count
     the lines.

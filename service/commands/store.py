@@ -21,7 +21,9 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LEAST = 60.0  # minimum for --older-than, in s; a younger file may belong to a writer that has not taken its lock yet
+# Minimum for --older-than, in s. The command removes unfinished files without a lock, but a writer locks its file only
+# after creating it. So a younger file without a lock may still be in use.
+LEAST = 60.0
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -65,7 +65,7 @@ def print_table(table: "Table") -> None:
 
 
 PATIENCE = 1.0  # seconds before a progress bar appears
-SHOWN = 80  # maximum number of characters that a message repeats of an invalid value
+SHOWN = 80  # a message quotes at most this many characters of an invalid value
 NUMBERS = {  # pydantic's type of error -> description of a valid value
     "float_parsing": "a number",
     "int_parsing": "a whole number",
@@ -180,7 +180,7 @@ def ended(command: Callable[[], Any]) -> int:
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """Describes one of pydantic's errors. Repeats the invalid value only where a number is expected: an invalid address
+    """Describes one of pydantic's errors. Quotes the invalid value only where a number is expected: an invalid address
     may contain a password."""
     wanted = NUMBERS.get(problem["type"])
     if wanted is None:

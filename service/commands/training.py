@@ -41,7 +41,9 @@ def train(
     patience: Annotated[
         int | None, typer.Option(help="stop after this number of evaluations without improvement")
     ] = None,
-    every: Annotated[int, typer.Option(help="steps between evaluations; each writes a checkpoint")] = 125,
+    every: Annotated[
+        int, typer.Option(help="steps between checkpoints; with --dev, each checkpoint is evaluated")
+    ] = 125,
     epochs: Annotated[float, typer.Option(help="passes over the data")] = 1.0,
     steps: Annotated[int | None, typer.Option(help="number of steps, instead of epochs")] = None,
     batch_size: Annotated[int, typer.Option(help="examples in each step")] = 64,
@@ -101,7 +103,9 @@ def bounds(text: str | None) -> tuple[float, float] | None:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r}; give two numbers, like 0,5", param_hint="--grades") from None
+        raise typer.BadParameter(
+            f"{text!r}; give LOW,HIGH, like 0,5 for grades from 0 to 5", param_hint="--grades"
+        ) from None
     if not low < high:
         raise typer.BadParameter(f"{text!r}: give the lowest grade first", param_hint="--grades")
     return low, high

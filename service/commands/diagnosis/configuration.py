@@ -12,7 +12,8 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, deprecated, unread
 
-# For each Service of a namespace, Kubernetes sets variables in all pods. These are its names for a Service "isosim".
+# For each Service of a namespace, Kubernetes sets environment variables in all pods. This pattern matches the names of
+# the variables for a Service called "isosim".
 LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 

@@ -16,7 +16,7 @@ from service.core.errors import IsosimError
 from service.settings import Settings
 
 CGROUP = Path("/sys/fs/cgroup")
-RESIDENT = 400 * 2**20  # bytes: a loaded server held 385 MiB after ten minutes (README)
+RESIDENT = 400 * 2**20  # bytes; a server under load held 385 MiB after ten minutes
 
 
 def look(settings: Settings) -> Iterator[Finding]:

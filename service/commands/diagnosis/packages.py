@@ -42,7 +42,7 @@ def dependencies() -> Finding:
     try:
         from packaging.requirements import Requirement  # noqa: PLC0415 - comes with ONNX Runtime, which may be missing
     except ImportError:
-        return fault("packages", "the packages packaging and onnxruntime are missing", "pip install 'isosim[cpu]'")
+        return fault("packages", "'packaging', which comes with onnxruntime, is missing", "pip install 'isosim[cpu]'")
     wanted = [Requirement(line) for line in metadata.requires("isosim") or ()]
     base = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
     odd = []

@@ -20,7 +20,7 @@ OLDEST = (5, 0)  # oldest version of Redis that RQ supports
 
 def look(settings: Settings) -> Iterator[Finding]:
     if settings.redis_address is None:
-        yield ok("redis", "not set: cache in memory, calibrations in a child process, one API process")
+        yield ok("redis", "not set: cache in memory, calibrations in a child process, at most one API process")
         return
     try:
         redis: Redis = Redis.from_url(settings.redis_address, socket_timeout=2, socket_connect_timeout=2)

@@ -28,10 +28,10 @@ SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
 KNOWN = {  # cosine of SENTENCES, by encoder digest; here of all-MiniLM-L6-v2 in fp32 (README, first answer)
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Largest allowed difference of a vector component between two ONNX Runtime kernels. For fp32 it is the limit that the
-# export checks. LOOSE, for other precisions, is unmeasured; wrong kernels differ by far more.
+# Largest allowed difference of a vector component between two ONNX Runtime kernels: precision -> limit. The export
+# checks the same limit for fp32.
 TOLERANCE = {"fp32": 1e-4}
-LOOSE = 1e-2
+LOOSE = 1e-2  # limit for the other precisions; chosen without a measurement, but wrong kernels differ by far more
 MOST_NAMED = 100  # maximum number of versions that one finding names
 
 
@@ -46,7 +46,7 @@ def look(settings: Settings) -> Iterator[Finding]:
             yield folder(settings.jobs_folder, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
             yield space(settings.jobs_folder, settings.max_calibration_bytes)
         elif settings.redis_url is None:
-            yield fault("jobs", "a bucket's jobs need Redis", "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER")
+            yield fault("jobs", "a bucket can keep jobs only with Redis", "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER")
     else:
         yield folder(root)
         yield space(settings.jobs_root, settings.max_calibration_bytes)
@@ -63,7 +63,7 @@ def look(settings: Settings) -> Iterator[Finding]:
     licence = artifact.licence or "not recorded (exported by an earlier release)"
     which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
     if artifact.kind == "vectors":
-        yield ok("encoder", f"{artifact.id}: its users bring vectors of {artifact.spec.dim} numbers")
+        yield ok("encoder", f"{artifact.id} runs no model; its users send vectors of {artifact.spec.dim} numbers")
     elif artifact.remote is not None:
         yield remote_encoder(artifact)
     else:
@@ -82,7 +82,7 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
         return fault("encoder", f"{where}: {error}", "start the registered model there, or register the new one")
     except IsosimError as error:
         return fault("encoder", f"{where}: {error}", f"isosim encoder check {artifact.id}")
-    return ok("encoder", f"{where} gives known texts the vectors it was registered with, up to {off:.0e}")
+    return ok("encoder", f"{where} gives the same vectors as at its registration, within {off:.0e} of their norm")
 
 
 def bucket(root: Path) -> Finding:
@@ -138,7 +138,7 @@ def space(root: Path, posted: int) -> Finding:
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
-        return fault("disk", f"{root}: {error.strerror}", "create the folder: see above")
+        return fault("disk", f"{root}: {error.strerror}", "create the folder, or correct the setting that names it")
     summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
         return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
@@ -256,8 +256,9 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns about versions, of any encoder, with a reference made by a release that did not count equal scores (ties)
-    correctly. Versions that cannot be read are skipped; other checks report them."""
+    """Warns about versions, of any encoder, whose reference distribution has too small rates, because it was computed
+    by a release that counted equal scores (ties) wrongly. Versions that cannot be read are skipped; other checks report
+    them."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):
