@@ -80,9 +80,9 @@ class Registry:
     with it. A refresh reads only changes of resident domains, so its cost does not depend on the number of all domains.
 
     on_champion: called with each new champion. on_dropped: called with a domain when its champion leaves memory without
-    a successor, also by eviction. on_gone: called with a domain when the domain is deleted, or when a refresh finds that the store names
-    no champion for it any more (a refresh looks only at resident and evicted domains, and never calls it for
-    `default`). on_failure: called with a domain when its champion could not be loaded.
+    a successor, also by eviction. on_gone: called with a domain when the domain is deleted, or when a refresh finds
+    that the store names no champion for the domain any more (a refresh looks only at resident and evicted domains, and
+    never calls on_gone for `default`). on_failure: called with a domain when its champion could not be loaded.
     """
 
     def __init__(
