@@ -7,10 +7,10 @@ IsosimError
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
 ├── Unauthorized             the request has no key, or an unknown one
-├── Forbidden                the key lacks the scope or domain; on a server without keys: another site sent the request
+├── Forbidden                the key lacks the scope or domain; on a server without keys: another site's page sent it
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         no such model on a compatible route; the message lists the available ones
+│   ├── UnknownModel         unknown model on a route that imitates another API; the message lists the known models
 │   └── MethodNotAllowed
 ├── Conflict                 the current state does not allow this
 │   └── EncoderMismatch      the version belongs to another encoder

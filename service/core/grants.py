@@ -74,8 +74,8 @@ class Grant:
 
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
-        if not self.scopes:
-            raise Unauthorized("an API key is needed")  # NOBODY, the grant of callers without a key
+        if not self.scopes:  # only NOBODY, the grant of callers without a key, has no scopes
+            raise Unauthorized("an API key is needed")
         if not self.may_use(domain):
             error = Forbidden(f"the API key may not use the domain {domain!r}")
             error.domain = domain

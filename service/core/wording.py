@@ -10,7 +10,8 @@ MOST_NAMES = 1000  # a message lists at most this many characters of names
 # it; two unrelated names such as `sentences` and `encoder` have 0.5.
 LIKELY = 0.6
 
-ENTRIES = {  # name of a list in a request -> what messages call an entry of the list, and each item of an entry
+# Name of a list in a request -> the word for an entry of the list, and a tuple with a word for each item of an entry.
+ENTRIES = {
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),
     "labels": ("labelled pair", ("1st text", "2nd text", "label", "weight")),

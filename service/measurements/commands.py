@@ -81,7 +81,7 @@ def thresholds(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False-match rate of each domain among random held-out pairs, at one threshold for all domains."""
+    """False-match rates among held-out pairs: at one raw cosine for all domains, and at calibrated thresholds."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import thresholds as quality  # noqa: PLC0415
 
@@ -182,7 +182,10 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change of Spearman × 100 from identity to `auto`, without labels, on each STS set; fails if one loses over 1."""
+    """Change of Spearman × 100 on each STS set from identity to `auto`, which is fitted without labels.
+
+    Fails if `auto` loses more than 1 point on any set, or if its mean change is too small.
+    """
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -221,7 +224,7 @@ def probabilities(
 
     with bar("embedding") as progress:
         method, results = quality.measure(data, encode, draws, progress)
-    columns = ("labels", "ECE", "Brier", "bar", "taken over from STS-B: ECE", "Brier", "kept")
+    columns = ("labels", "ECE", "Brier", "bar", "curve fitted to STS-B: ECE", "Brier", "kept")
     table = Table(*columns, title=f"{encode.artifact.id}, {method} · held-out pairs, {draws} draws")
     for r in results:
         base = (f"{r.baseline_ece:.4f}", f"{r.baseline_brier:.4f}")
@@ -264,7 +267,7 @@ def languages(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False-match rates at one threshold, with raw cosines, one calibration for all languages, and one per language."""
+    """False-match rates of each language: with raw cosines, with one calibration for all, and with its own."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -346,7 +349,7 @@ def repeated_texts(
 
     with bar("embedding") as progress:
         results = quality.measure(data, encode, draws, progress)
-    title = f"{encode.artifact.id}, identity · false matches, %, of {quality.SENTENCES} texts, {draws} draws"
+    title = f"{encode.artifact.id}, identity · false matches, % of pairs of {quality.SENTENCES} texts, {draws} draws"
     table = Table(
         "repeated", "asked for", "smallest reachable", "refused", "counted", "on other texts", "kept", title=title
     )
@@ -406,7 +409,7 @@ def encoders(
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)
 
 
-KNOWN = (*METHODS, "sn-nulling")  # sn-nulling is needed only to reproduce the papers' tables
+KNOWN = (*METHODS, "sn-nulling")  # sn-nulling: only to reproduce the results published for SN + NATSV
 
 
 def evaluate(

@@ -117,19 +117,19 @@ class BatchingPlan:
     runs: int = 1  # number of batches that the device computes at the same time
     ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
     exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
-    # Whether another server runs the encoder. That server pads texts itself, so a batch may mix short and long texts;
-    # full batches keep the number of HTTP requests low.
+    # Whether another server runs the encoder. Texts are sent to that server without padding, so a batch may mix short
+    # and long texts. Full batches keep the number of HTTP requests low.
     remote: bool = False
     max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
-    max_wait: float = 0.3  # seconds; a request is refused if the expected wait before its batch is longer
+    max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
     # A queue below one of these limits (see FREE_SIZE) accepts requests whatever the expected wait, so that a service
     # on a slow processor does not refuse its first few callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
-    background: bool = False  # True if no caller waits: the threads run only while the processor is otherwise idle
+    background: bool = False  # True for a batcher that serves no requests: it runs only while the processor is idle
 
 
 class MicroBatcher:
@@ -150,7 +150,7 @@ class MicroBatcher:
         self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # number of texts admitted and unfinished
-        self.queued_size = 0  # sum of the sizes of the queued texts
+        self.queued_size = 0  # sum of the sizes of the texts that `queued` counts
         self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
@@ -324,7 +324,7 @@ class MicroBatcher:
     def _take(self) -> tuple[list[PendingText], bool] | None:
         """Waits for the next batch; returns it and whether it gets the whole device, or None once the batcher stops.
 
-        The batch is empty if no request waits for any of the texts any longer.
+        The batch is empty if no request waits any longer for any text in `waiting`.
         """
         with self._ready:
             self.idle_threads += 1
@@ -364,7 +364,11 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """Encodes a batch; stores a failure in all its texts. Returns False if a text may have caused the failure."""
+        """Encodes a batch. If it fails, stores the error in all texts of the batch.
+
+        Returns False if the batch failed and one of its texts may be the cause, so that the texts must be tried one by
+        one. Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
+        """
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()

@@ -142,7 +142,7 @@ class Embedder:
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
         `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
-        one call may check texts of several requests.
+        one call of `judge` may check texts of several requests.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.

@@ -33,7 +33,8 @@ class Verdict(NamedTuple):
 
     test: object  # identifies the test, without a reference that would keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
-    # log ‖z‖² of the text, in standard deviations from its mean over texts of the domain with the same length
+    # Logarithm of the squared length of the text's whitened vector, minus the mean of this logarithm over texts of the
+    # domain with the same length, in standard deviations.
     distance: float
 
 

@@ -5,8 +5,9 @@
      |  ^                     |    ^
      |  | requeue   interrupt |    | begin: the queue delivers the job again, because its worker died
      |  |                     v    |
-     |  +---------------- INTERRUPTED ---------> FAILED: it was not retried in time
-     +----------------------> (its process died before it could begin)
+     |  +---------------- INTERRUPTED ---------> FAILED: the job was not retried in time
+     |                        ^
+     +------------------------+ interrupt: the process that was started for the job died before `begin`
 
 QUEUED, RUNNING and INTERRUPTED become CANCELLED if a client cancels the job, and FAILED if the job takes too long.
 Final states never change. `Job.become` refuses all other changes; `adapters/jobs/store.py` stores the permitted ones.

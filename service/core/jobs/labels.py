@@ -16,17 +16,19 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
     The first or the last column holds the labels: the one that has more numbers. If both have equally many, it is the
-    one that has fewer numbers outside 0 to 5. If this does not decide either, it is the one that the header names
-    `label`, otherwise the first. The first row is a header, and is skipped, if it has no number in either of these two
-    columns. A table may have a fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console
-    applies the same rules (`console/labels.js`), except to tables that contain only numbers.
+    one that has fewer numbers outside 0 to 5. If both also have equally many of those, it is the one that the header
+    names `label`. If the header names neither of the two `label`, it is the first column. Exception: if both columns
+    hold only numbers from 0 to 5 and the column between them only numbers, such a table is refused. The first row is a
+    header, and is skipped, if neither its first nor its last cell is a number. A table may have a fourth column, for
+    `LabelledPair.weight`, if the header names it `weight`. The console applies the same rules (`console/labels.js`).
 
     Args:
         rows: line numbers and cells, without blank lines.
         name: name of the file, for messages.
 
     Raises:
-        InvalidInput: a row is not a labelled pair; the message names its line.
+        InvalidInput: a row is not a labelled pair (the message names its line), or the first and the last column could
+            both hold the labels.
 
     >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
     [LabelledPair(a='red car', b='crimson car', label=1.0, weight=1.0)]
@@ -73,7 +75,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
     """Advice for the end of an error message: empty unless the middle column seems to hold the labels."""
     labels = [label_of(cells[1]) for _, cells in table]
-    return ". Column 2 seems to hold them: move it to the front" if labels and None not in labels else ""
+    return ". Column 2 seems to hold the labels: move it to the front" if labels and None not in labels else ""
 
 
 def is_first(
@@ -89,7 +91,8 @@ def is_first(
         first: sort key of the first column, made by `worse`; `last` is that of the last column.
 
     Raises:
-        InvalidInput: all columns contain only numbers, and no header says which of them are labels.
+        InvalidInput: all columns contain only numbers, those of the first and the last column all lie within 0 to 5,
+            and the header names neither of these two columns `label`.
     """
     if first != last:
         return first < last

@@ -13,7 +13,7 @@ from service.core.jobs.labels import HIGHEST_GRADE
 # through twice or half as many (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
-STEADY_FLOW = 3000  # with fewer sentences, a flow's fit is unstable (QUALITY section 4)
+STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable (QUALITY section 4)
 FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
 MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
@@ -21,8 +21,8 @@ MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 def fewest_sentences(method: str, dim: int) -> int:
     """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
-    Full whitening needs two sentences per dimension: its error is largest if the number of sentences is about the
-    number of dimensions (QUALITY section 4).
+    Full whitening needs at least twice as many sentences as dimensions. The results of full whitening are worst with
+    about as many sentences as dimensions (QUALITY section 4); the factor 2 is a margin above that number.
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -114,7 +114,9 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
 
     Copies are removed because the fit would see one of them while another is held out for the evaluation, whose results
-    would then be too good. If any pair has a weight other than 1, the weights of copies are added up.
+    would then be too good. If any pair has a weight other than 1, each weight says how many pairs a labelled pair
+    represents, so the weights of copies are added up. If all weights are 1, the weights say nothing, and a pair keeps
+    weight 1 however often the pair was posted.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)

@@ -23,7 +23,7 @@ LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
-MOST = 0.8  # share of lines that must look like rows; in a table, headers and cells with line breaks may not
+MOST = 0.8  # share of lines that must look like rows; a table's other lines are headers or parts of multi-line cells
 EDGE = 3  # columns examined at either end; inner ones are unreliable, since an unquoted text may contain separators
 LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
 LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
@@ -194,8 +194,8 @@ def is_code(cell: str) -> bool:
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
     """Whether the cell may be a state or category.
 
-    Between commas or semicolons, it must be ASCII and tight (see `edges`), because prose may start with a greeting:
-    `Hello, …` or `您好,…`.
+    If the separator is a comma or semicolon, the cell must be ASCII and tight (see `edges`), because prose may start
+    with a greeting: `Hello, …` (the cell `Hello` is not tight) or `您好,…` (the cell `您好` is not ASCII).
     """
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 

@@ -1,1 +1,1 @@
-"""Vectors to scores: calibrations, the models of their domains, and the registry of loaded versions."""
+"""Vectors to scores: calibrations, models fitted to a domain's text and labels, and the registry of loaded versions."""

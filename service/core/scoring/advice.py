@@ -23,7 +23,8 @@ SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has e
 MOST_GALLERY = 10**9  # maximum number of entries of a searched gallery
 MOST_DECISIONS = 100  # maximum number of thresholds cached per version: more than the 50 that a domain can save
 NO_REFERENCE = (
-    "domain {0!r} has no reference; calibrate it from text: POST /calibrate?domain={0} "
+    "domain {0!r} has no reference (similarities of random pairs of its text); calibrate it from text: "
+    "POST /calibrate?domain={0} "
     "(isosim calibrate FILE --domain {0})"
 )
 NO_FALSE_HITS = "domain {!r} was calibrated by a release that did not count false hits of searches; calibrate it again"
@@ -315,7 +316,7 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
         if target.fmr is None:
             raise Conflict(
                 f"{domain!r} normalizes scores by item ({normalization.kind}), and such scores have no measured "
-                "precision or rate of false hits; save a false-match rate (fmr)"
+                "precision or rate of false hits; save a threshold for a false-match rate (fmr) instead"
             )
         check_reachable(normalization.reference, domain, target.fmr)
     except (Conflict, InvalidInput) as error:

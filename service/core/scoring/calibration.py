@@ -123,7 +123,9 @@ class Calibration:
     encoder: str  # digest
     transform: Callable[[Vectors], Vectors] | None = None
     model: DomainModel = field(default_factory=DomainModel)
-    levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; empty for other methods
+    # For a normalizing flow, the number of dimensions of the latents that come from each level of the flow; empty for
+    # other methods.
+    levels: tuple[int, ...] = ()
     size: int = 0  # bytes in memory, estimated by the loader
 
     @cached_property
@@ -137,7 +139,7 @@ class Calibration:
 
     @cached_property
     def notices(self) -> list[str]:
-        """Notices for callers that apply to all scores of this version."""
+        """Notices that callers receive with all scores of this version."""
         model = self.model
         notices = [] if model.reference is not None else ["no_reference"]
         if model.normalization is not None:

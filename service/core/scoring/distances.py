@@ -66,6 +66,6 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "
-            f"encoder {encoder}; use cosine_distance, or cosines (if an encoder's vectors come from callers, "
-            "register it as one for vectors of length 1: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"encoder {encoder}; use cosine_distance, or cosines (for vectors of length 1 that callers send, register "
+            "an encoder with --unit-vectors: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

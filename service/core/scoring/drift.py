@@ -25,8 +25,10 @@ class Drift:
     texts: int
     pairs: int
     out_of_domain: float | None  # share of texts flagged; about FALSE_ALARMS for texts like the domain's own
-    distance_mean: float | None  # mean of log ‖z‖², standardized so that 0 is normal for the domain's own text
-    distance_spread: float | None  # standard deviation of log ‖z‖², standardized so that 1 is normal
+    # Mean and standard deviation of `Verdict.distance`, a text's standardized distance from the mean of the domain's
+    # own text. For texts like the domain's own, the mean is about 0 and the standard deviation about 1.
+    distance_mean: float | None
+    distance_spread: float | None
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
 
 

@@ -9,14 +9,16 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-MOST_BEYOND = 1000  # largest gallery for which results are extrapolated, as a multiple of the entries that were counted
-COUNTED = 10  # a share of queries with a false hit is extrapolated if fewer queries than this have one
+# Results are extrapolated to at most this many times `FalseHitTable.entries`, the largest number of searched entries at
+# which false hits were counted.
+MOST_BEYOND = 1000
+COUNTED = 10  # the share of queries with a false hit is extrapolated if fewer than 10 queries have a false hit
 SMALLEST_RATE = 1e-6
 CONFIDENCE_Z = 1.96  # number of standard errors from the estimate to each end of a 95 % interval
 
 
 class Level(NamedTuple):
-    """The false-match rate that a threshold needs, with its 95 % interval."""
+    """The false-match rate at which a wanted share of queries has a false hit, with the rate's 95 % interval."""
 
     rate: float
     low: float  # lower end of the interval; a lower rate means a stricter threshold
@@ -75,7 +77,8 @@ class FalseHitTable:
         beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval if extrapolated
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
-        above = rate > law.rates[0] and gallery > 1  # with 1 entry, `rate` is `share` itself
+        # With 1 entry, the share of queries with a false hit is the false-match rate, so nothing is extrapolated.
+        above = rate > law.rates[0] and gallery > 1
         return Level(
             rate,
             law.rate(share / width),

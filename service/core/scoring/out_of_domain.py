@@ -72,8 +72,9 @@ class Statistics:
     def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
         """Statistics of N vectors. (N, D), levels (N, L) -> (N, S)
 
-        The columns are the logarithms of ‖z‖², of the energy of each band, of ‖x − μ‖² and of ‖x‖²; then the levels of
-        a flow, if given; then the probe's score, if there is a probe.
+        The columns are the logarithms of ‖z‖², of the energy of each band, of ‖x − μ‖² and of ‖x‖²; then `levels` (the
+        log energies of a normalizing flow's levels, see `level_energies`), if given; then the probe's score, if there
+        is a probe.
         """
         x = pooled.astype(np.float64)
         z = (x - self.mean) @ in_double(self)
@@ -101,7 +102,8 @@ _adding = Lock()
 def in_double(statistics: Statistics) -> Doubles:
     """The whitening in float64; with it, results for a text alone and in a batch differ by 1e-15 (float32: 1e-6).
 
-    Only a few domains' matrices are cached in float64, because this triples the memory that a domain takes.
+    Only a few domains' matrices are cached in float64: the float64 copy takes twice the memory of the float32 matrix,
+    which is kept as well, so a domain with both takes three times the memory.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -172,9 +174,10 @@ class Standardization:
 class Combination:
     """Combines the p-values of the statistics into one.
 
-    Each p-value is divided by the share of the false alarms that its statistic may cause; the smallest quotient is
-    calibrated to a p-value again. A curve (2, K) holds K increasing points, and −ln p at each of them. Between points,
-    −ln p is interpolated linearly; beyond the sample, p decreases exponentially.
+    Each statistic is allotted a fixed share of the false alarms, and its p-value is divided by this share. The smallest
+    quotient is calibrated to a p-value again. A curve (2, K) holds K increasing values of a statistic, and −ln p at
+    each of these values. Between the values, −ln p is interpolated linearly. The last value lies far beyond the
+    sentences to which the curve was fitted; from the last but one to the last value, p decreases exponentially.
     """
 
     distance_curve: Doubles  # p is two-sided; this and the next two curves hold −ln(p / share) instead of −ln p
@@ -199,7 +202,7 @@ class Combination:
         if (np.diff(self.final_curve[1]) < 0).any() or self.final_curve[1, 0] < 0:
             raise ValueError("p-values must not exceed 1 and must decrease as the score increases")
         if self.length_shift.ndim != 2 or len(self.length_shift) != 2:
-            raise ValueError("a length shift must have two rows, lengths and scores")
+            raise ValueError("a length shift must have two rows, lengths and corrections")
         check_lengths(self.length_shift[0])
 
     def score(self, standard: Doubles) -> Doubles:
@@ -220,7 +223,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class DomainTest:
-    """Calibrated p-value of a sentence's vector under the text of a domain.
+    """Computes a calibrated p-value of the hypothesis that a sentence comes from the text of a domain.
 
     It combines three statistics, each relative to texts of the same length: log ‖z‖² of the whitened vector (a
     Gaussian's likelihood; two-sided, because random rare words lie nearer the mean than sentences do); the energies in
@@ -234,7 +237,7 @@ class DomainTest:
     identity: object = field(default_factory=object, compare=False, repr=False)  # stored in each Verdict
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
-        """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> columns (N,).
+        """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
 
         Raises:
             ValueError: levels are missing, or the test was fitted without them.
@@ -296,7 +299,10 @@ def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
 
 
 def level_energies(latents: Floats, sizes: Sequence[int]) -> Doubles:
-    """Log mean square of the channels of each level of a flow. (N, D) -> (N, L)"""
+    """Log mean square of the latents of each level of a normalizing flow. (N, D) -> (N, L)
+
+    `sizes`: the number of latent dimensions of each level.
+    """
     if sum(sizes) != latents.shape[1]:
         raise ValueError(f"levels of {list(sizes)} channels do not fit latents of {latents.shape[1]} dimensions")
     starts = np.cumsum([0, *sizes[:-1]])

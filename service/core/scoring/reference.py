@@ -107,7 +107,10 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that a threshold can have: above 0 only if several pairs share the highest score."""
+        """The smallest rate that a threshold can have, or 0.0 if any small rate can be reached.
+
+        It is the rate of the highest tie if fewer than COUNTED pairs score above that tie, and otherwise 0.0.
+        """
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
@@ -158,7 +161,8 @@ class ReferenceDistribution:
     def ties_lost(self) -> bool:
         """Whether an earlier release seems to have made this reference from a sample with ties.
 
-        Those releases stored no ties and kept only one of several equal knots, so the rates at the ties are too small.
+        Those releases stored no ties. Of several knots at equal similarities they kept only the one with the lowest
+        rate, so the rates at the ties are too small.
         Signs of this are knots unusually far apart in rate, or a last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])

@@ -35,7 +35,9 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
-    targets: Mapping[str, Target] = field(default_factory=dict)  # saved thresholds, valid for every encoder
+    # Targets of the saved thresholds, by name. A target is a wanted rate, which is valid for every encoder; a version's
+    # threshold is computed from it.
+    targets: Mapping[str, Target] = field(default_factory=dict)
 
 
 class CalibrationSource(Protocol):
@@ -77,9 +79,10 @@ class Registry:
     least recently used ones are evicted, except the champion of `default`; requests that hold an evicted one finish
     with it. A refresh reads only changes of resident domains, so its cost does not depend on the number of all domains.
 
-    on_champion: called with each new champion. on_dropped: called with a domain when its champion is no longer
-    resident. on_gone: called with a served domain when it has no champion any more or was deleted. on_failure: called
-    with a domain when its champion could not be loaded.
+    on_champion: called with each new champion. on_dropped: called with a domain when its champion leaves memory without
+    a successor, also by eviction. on_gone: called with a domain when the domain is deleted, or when a refresh finds
+    that the store names no champion for the domain any more (a refresh looks only at resident and evicted domains, and
+    never calls on_gone for `default`). on_failure: called with a domain when its champion could not be loaded.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Registry:
         }  # resident versions of each domain; a set is replaced, not edited, because a thread may be reading it
         self._targets: dict[str, Mapping[str, Target]] = {}  # saved targets of resident domains whose aliases were read
         self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
-        self._news: deque[Iterable[str]] = deque()  # changed domains that threads found, for the next refresh
+        self._news: deque[Iterable[str]] = deque()  # changed domains that `_look` has read, for the next refresh
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
         self._identity = False  # True: `default` has no champion in the store, so requests for it use `builtin`
         self._misses: dict[str, Miss] = {}
@@ -393,7 +396,9 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(domain, champion, asyncio.to_thread)
-            if current is None or domain in self.champions:  # False: evicted during the load
+            # If the domain had a champion before the load and has none now, the champion was evicted meanwhile. Then
+            # `loaded` is not used.
+            if current is None or domain in self.champions:
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
@@ -401,9 +406,10 @@ class Registry:
             self.drop(domain, version)
 
     def drop(self, domain: str, version: int) -> None:
-        """Forgets a deleted version."""
+        """Forgets a deleted version. If the version is still the champion in memory, it serves until a refresh has
+        loaded its successor."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # a champion stays until the next refresh
+        if champion is None or champion.version != version:
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:

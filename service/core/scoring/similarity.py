@@ -33,7 +33,10 @@ class Scores(NamedTuple):
 
 
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
-    """Cosine of each pair of rows, in float64 so that it does not depend on other rows. (N, D), (N, D) -> (N,)
+    """Cosine of each pair of rows. (N, D), (N, D) -> (N,)
+
+    Computed in float64 and rounded to float32. The rounding hides differences in the last digits of float64, which may
+    depend on the number of rows.
 
     >>> left, right = np.array([[3, 4], [1, 0]], np.float32), np.array([[4, 3], [-2, 0]], np.float32)
     >>> cosine(left, right)

@@ -100,5 +100,5 @@ def test_labels_in_words_are_refused_with_the_numbers_to_write() -> None:
 
 def test_labels_in_the_middle_are_named() -> None:
     rows = [["red car", "1", "crimson car"], ["red car", "0", "slow boat"]]
-    with pytest.raises(InvalidInput, match="Column 2 seems to hold them: move it to the front"):
+    with pytest.raises(InvalidInput, match="Column 2 seems to hold the labels: move it to the front"):
         parse(rows)

@@ -141,8 +141,8 @@ def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
         (DomainModel(REFERENCE), Target(precision=0.9), "was given no labels"),
         (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "it must be between 0.50 and 0.90"),
         (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "did not count false hits of searches"),
-        (NORMALIZED, Target(precision=0.7), "save a false-match rate"),
-        (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a false-match rate"),
+        (NORMALIZED, Target(precision=0.7), "save a threshold for a false-match rate"),
+        (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a threshold for a false-match rate"),
     ],
 )
 def test_a_target_that_a_version_cannot_reach_matches_nothing_and_says_why(
