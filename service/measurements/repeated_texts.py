@@ -38,9 +38,9 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether the rates in `counted` are near the nominal rate, and no reachable nominal rate was refused.
+        """Whether the rates in `counted` are near the nominal rate, and refusals, if any, are justified.
 
-        A nominal rate is unreachable if the smallest rate that a threshold can reach is clearly higher.
+        Refusals are justified if the smallest rate that a threshold can reach is above `nominal / FACTOR` in all draws.
         """
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)

@@ -130,6 +130,7 @@ class Encoders:
             on_gone: called with the domain when it has lost its champion or was deleted.
             heard: returns the value of the store's change counter ("bell") that a registry's refresh read last,
                 without reading the store again. While the value stays the same, no migration has changed.
+                None: the store has no such value, and the migrations must be read.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
