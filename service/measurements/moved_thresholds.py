@@ -17,8 +17,8 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-# Nominal rate -> bounds of the mean rate after the conversion, as multiples of the mean rate before it. The
-# numbers are those that `thresholds.BARS` has for a single split.
+# Nominal rate -> bounds of the mean rate after the conversion, as multiples of the mean rate before it. Both means are
+# over the splits. The bounds are as wide as those that `thresholds.BARS` sets for the rate of one split.
 BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 
@@ -99,5 +99,6 @@ def version(texts: list[str], mine: Vectors, others: Vectors, embed: Embed, seed
     method = gate.decide(texts, mine, embed).method
     fitted = fit(method, mine, mine[:0], seed)
     latents = cross_fitted(fitted, mine, rng, lambda _: None)
-    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # includes intervals, which `equate` needs
+    # Also computes confidence intervals of the thresholds, which `equate` uses.
+    scale = reference.build(reference.sample_pairs(latents, rng), rng)
     return Version(method.partition(":")[0], scale, fitted(others))

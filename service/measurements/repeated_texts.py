@@ -1,4 +1,4 @@
-"""Measures thresholds on mails that begin with one notice, so long that the encoder reads nothing after it."""
+"""Measures thresholds on text that contains mails with the same first part, which is longer than the encoder reads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; further mails would have the same vectors, except for rounding errors
+MAILS = 32  # number of mails to embed; their vectors, which differ only by rounding errors, are used for all mails
 FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
@@ -38,7 +38,10 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether the rates in `counted` are near the nominal one, and thresholds are refused only if unreachable."""
+        """Whether the rates in `counted` are near the nominal rate, and refusals, if any, are justified.
+
+        Refusals are justified if the smallest rate that a threshold can reach is above `nominal / FACTOR` in all draws.
+        """
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)
 

@@ -77,7 +77,7 @@ def measure(
             scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
             table = false_hits.build(latents, scale, rng)
             if table is None:
-                raise InvalidInput(f"{source}: {fitted_on} sentences are too few to count false hits")
+                raise InvalidInput(f"{source}: {fitted_on} calibration sentences are too few to count wrong matches")
             unseen = normalized(fitted(others))
             for size in galleries:
                 level = table.level(NOMINAL, size)

@@ -1,4 +1,4 @@
-"""Measures the Spearman correlation of each method on the STS sets, with the exported graph."""
+"""Measures the Spearman correlation of each method on the STS sets, computed with the exported calibrator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,7 +164,8 @@ class View:
     def kept(self) -> bool:
         """Whether `auto` loses at most 1 point on any set, and its mean change is large enough.
 
-        The mean change must be at least 0, and at least the best rival's mean change if that is 3 points or more.
+        The mean change of `auto` must be at least 0. If the best rival's mean change is 3 points or more, the mean
+        change of `auto` must not be lower than the best rival's.
         """
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least

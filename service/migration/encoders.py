@@ -127,9 +127,10 @@ class Encoders:
         Args:
             on_champion: called with a version when it becomes the one that serves its domain.
             on_no_champion: called with the domain when no version in memory serves it any longer.
-            on_gone: called with the domain when it was deleted.
-            heard: returns the store's change counter ("bell") as the registry's last refresh read it. An unchanged
-                counter means that no migration has changed.
+            on_gone: called with the domain when it has lost its champion or was deleted.
+            heard: returns the value of the store's change counter ("bell") that a registry's refresh read last,
+                without reading the store again. While the value stays the same, no migration has changed.
+                None: the store has no such value, and the migrations must be read.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
@@ -157,10 +158,11 @@ class Encoders:
 
     @property
     def fault(self) -> str | None:
-        """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
+        """Why this isosim server is not ready: a remote encoder has not answered yet, or now runs another model.
 
-        None if the server is ready. A remote encoder that has answered before and cannot be reached now does not count
-        as a fault: this server still scores cached texts, and other servers could not reach the encoder either.
+        None if this server is ready. A remote encoder that has answered before and cannot be reached now does not count
+        as a fault. This server still scores cached texts. Other isosim servers depend on the same remote encoder, so
+        sending requests to them instead would rarely help.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -204,8 +206,8 @@ class Encoders:
     def home_encoder(self, domain: str) -> LoadedEncoder:
         """The encoder to which a domain belongs on this server.
 
-        If the domain has moved to an encoder that this server does not run, returns the server's own encoder instead;
-        requests for the domain may not use it (see `active_encoder`).
+        If the domain has moved to an encoder that this server does not run, returns the server's own encoder instead.
+        `active_encoder` then refuses requests for the domain, because the server's own encoder would give other scores.
         """
         migration = self.migrations.get(domain)
         if migration is None:
@@ -255,8 +257,8 @@ class Encoders:
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
-            EncoderMismatch: the version was made for another encoder, or the domain has moved to an encoder that this
-                server does not run.
+            EncoderMismatch: this server does not run the encoder for which the version was made, or the one to which
+                the domain has moved.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
@@ -344,12 +346,18 @@ class Encoders:
             self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
-        """Called when a registry has loaded a champion. Calls `on_champion` if the domain belongs to its encoder."""
+        """Called when a registry has loaded a champion.
+
+        Calls `on_champion` if the domain uses the encoder for which the champion was made.
+        """
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
-        """Called when a domain has lost its champion for `encoder`. Calls `on_gone` if the domain belongs to it."""
+        """Called when a domain has lost its champion for `encoder` or was deleted.
+
+        Calls `on_gone` if the domain uses `encoder`.
+        """
         if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 

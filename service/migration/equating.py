@@ -43,8 +43,8 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
     threshold = old.threshold(rate)
-    # If the old scale's true threshold for this rate is higher, the true rate at `similarity` is higher, and so the
-    # equivalent threshold is lower.
+    # If the old scale's true threshold for `rate` is higher than its estimate `threshold`, the true rate at
+    # `similarity` is higher than `rate`. The new scale reaches a higher rate at a lower threshold.
     lowest = new.threshold(min(rate_of(old, similarity - (old_high - threshold)), SUREST))
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))

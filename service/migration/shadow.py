@@ -25,7 +25,8 @@ from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 log = logging.getLogger("isosim")
 
 WAITING = 32  # largest number of requests in the queue
-# Largest number of pairs per request, sampled evenly: scoring 512 pairs would delay the next request by seconds.
+# Largest number of pairs that are scored from one client request, sampled evenly. A client can send 512 pairs (the
+# default of ISOSIM_MAX_PAIRS). Scoring all 512 would delay the next client request by seconds.
 MOST_PAIRS = 32
 PATIENCE = 1.0  # seconds that pairs wait for an idle server before they are dropped
 LOOK = 0.01  # seconds between two checks whether the server is idle
@@ -160,7 +161,9 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        readable = scores.readable  # readable for both encoders: `_sample` used only pairs readable for the old one
+        # Pairs whose texts have known tokens for the new encoder. They also have them for the old encoder, because
+        # `_sample` took no other pairs.
+        readable = scores.readable
         if len(readable) == 0:
             return
         batch = Batch(

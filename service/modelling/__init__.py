@@ -1,1 +1,4 @@
-"""Code that needs torch and is not used while serving: export of encoders, the calibrator, calibrations, training."""
+"""Code that needs torch and is not used while serving.
+
+It exports encoders and the calibrator for the server, fits calibrations, and trains encoders.
+"""

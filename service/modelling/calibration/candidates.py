@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method (a name that `methods.fit` accepts) and its statistics; one that cannot be computed is None."""
+    """A method (a name that `methods.fit` accepts) and its statistics; a statistic that cannot be computed is None."""
 
     method: str
     evidence: Evidence

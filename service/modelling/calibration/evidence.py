@@ -26,7 +26,7 @@ DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # `repeated` sorts vectors by a random projection and compares each with so many next ones
+WINDOW = 32  # `repeated` sorts vectors by a random projection and compares each with this number of following ones
 BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
@@ -206,7 +206,8 @@ def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
 def repeated(x: Vectors) -> list[Rows]:
     """Sorted rows of each group of vectors (N, D) that are equal except for rounding; the largest group first.
 
-    Vectors are projected on a random line, where equal vectors are neighbours; so only neighbours need to be compared.
+    Vectors are sorted by their projection on a random line, where equal vectors lie close together. So each vector is
+    compared only with the `WINDOW` vectors that follow it.
     """
     unit = normalized(x)
     line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])

@@ -15,8 +15,8 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-# The table has no level for ties at this false-match rate or above: so many pairs would reach the level that `Near`
-# would take a gigabyte.
+# A tie gets its own threshold in the table only if its false-match rate is below this value. At a higher rate, so many
+# pairs would reach the threshold that storing them in `Near` would take a gigabyte.
 MOST_TIED = 0.1
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25

@@ -1,11 +1,15 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels, a rule decides. Vectors are "raw" if the encoder does not recognize a sentence after a change of
-capitals and punctuation, and if the vectors depend on a sentence's surface (length, punctuation marks, digits,
-capitals) more than a bag of words does or have collapsed onto few directions. Raw vectors get soft whitening; other
-vectors stay unchanged. Labels overrule the rule if another method is significantly better on them. Other methods are
-fitted and evaluated as well, for the report. Flows take longer to fit than all other methods together and gained
-nothing in our measurements (docs/quality.md), so they are fitted only if labels can show whether they gain here.
+Without labels, a rule decides. Vectors are "raw" if both of these conditions hold:
+
+1. The vectors depend on a sentence's surface (length, punctuation marks, digits, capitals) more than a bag of words
+   does, or the vectors have collapsed onto few directions.
+2. The encoder does not recognize sentences after a change of capitals and punctuation.
+
+Raw vectors get soft whitening; other vectors stay unchanged. Labels overrule the rule if another method is
+significantly better on them. Other methods are fitted and evaluated as well, for the report. Flows take longer to fit
+than all other methods together and gained nothing in our measurements (docs/quality.md), so they are fitted only if
+labels can show whether they gain here.
 """
 
 from collections.abc import Sequence
@@ -29,15 +33,18 @@ from service.modelling.calibration.recognition import Embed, recognition_of
 # those named FULL; in between, the strength rises smoothly.
 RAW_OFF = 0.17  # largest rawness (dependence on length, punctuation, capitals) at which vectors stay unchanged
 RAW_FULL = 0.29  # smallest rawness at which vectors are whitened with full strength
-STRONGEST = 0.9  # the full strength; 1 ranks pairs of Quora's questions 1.2 points worse, and other text hardly better
-RECOGNIZED_FULL = 0.70  # full strength if at most this share of sentences is recognized after a change of appearance
-RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share is recognized after a change of appearance
+# The full strength. A strength of 1 instead makes the ranking of Quora's question pairs 1.2 points worse, and the
+# ranking of other text only slightly better.
+STRONGEST = 0.9
+# Limits of the share of sentences that the encoder recognizes after a change of capitals and punctuation.
+RECOGNIZED_FULL = 0.70  # full strength if at most this share is recognized
+RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share is recognized
 # Limits of the effective number of directions relative to a bag of words. A small ratio means that the space has
 # collapsed onto few directions, which is a second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
 FEWEST_SENTENCES = 600  # with this many sentences or fewer, vectors stay unchanged, because the estimates are too noisy
-SENTENCES_FULL = 1200  # full strength from this number of sentences
+SENTENCES_FULL = 1200  # with this many sentences or more, the number of sentences does not reduce the strength
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
 
@@ -204,7 +211,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     if found_again is None and wanted >= STRENGTH_FLOOR:
         return (
             f"{seen}. {above}: the space is raw, and is whitened softly with strength {wanted:.2f}. The encoder is not "
-            "available to test whether it recognizes sentences after a change of appearance."
+            "available to test whether it recognizes sentences after a change of capitals and punctuation."
         )
     if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
@@ -212,7 +219,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
             f"{seen}. The rawness is {compared} {RAW_OFF:g}: the encoder is fit for this text, and scores stay raw "
             "cosines."
         )
-    again = f"{found_again:.0%} of the sentences are recognized after a change of appearance"
+    again = f"{found_again:.0%} of the sentences are recognized after a change of capitals and punctuation"
     if wanted < STRENGTH_FLOOR:
         return f"{seen}; but {again}: the encoder is fit for this text, and scores stay raw cosines."
     return f"{seen}. {above}, and only {again}: the space is raw, and is whitened softly with strength {wanted:.2f}."
@@ -244,7 +251,7 @@ def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
     others = [m for m in test.scores if m not in {"identity", ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]
-    by = f"{test.pairs} labelled pairs ({'AUROC' if test.kind == 'auroc' else 'Spearman'} × 100)"
+    by = f"{test.pairs} labelled pairs (scored by {'AUROC' if test.kind == 'auroc' else 'Spearman'} × 100)"
     figures = f"identity {100 * test.scores['identity']:.1f}"
     if ruled != "identity":
         figures += f", {ruled} {100 * test.scores[ruled]:.1f}"

@@ -56,8 +56,10 @@ COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening 
 # Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
 # rate of 0.1 % are noisier.
 FOLDS = 10
-SURE = 0.01  # labels agree or disagree with the encoder's similarities if the one-sided p-value is below this
-SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
+# Labels agree with the encoder's similarities if a one-sided test for agreement has a p-value below this. Labels
+# disagree with the similarities if a one-sided test for disagreement has a p-value below this.
+SURE = 0.01
+SAME_VECTORS = "the encoder gives most sentences the same vector, so no method except identity can be fitted"
 FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
 MOST_GROUPS = 20  # a report lists at most this many groups of repeated texts, and this many lines of each group
 
@@ -161,8 +163,8 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # If at least 3 of 4 vectors are equal, all vectors outside one of 4 folds may be equal. Only identity can then be
-    # cross-fitted.
+    # A flow is cross-fitted to the vectors outside one of 4 folds, which are three quarters of all vectors. If three
+    # quarters of all vectors or more are equal, such a fit may get only equal vectors. Only identity accepts these.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
@@ -246,8 +248,13 @@ def sample_texts(
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain, since token counts and vectors of altered texts are needed",
-    "recognition": "whether sentences are recognized after a change of appearance, because this needs the encoder",
+    "out_of_domain": (
+        "whether a text belongs to the domain, because isosim cannot count tokens or embed altered texts "
+        "without the encoder"
+    ),
+    "recognition": (
+        "whether sentences are recognized after a change of capitals and punctuation, because this needs the encoder"
+    ),
     "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
 }
 

@@ -1,4 +1,4 @@
-"""Fits a post-processing method by name; every method results in weights of the same calibrator."""
+"""Fits a post-processing method by name; one exported calibrator can run with the weights of any method."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -114,7 +114,7 @@ def fit(
 def _affine(
     method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map, and its settings. A fit that gets these settings as `like` is equally strong."""
+    """A method's affine map, and its settings; shrinkage, crowding and strength come from `like` if it has them."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
     if method == "sn":

@@ -34,7 +34,7 @@ SCORE_QUANTILE = 0.98
 SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
 FARTHEST = 600.0  # −ln p at which a curve ends, so that p is never 0
-BEYOND = 5  # smallest number of sentences beyond a curve's last knot, to which the exponential tail is fitted
+BEYOND = 5  # smallest number of sentences beyond a curve's last knot; the exponential tail is fitted to these sentences
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
@@ -74,7 +74,10 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; `+` adds vectors, and `-` removes them."""
+    """Number, sum (D,) and sum of outer products (D, D) of a set of vectors.
+
+    `+` gives the moments of two sets together, and `-` those of a set without a subset.
+    """
 
     count: int
     total: Doubles
@@ -254,7 +257,7 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
 def combine(standard: Doubles, probed: bool) -> Combination:
     """Curves that give the p-value of each statistic, fitted to cross-fitted values (N, T).
 
-    The length shift and the final curve are placeholders, which `fit` replaces.
+    `length_shift` and `final_curve` of the result are placeholders, which `fit` replaces.
     """
     high, low, bands, probe = SHARES[probed]
     above, below = upper_curve(standard[:, 0], high), upper_curve(-standard[:, 0], low)
@@ -282,10 +285,10 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
     """Fits −ln(p / share), where p is the probability of a value at least as large, to a sample. (N,) -> (2, K)
 
-    Returns points, and the curve at these points; its tail is exponential. `share` is the statistic's share of the
-    false alarms. Quantiles use Weibull's plotting position r / (n + 1): on average, a share p of new values lies beyond
-    the point for p. With NumPy's default (linear interpolation), 1.1 % of new values would lie beyond the point for
-    1 %, if the sample has 1,000 values.
+    Returns points, and the curve at these points; its tail is exponential. `share` is the fraction of all false alarms
+    that this statistic may cause; `Combination` compares statistics by p / share. Quantiles use Weibull's plotting
+    position r / (n + 1): on average, 1 % of new values exceed the point at which p is 1 %. With NumPy's default (linear
+    interpolation), 1.1 % of new values would exceed this point, if the sample has 1,000 values.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

@@ -40,7 +40,7 @@ PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regres
 TEMPER = 0.5  # factor by which `mix` multiplies the logarithms of the curves' weights
 GRID = 129  # number of knots that store a curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
-FEWEST_ABOVE = 10  # smallest number of pairs at or above a similarity for which a precision is stated
+FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
 LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
 NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `within_scores`
 
@@ -161,9 +161,10 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
-    """Splits the distance from the first knot to x into signed parts, one per interval of knots. (N,), (K+1,) -> (N, K)
+    """Splits x minus the first knot into parts, one per interval between knots. (N,), (K+1,) -> (N, K)
 
-    The first and the last interval extend to infinity.
+    The first and the last interval extend to infinity. The first part is negative if x is below the first knot; all
+    other parts are at least 0.
     """
     inner = np.concatenate([[-np.inf], knots[1:-1], [np.inf]])
     reached: Doubles = np.clip(x[:, None], inner[:-1], inner[1:]) - np.clip(knots[0], inner[:-1], inner[1:])
@@ -483,10 +484,11 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
     A bin's offset is its mean label minus its mean probability. The mean size of the observed offsets overstates the
-    error, because even a perfect map shows offsets by chance; a bootstrap interval around it contained the true error
-    in only 40 of 100 samples. So the test is inverted (Davison & Hinkley, 1997, section 5.4): 2.5 % of samples would
-    show at least the observed error if the true error were the lower limit, 50 % if it were the median estimate, and
-    97.5 % if it were the upper limit. The median estimate always lies inside the interval.
+    error, because even a perfect map shows offsets by chance. A bootstrap interval around this mean contained the true
+    error in only 40 of 100 samples. So the limits are found by inverting a test of the true error (Davison & Hinkley,
+    1997, section 5.4): 2.5 % of samples would show at least the observed error if the true error were the lower limit,
+    50 % if it were the median estimate, and 97.5 % if it were the upper limit. The median
+    estimate always lies inside the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfectly calibrated map.

@@ -21,8 +21,8 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-# Parts of the champion that a new version may lack: the part's name in messages, and what a calibration needs to make
-# the part.
+# Parts of a champion that callers would lose if a version without them replaced it; such a version is not promoted
+# automatically. Values: the part's name in messages, and what a calibration needs to make the part.
 LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
@@ -90,8 +90,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # This check raises Conflict if the domain was deleted before the aliases were read above. If the domain
-                # is deleted later, the next promotion raises Conflict.
+                # This check raises Conflict if the domain was deleted before `domains.aliases` read its champion above.
+                # If the domain is deleted later, `domains.promote` raises Conflict in the next round of this loop.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -135,9 +135,10 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both errors are computed on the same held-out sentences. The new map was not fitted to these sentences; nor was
-        the champion's, unless the same text was posted before. The new version's reference was built from them too
-        (they are at most a tenth of its sentences), but with maps that were fitted without them.
+        A version's threshold error says how far its measured false-match rates are from the nominal rates (see
+        `off_by`). Both errors are computed on the same held-out sentences. The new map was not fitted to these
+        sentences; nor was the champion's, unless the same text was posted before. The new version's reference was built
+        from them too (they are at most a tenth of its sentences), but with maps that were fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """
@@ -185,6 +186,9 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
-    """Threshold error at the nominal rates; a rate that ties make unreachable is replaced by the next reachable one."""
+    """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
+
+    A nominal rate that ties make unreachable is replaced by the next reachable one.
+    """
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -78,7 +78,7 @@ def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> Weight
 
 
 def ratio_limit(upper: WeightedCount, lower: WeightedCount) -> float:
-    """Upper limit of the ratio `upper` / `lower` of two counts (Donner & Zou, 2012, section 3)."""
+    """Upper confidence limit of the count `upper` divided by the count `lower` (Donner & Zou, 2012, section 3)."""
     if lower.low <= 0:
         return np.inf
     spread = lower.low * (2 * lower.sum - lower.low)

@@ -1,6 +1,6 @@
-"""Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
+"""Tests without labels whether an encoder recognizes a sentence after a change of capitals, punctuation and the like.
 
-A raw encoder maps a changed sentence close to sentences of similar appearance; an encoder trained on meaning maps it
+A raw encoder maps a changed sentence close to others that were changed likewise; an encoder trained on meaning maps it
 close to the original sentence. Measured on three families of encoders (docs/quality.md): trained encoders recognize 87
 to 98 % of SENTENCES, and the middle layers of these encoders 16 to 50 %.
 """
@@ -19,7 +19,7 @@ AMONG = 40  # number of sentences among which a changed sentence must find its o
 # A domain's sentences are cut to this length, because long sentences are recognized even by raw encoders.
 WORDS, CHARACTERS = 8, 60
 
-# Changes of appearance that keep the meaning, in any script.
+# Changes of capitals, punctuation, quotation marks and numbers around the text, which keep the meaning in any script.
 DISGUISES: tuple[Callable[[str], str], ...] = (
     lambda text: text.lower().rstrip(".?! "),
     lambda text: f"{text.upper().rstrip('.')}!!",
@@ -78,7 +78,7 @@ def disguised(texts: Sequence[str]) -> list[str]:
 
 
 def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator) -> float:
-    """Share of sentences, 0–1, that an encoder recognizes after a change of appearance.
+    """Share of sentences, 0–1, that an encoder recognizes after a change by DISGUISES.
 
     This is the higher of two shares: of SENTENCES, which are English, and of the domain's sentences. The higher one
     counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some encoders were not
@@ -105,8 +105,8 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 def recognition(vectors: Vectors) -> float:
     """Share of cases, 0–1, in which a sentence is closer to another version of itself than to any other sentence.
 
-    A version is the original or a copy made by one of DISGUISES. The sentence is compared with the other sentences in
-    the same version.
+    A version is the original or a copy made by one of DISGUISES. A case is a sentence in a version v and the
+    same sentence in another version w. All other sentences with which it is compared are in version v.
     vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]

@@ -141,7 +141,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # A tie that is large enough extends over many ranks, so at least one of the ranks below lies in it.
+    # A tie that is large enough extends over many ranks, so at least one of these `ranks` lies in it.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:

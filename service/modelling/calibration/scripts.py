@@ -20,9 +20,10 @@ SKIN = "\U0001f3fb-\U0001f3ff"  # emoji modifiers (UTS 51, section 1.4.3)
 
 
 def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
-    """Regex character class, without brackets, of the characters in inclusive ranges with a Unicode category.
+    """Regex character class, without brackets, of the characters in `ranges` that have one of the Unicode `categories`.
 
     Args:
+        ranges: first and last code point of each range, both included.
         categories: prefixes of the categories, for example "L" for all letters.
     """
     runs: list[list[int]] = []

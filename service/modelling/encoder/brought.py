@@ -1,4 +1,4 @@
-"""Registers an encoder for vectors that callers send: its name, number of dimensions, and a calibrator."""
+"""Registers an encoder that callers run themselves, and whose vectors they send: name, dimensions, and a calibrator."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: whether all vectors have norm 1. If not, cosine distances can be converted to similarities, but no other
-            distances can.
+        unit: whether all vectors have norm 1. Only then does a Euclidean distance or an inner product that a caller
+            sends determine the cosine. A cosine distance determines the cosine for vectors of any norm.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
@@ -63,7 +63,7 @@ def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifa
     """Returns `known`. Raises InvalidInput if it is an encoder of another kind, or registered with other arguments."""
     if known.kind != "vectors":
         what = f"encoder {known.id} exists already and is of another kind"
-        raise InvalidInput(f"{what} (isosim encoder list); choose another name")
+        raise InvalidInput(f"{what}; choose another name (isosim encoder list shows those in use)")
     if (known.spec.dim, known.unit_vectors) != (dim, unit):
         lengths = "unit vectors" if known.unit_vectors else "vectors of any norm"
         raise InvalidInput(

@@ -213,7 +213,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
     content = path.read_bytes()
     try:
         own = Tokenizer.from_str(content.decode())
-    except Exception as error:  # tokenizers raises bare Exceptions
+    except Exception as error:  # the tokenizers library raises bare Exceptions
         raise InvalidInput(f"{path} cannot be read: {error}") from error
     used = read_whole(facts) or own
     if facts.lower_case:
