@@ -10,7 +10,7 @@ IsosimError
 ├── Forbidden                the key lacks the scope or domain; on a server without keys: another site's page sent it
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         unknown model on a route that imitates another API; the message lists the known models
+│   ├── UnknownModel         unknown model on a route that follows another service; the message lists the known models
 │   └── MethodNotAllowed
 ├── Conflict                 the current state does not allow this
 │   └── EncoderMismatch      the version belongs to another encoder
