@@ -55,7 +55,8 @@ def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """Deletes each word of each sentence with probability `share`, but keeps at least one word per sentence.
 
     Anchor and positive begin as two copies of one sentence. The deletions make the copies differ in length and words,
-    so that the model cannot recognize a positive by its equal length or equal words. Gao et al., 2021, compare this with dropout (table 1, "word deletion").
+    so that the model cannot recognize a positive by its equal length or equal words. Gao et al., 2021,
+    compare word deletion with dropout (table 1, "word deletion").
     """
     rng = np.random.default_rng(seed)
 

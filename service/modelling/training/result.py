@@ -76,7 +76,10 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Adds pooling and maximum length under their old names, for other libraries and old sentence-transformers (1 to 5)."""
+    """Adds pooling and maximum length under their old names.
+
+    Other libraries, and versions of sentence-transformers older than 6, read these old names.
+    """
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}
