@@ -55,7 +55,7 @@ class Settings(BaseSettings):
 
     # Access
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
-    allow_anonymous: bool = False  # serve any address and Host header without keys, e.g. behind a proxy with a login
+    allow_anonymous: bool = False  # bind any address and accept any Host header without keys, e.g. behind a login proxy
     cors_origins: tuple[str, ...] = ()  # JSON list of web origins that may call the API, like https://app.example.com
 
     # Engine
@@ -69,7 +69,11 @@ class Settings(BaseSettings):
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = 0.3  # seconds; longer waits get 429 once 64 pairs and 16 times the request are queued
+    max_wait: PositiveFloat = (
+        # seconds; a request that would wait longer for its batch gets 429, unless at most 64 pairs, or texts of at most
+        # 16 times the request's size, are queued
+        0.3
+    )
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # bytes for calibrations; 0: based on the memory limit, or at most 1 GiB if none
@@ -88,7 +92,7 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = 2_000_000  # bytes in the body of a scoring request
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes in the body of a calibration, which is streamed to disk
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
-    max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; each takes 4 bytes of memory per dimension
+    max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; memory: 4 bytes per sentence and dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
     body_timeout: PositiveFloat = 20.0  # seconds for a client to send a body, plus one for each min_transfer_rate bytes

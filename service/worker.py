@@ -76,7 +76,7 @@ class Reporter:
             self._failing = True
         else:
             if self._failing:
-                log.info("the heartbeat of job %s is written again", self.job.id)
+                log.info("the heartbeat of job %s can be written again", self.job.id)
             self._failing = False
 
     def beat(self) -> None:
@@ -117,7 +117,9 @@ class Reporter:
 def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: int | None = None) -> Job:
     """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
-    `handed` and `dead` are the arguments of `JobStore.begin`.
+    Args:
+        handed: number of attempts that had begun when the job was queued; None for a job without a queue.
+        dead: number of an attempt whose process has died, and which may be replaced; None if no process has died.
 
     Raises:
         JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
@@ -297,8 +299,8 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ delivers a job again if it considers the process of an earlier attempt dead. A heartbeat shows that this
-        # process still runs.
+        # RQ delivers a job again if it considers the process of the earlier attempt dead. If the job's record gets a
+        # new heartbeat, the process of the earlier attempt still runs after all.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
@@ -321,18 +323,18 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 
 def lost(jobs: JobStore, job_id: str) -> None:
-    """Interrupts a job whose child process was killed, after RQ has given up retrying it."""
+    """Marks a job as interrupted after its child process was killed and RQ has given up retrying the job."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 
 
-JOBS = logging.getLogger("isosim.jobs")  # log lines about calibrations for operators
+JOBS = logging.getLogger("isosim.jobs")  # logger for the start, the stages and the end of a calibration
 
 LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 
 class JobObservation:
-    """Logs and traces a running job; `job` is its record after the last attempt."""
+    """Logs and traces a running job; `job` is the record that its latest attempt has left (None: no attempt ended)."""
 
     def __init__(self, span: "JobSpan | None") -> None:
         self.span = span

@@ -45,7 +45,7 @@ def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> b
 
 
 def one_line(text: str) -> str:
-    """Removes colour codes, and replaces characters that would break the line or move the cursor with spaces."""
+    """Removes colour codes. Replaces each character that would break the line or move the cursor by a space."""
     return CONTROL.sub(lambda match: "" if match[1] else " ", text).strip()
 
 
@@ -82,8 +82,8 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
 
 
 FRAMES = 40  # maximum number of frames logged per stack, the innermost ones; an endless recursion has a thousand
-# Errors whose messages may be logged, because they describe the store, jobs or missing parts. Messages of other errors
-# may contain a caller's text.
+# Errors whose messages may be logged, because they describe the state of the service: its store, its jobs, or that it
+# lacks an encoder or a package. Messages of other errors may contain a caller's text.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")

@@ -30,8 +30,10 @@ STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts, standardized by the domain's own text, for which it is 0",
-    "distance_spread": "Standard deviation of log ||z||^2 over recent texts, divided by that of the domain's own text",
+    "distance_mean": "Mean of log ||z||^2 over recent texts with latents z, minus the mean and divided by the standard "
+    "deviation of the domain's own text; 0 is normal",
+    "distance_spread": "Standard deviation of log ||z||^2 over recent texts with latents z, divided by that of the "
+    "domain's own text; 1 is normal",
     "score_stability_index": "Population stability index of recent similarities, compared with the version's first "
     "ones; above 0.25, they have shifted",
 }
@@ -165,12 +167,13 @@ class Metrics:
         self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
         self.job_ends = Counter(
             "isosim_job_ends_total",
-            "Jobs of any process that ended since this one started; each replica counts all of them: use max, not sum",
+            "Jobs, run by any process, that ended since this server started; each replica counts all jobs: use "
+            "max, not sum",
             ["status"], registry=r,
         )  # fmt: skip
         self.job_seconds = Histogram(
             "isosim_job_duration_seconds",
-            "Seconds that successful jobs took; each replica counts all of them: use max, not sum",
+            "Seconds that successful jobs took; each replica counts all jobs: use max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
         self.workers = GaugeReading(
@@ -207,7 +210,7 @@ class Metrics:
         )
         self.split = Counter(
             "isosim_split_requests_total",
-            "Scoring requests to a domain that moves to a new encoder, by the encoder (side) that answered",
+            "Scoring requests to a domain that migrates to a new encoder; side: the encoder that answered, old or new",
             ["domain", "side"], registry=r,
         )  # fmt: skip
         self.shadow_difference = Histogram(
@@ -217,7 +220,7 @@ class Metrics:
         )  # fmt: skip
         self.shadow_changed = Counter(
             "isosim_shadow_changed_sides_total",
-            "Pairs that match by one encoder, but not by the other, at this false-match rate",
+            "Pairs that match by one encoder, but not by the other; rate: the false-match rate of both thresholds",
             ["domain", "rate"], registry=r,
         )  # fmt: skip
         self.shadow_dropped = Counter(
@@ -368,7 +371,10 @@ class Metrics:
         return domain in self._moving
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
-        """Sets the drift series of each domain that has enough recent texts. The number of such domains is bounded."""
+        """Sets the drift series of each domain; a value that is None, for lack of recent texts, gets no series.
+
+        `DriftMonitor` keeps at most 500 domains, so the number of series is bounded.
+        """
         for gauge in self.drift.values():
             gauge.clear()
         for domain, drift in domains.items():

@@ -8,7 +8,9 @@ import time
 from collections import deque
 
 CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
-PIECE = select.PIPE_BUF  # maximum bytes that a pipe takes as a whole; more could be mixed with other processes' lines
+# Maximum bytes that one write puts into a pipe undivided. The parts of a longer write could be mixed with lines of
+# other processes.
+PIECE = select.PIPE_BUF
 PAUSE = 0.02  # seconds that a line waits, so that a busy server wakes the writer at most 50 times a second
 
 
@@ -21,7 +23,7 @@ class DirectSink:
         self.fd = fd
 
     def write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # the error cannot be reported anywhere else
+        with contextlib.suppress(OSError):  # the log cannot be written, so the error cannot be logged
             os.write(self.fd, line)
 
     def close(self, seconds: float = 0.0) -> None:
@@ -71,7 +73,8 @@ class QueuedSink:
         closing = False
         while not closing:
             self._wake.wait()
-            self._wake.clear()  # before the pause, so that a line or `close` during the pause wakes the writer again
+            # Cleared before the pause: if a line or `close` sets the event in the pause, the next wait ends at once.
+            self._wake.clear()
             if not self._closing:
                 time.sleep(PAUSE)
             closing = self._closing

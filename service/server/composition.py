@@ -195,7 +195,9 @@ def only_process(settings: Settings) -> Any:
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
+            raise Unavailable(
+                f"another API process uses {settings.jobs_root}; two API processes need Redis (ISOSIM_REDIS_URL)"
+            )
         yield
 
 
@@ -214,6 +216,6 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
 
 
 async def send_last(traces: "Tracing", observer: Observer) -> None:
-    """Sends the remaining spans in the time left to drain, or in LAST_SPANS seconds if they are more."""
+    """Sends the remaining spans in the time left to drain, but allows at least LAST_SPANS seconds for sending."""
     left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
     await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

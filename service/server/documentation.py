@@ -33,7 +33,7 @@ OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/co
 SUMMARIES = {
     "POST /similarity": "Score pairs of sentences",
     "POST /percentile": "Get percentiles of cosines or distances that were computed elsewhere",
-    "POST /inspect": "Look at a file before it is used",
+    "POST /inspect": "Show how POST /calibrate would read a file",
     "POST /calibrate": "Calibrate a domain to its sentences",
     "GET /calibrate": "List calibration jobs",
     "GET /calibrate/{job_id}": "Show a calibration job",

@@ -57,8 +57,8 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: whether a batch that runs alone may use all cores; this needs a second session, so the weights are in
-            memory twice.
+        exclusive: whether a batch that runs alone may use all cores. An ONNX Runtime session has a fixed number of
+            threads, so such batches have a session of their own, with a second copy of the weights in memory.
         queue: `max_queued_texts` and `max_wait`, to override the settings.
 
     Raises:
@@ -80,7 +80,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a server's `RemoteEncoder`: its timeout, and whether each request carries a probe text."""
+    """Options of a `RemoteEncoder`: timeout of its requests, and whether each includes a text with a known vector."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
@@ -179,7 +179,7 @@ class EncoderParts:
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
-                "encoder %s was exported without a known vector; export it again, so that its vectors can be checked",
+                "the export of encoder %s stored no vector to check against; export it again, to have vectors checked",
                 artifact.id,
             )
         return loaded
@@ -227,7 +227,7 @@ async def look_at(remote: RemoteEncoder) -> None:
     except IsosimError as error:
         remote.failure = remote.failure or error
     if remote.state == "ok":
-        log.info("encoder %s answers as it was registered", remote.id)
+        log.info("encoder %s gives the same vectors as when it was registered", remote.id)
     elif not known or (before, remote.state) in (("ok", "changed"), ("down", "changed"), ("changed", "down")):
         log.error("%s", remote.failure)
 

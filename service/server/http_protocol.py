@@ -20,14 +20,17 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-# Maximum size of request line and headers together, or of chunk headers and trailers between parts of a body.
+# Maximum size of request line and headers together. Also the maximum size of chunk headers that arrive without data of
+# the body between them, and of trailers.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
 # Seconds for the rest of a body that still arrives after its request was answered. Closing the connection at once could
 # keep the client from reading the answer.
 UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
-STEP = 1024  # bytes given to the parser at a time; it parses all of them at once, up to 57 requests
+# Bytes given to the parser in one call. The call parses the whole step, which may contain 57 small requests, even if
+# MAX_AHEAD is then exceeded.
+STEP = 1024
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
 
@@ -68,7 +71,8 @@ class Turns:
     """Starts pipelined requests of all connections: one request in each iteration of the event loop.
 
     Clients that wait for each answer are thus served between the requests of a client that sends thousands at once.
-    When each connection started a request in every iteration, 100 such connections delayed other clients by 15 s.
+    Before this class existed, each connection started a request in every iteration, and 100 connections that sent
+    thousands of requests delayed other clients by 15 s.
     """
 
     def __init__(self) -> None:
@@ -108,7 +112,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        self._answered = False  # True during `on_response_complete`: a request that it starts was pipelined
+        # True while `on_response_complete` runs. The next request, if `on_response_complete` starts it, was pipelined,
+        # because it arrived before the previous answer was complete.
+        self._answered = False
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout
@@ -367,7 +373,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.hold()
         self._refusal = status, why
         if self._in_body and self.pipeline:
-            self.pipeline.popleft()  # drops the newest request, whose body is incomplete and is not read further
+            # Drops the newest request, because its body is incomplete. uvicorn adds the newest request on the left.
+            self.pipeline.popleft()
         elif self._in_body and self._owes_an_answer():
             started = self._answering is not None and self._answering.response_started
             self._leave()

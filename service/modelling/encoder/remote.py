@@ -1,4 +1,5 @@
-"""Registers an encoder on another server: checks its answers, stores its vectors of probe texts, makes a calibrator."""
+"""Adds an encoder that runs on another server to the model store: checks the server's answers, stores its vectors of
+probe texts, and makes a calibrator."""
 
 import hashlib
 import json
@@ -100,14 +101,14 @@ def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int)
     """Raises InvalidInput if the name belongs to a different encoder: replacing it would void its calibrations."""
     what = f"encoder {known.id} exists already"
     if known.remote is None:
-        raise InvalidInput(f"{what} and is of another kind (isosim encoder list); choose another name")
+        raise InvalidInput(f"{what} and is of another kind (isosim encoder list shows kinds); choose another name")
     given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
     given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
     for option, (before, now) in given.items():
         if before != now:
             raise InvalidInput(
-                f"{what}, with --{option} {before!r} instead of {now!r}; choose another name, or remove it first: "
-                f"isosim encoder remove {known.id}"
+                f"{what}, registered with --{option} {before!r}, but this command uses {now!r}; choose another name, "
+                f"or remove the registered encoder first: isosim encoder remove {known.id}"
             )
 
 
@@ -136,7 +137,7 @@ def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
         raise BackendFailure(
             "the server gives the same text different vectors alone and in a batch (their distance is "
             f"{off.max():.3f} times their norm; at most {TOLERANCE / 2:g} is allowed), so scores would not be "
-            "reproducible. Check whether the name stands for several models, or whether the server quantizes per batch"
+            "reproducible. Check whether the server runs several models under this model name, or quantizes per batch"
         )
     cosines = (normalized(vectors) @ normalized(vectors).T)[np.triu_indices(len(vectors), 1)]
     if not cosines.max() < ALIKE:

@@ -54,8 +54,9 @@ def read_sentences(path: Path) -> Examples:
 def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """Deletes each word of each sentence with probability `share`, but keeps at least one word per sentence.
 
-    The two copies of a sentence then differ in length and function words, so the model cannot recognize the positive
-    by these. Gao et al., 2021, compare this with dropout (table 1, "word deletion").
+    Anchor and positive begin as two copies of one sentence. The deletions make the copies differ in length and words,
+    so that the model cannot recognize a positive by its equal length or equal words. Gao et al., 2021,
+    compare word deletion with dropout (table 1, "word deletion").
     """
     rng = np.random.default_rng(seed)
 
@@ -183,7 +184,7 @@ def json_cell(path: Path, number: int, record: dict[str, Any], name: str) -> str
         raise InvalidInput(f"{path}, line {number}: {name!r} is missing; found {found}")
     value = record[key]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidInput(f"{path}, line {number}: {key!r} is neither a text nor a number")
+        raise InvalidInput(f"{path}, line {number}: the value of {key!r} is neither a text nor a number")
     return str(value)
 
 

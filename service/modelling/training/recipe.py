@@ -33,7 +33,7 @@ class Recipe:
     weight_decay: float = 0.0
     epochs: float = 1.0
     steps: int | None = None  # number of optimizer steps; overrides epochs
-    every: int = 125  # steps between evaluations; each evaluation writes a checkpoint (source: SimCSE's code)
+    every: int = 125  # steps between evaluations (source of 125: SimCSE's code); each evaluation writes a checkpoint
     patience: int | None = None  # number of evaluations without improvement after which training stops; None: never
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"

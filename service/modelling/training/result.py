@@ -76,7 +76,10 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Adds pooling and maximum length under the names that other libraries and sentence-transformers before 6 read."""
+    """Adds pooling and maximum length under their old names.
+
+    Other libraries, and versions of sentence-transformers older than 6, read these old names.
+    """
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}
@@ -111,14 +114,14 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         ("learning rate, warm-up", f"{recipe.learning_rate:g}, {recipe.warmup:g} of the steps, then linear to 0"),
         ("weight decay", f"{recipe.weight_decay:g}"),
         ("dropout", "that of the start encoder" if recipe.dropout is None else f"{recipe.dropout:g}"),
-        ("training length", f"{recipe.max_length} tokens; served up to {spec.max_length}"),
+        ("maximum length", f"{recipe.max_length} tokens in training, {spec.max_length} tokens when served"),
         ("precision, seed", f"{recipe.precision}, {recipe.seed}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in identity.versions.items())),
     ]
     if recipe.objective.startswith("simcse"):
         settings.insert(5, ("temperature", f"{recipe.knobs.temperature:g}"))
     if recipe.objective == "simcse":
-        settings.insert(6, ("word deletion", f"{recipe.word_deletion:g} of the words of each view"))
+        settings.insert(6, ("word deletion", f"{recipe.word_deletion:g} of the words of both copies of a sentence"))
     if recipe.objective == "triplet":
         settings.insert(5, ("margin", f"{recipe.knobs.margin:g}"))
     if outcome.grades is not None:

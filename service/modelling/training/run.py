@@ -88,8 +88,9 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # No batch of a contrastive objective may contain a sentence twice. Only simcse needs dropout, and its batches
-        # need no check, because `read_sentences` has removed all duplicates from the data.
+        # In a contrastive objective, the other examples of a batch are negatives, so two examples of a batch must not
+        # share a sentence. Only simcse needs dropout. Batches of simcse need no check for shared sentences, because
+        # `read_sentences` has removed duplicates from its data.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -142,7 +143,7 @@ def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransf
     return float(evaluator(model)[SCORE])
 
 
-DROPOUTS = (  # dropout settings in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
+DROPOUTS = (  # dropout settings in the configurations of BERT-like models, of DistilBERT, of ModernBERT and of GPT-2
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop",
 )  # fmt: skip
