@@ -139,8 +139,10 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
 
 
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
-    """The domain's champion; None if there is none, or if it cannot be read. Publishing reads it again, and reports the
-    error if there still is one."""
+    """The domain's champion; None if the domain has none, or if the champion cannot be read.
+
+    Publishing reads the champion once more, and then reports an error of reading.
+    """
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
     return None

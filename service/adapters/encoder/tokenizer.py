@@ -81,7 +81,9 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # only a prompt; it is readable, because some of the prompt's tokens are known
+        if not content[
+            begin:
+        ].strip():  # the text is only a prompt; not unreadable, since the encoder knows tokens of it
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)

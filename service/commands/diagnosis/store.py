@@ -273,8 +273,8 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
     if versions:
         yield warning(
             "ties",
-            f"{len(versions)} versions were calibrated on texts with repetitions, so their false-match rates are "
-            "too small: "
+            f"{len(versions)} versions state false-match rates that are too small, because an earlier release "
+            "calibrated them on texts with repetitions: "
             f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )

