@@ -81,9 +81,7 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[
-            begin:
-        ].strip():  # the text is only a prompt; not unreadable, since the encoder knows tokens of it
+        if not content[begin:].strip():  # the text is only a prompt, of which the encoder knows tokens
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)
