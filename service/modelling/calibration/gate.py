@@ -98,8 +98,8 @@ def choose(
     """Chooses the method for a domain's distinct sentences and their vectors (N, D).
 
     Args:
-        embed: the encoder. If the vectors depend on length, punctuation or capitals, it embeds changed sentences to test
-            whether it recognizes them. None: no such test.
+        embed: the encoder. If the vectors depend on length, punctuation or capitals, it embeds changed sentences, to
+            test whether it recognizes them. None: no such test.
         copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
             copies harder to find, the vectors stay unchanged.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
