@@ -27,8 +27,8 @@ METHODS = (  # route that an error message of the server tells users to call -> 
 UNKNOWN = {404, 405, 415, 422}  # statuses that an answer may have if the server is too old for the request
 
 IdempotencyKey = str | bool
-# Argument -> how to read its value from a file. An error message of `many` ends with this text if the argument is a path
-# or a single string instead of a list.
+# Argument -> how to read its value from a file. An error message of `many` ends with this text if the argument is a
+# path or a single string instead of a list.
 FROM_FILE = {
     "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '

@@ -154,8 +154,8 @@ class ServerFault(ApiError):
 class NoAnswer(IsosimError):
     """No complete answer arrived.
 
-    After an error of a subclass, the client retries the request unless sending it twice could do harm. After an error
-    of exactly this class, the client does not retry the request.
+    After an error of a subclass, the client retries the request, unless sending it twice could do harm or is
+    impossible. After an error of exactly this class, the client does not retry the request.
     """
 
 
