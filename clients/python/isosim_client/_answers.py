@@ -44,8 +44,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Smallest similarity of a match. None if the version cannot reach the target, or if the version has item
-    # normalization: then pairs match by their percentile, not by their similarity.
+    # Smallest similarity of a match. None if the version cannot reach the target, or if the version was calibrated with
+    # a `normalization` (`as-norm` or `csls`): then pairs match by their percentile, not by their similarity.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -190,7 +190,7 @@ class Domain:
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
-    unreadable: tuple[str, ...] = ()  # errors of files that cannot be read; empty if all can be read
+    unreadable: tuple[str, ...] = ()  # messages about files of the domain that the server cannot read
     drift: Drift | None = None  # None until texts of the domain are scored
 
 

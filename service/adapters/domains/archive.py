@@ -635,8 +635,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # Refuses a file that does not begin with the bytes by which numpy recognizes a .npz; a file without a zip's
-        # end record, which states the directory's length; and zip64, which states this length elsewhere.
+        # numpy recognizes a .npz by its first four bytes. A zip's end record states the length of the zip's directory;
+        # zip64 is refused, because its end record does not state this length.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -444,9 +444,9 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback from version a to version b is stored as the entry [a, b]. When older releases change the
-            # champion, they keep an old entry. `aliases_in` therefore ignores [a, b] unless a is previous and b is
-            # champion.
+            # A rollback from version a to version b is stored as the entry [a, b]. When an older release then changes
+            # the champion, it does not remove the entry. `aliases_in` therefore ignores [a, b] unless a is previous and
+            # b is champion.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -495,7 +495,7 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # no NotFound: an earlier attempt may have deleted it
+                if revision is not None and revision < now:  # an earlier attempt may have deleted the target
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
