@@ -44,8 +44,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Smallest similarity of a match. None if the version cannot reach the target, or if the version has item
-    # normalization: then pairs match by their percentile, not by their similarity.
+    # Smallest similarity of a match. None if the version cannot reach the target, or if the version was calibrated with
+    # a `normalization` (`as-norm` or `csls`): then pairs match by their percentile, not by their similarity.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -144,8 +144,8 @@ class VersionSummary:
     encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # whether this server runs the version's encoder, and its files are not known to be damaged
-    damaged: bool = False  # whether the server failed to load its files when it last tried
+    servable: bool = True  # whether this server runs the version's encoder, and `damaged` is False
+    damaged: bool = False  # whether the version's files were damaged when this server last loaded them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class Domain:
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
-    unreadable: tuple[str, ...] = ()  # errors of files that cannot be read; empty if all can be read
+    unreadable: tuple[str, ...] = ()  # messages about files of the domain that the server cannot read
     drift: Drift | None = None  # None until texts of the domain are scored
 
 
@@ -210,9 +210,9 @@ class Threshold:
     # Number of pairs that `similarity` was computed from: random pairs for a false-match rate, labelled pairs for a
     # precision, or comparisons of a query with an entry for a false hit rate.
     pairs: int | None = None
-    # Whether `similarity` is extrapolated. For a false-match rate: because it is below 10 / pairs. For a false hit
-    # rate: because `gallery` is larger than the largest number of entries among which the version counted false hits,
-    # or because the requested rate is outside the range of false hit rates that it counted.
+    # Whether `similarity` is extrapolated. For a false-match rate: because the requested rate is below 10 / `pairs`.
+    # For a false hit rate: because `gallery` is larger than the largest number of entries among which the version
+    # counted false hits, or because the requested rate is outside the range of the rates that the version counted.
     extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # target of the request
     space: str = "calibrated"
@@ -224,7 +224,8 @@ class Threshold:
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
     # With a false hit rate as target: the probability that a query with one false hit has another, divided by the
-    # probability that a random query has one. About 1 if all queries are alike; None if too few have false hits.
+    # probability that a random query has one. About 1 if all queries are alike; None if too few queries have a false
+    # hit.
     query_spread: float | None = None
 
 

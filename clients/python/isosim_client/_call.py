@@ -24,10 +24,12 @@ METHODS = (  # route that an error message of the server tells users to call -> 
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
 )
-UNKNOWN = {404, 405, 415, 422}  # statuses of answers to a route, body or field that the server does not support
+UNKNOWN = {404, 405, 415, 422}  # statuses that an answer may have if the server is too old for the request
 
 IdempotencyKey = str | bool
-FROM_FILE = {  # argument -> how to read its value from a file; added to the error for a path or a single string
+# Argument -> how to read its value from a file. An error message of `many` ends with this text if the argument is a
+# path or a single string instead of a list.
+FROM_FILE = {
     "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '
     "comes first; or give the file to the command line: isosim label FILE --domain NAME",

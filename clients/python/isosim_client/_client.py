@@ -290,7 +290,7 @@ class Client:
             promote: whether the new version becomes champion: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
             seen: an earlier result of `client.domain()`; if the champion has changed since that result, no job
-                starts. If None, the client reads the domain just before the change.
+                starts. If None, the client first reads the domain and uses the result as `seen`.
             idempotency_key: as for `calibrate`.
 
         Raises:
@@ -524,7 +524,7 @@ class Client:
             domain: the domain's name, without a version.
             version: the new champion.
             seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                promoted. If None, the client reads the domain just before the change.
+                promoted. If None, the client first reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such version.
@@ -544,7 +544,7 @@ class Client:
         Args:
             domain: the domain's name, without a version.
             seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                rolled back. If None, the client reads the domain just before the change.
+                rolled back. If None, the client first reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
@@ -576,7 +576,7 @@ class Client:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
             seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                deleted. If None, the client reads the domain just before the change.
+                deleted. If None, the client first reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: there never was such a version.

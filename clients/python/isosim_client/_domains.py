@@ -162,6 +162,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again: SAFE if it states the champion that it expects. If the server finds that an
-    earlier request has already made exactly this change, it repeats the answer and reports no conflict."""
+    """Whether a change may be sent again. SAFE if the request states the champion that the client expects: if an
+    earlier request has already made exactly this change, the later request then succeeds without a conflict."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

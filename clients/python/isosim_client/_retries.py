@@ -44,7 +44,7 @@ class Retries:
     times: int = 5  # retries after the first attempt
     budget: float = 60.0  # seconds after the start of the first attempt; no retry begins later
     first: float = 0.5  # seconds; maximum random pause before the first retry, doubled for each further one
-    most: float = 8.0  # seconds; at this value, the maximum is not doubled any more
+    most: float = 8.0  # seconds; upper limit for the doubled maximum
     random: Callable[[], float] = chance.random  # returns the random share, 0-1
     clock: Callable[[], float] = time.monotonic  # returns seconds
 

@@ -49,8 +49,8 @@ class Upload:
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
         # A table is sent as `application/octet-stream`: the server then detects the format and encoding of the file. A
-        # file with an unknown suffix, like `corpus.de`, is sent in the same way. If labels are given, which cannot
-        # be sent with a table, the client sends each line of such a file as a sentence.
+        # file with an unknown suffix, like `corpus.de`, is also sent as a table, unless labels are given, which cannot
+        # be sent with a table. With labels, each line of a file with an unknown suffix is sent as a sentence.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
             table = not is_utf8(self._path)  # the server detects the encoding only of files sent as tables

@@ -152,7 +152,11 @@ class ServerFault(ApiError):
 
 
 class NoAnswer(IsosimError):
-    """No complete answer arrived. The client may retry errors of the subclasses, but not of this class itself."""
+    """No complete answer arrived.
+
+    After an error of a subclass, the client retries the request, unless sending it twice could do harm or is
+    impossible. After an error of exactly this class, the client does not retry the request.
+    """
 
 
 class ConnectionFailed(NoAnswer):

@@ -339,12 +339,14 @@ class Import:
                     self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
 
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
-        """Adds a version. Returns its number in this store, and whether a concurrent import has added it instead.
+        """Adds a version. Returns the version's number in this store, and whether a concurrent import has added the
+        version instead.
 
-        The store chooses a number, calls `claim`, and then publishes the version. `claim` raises an error if a
-        concurrent import has already published the same version. If the concurrent import publishes the version only
-        after this check, the chosen number is taken. The store then chooses another number and calls `claim` again,
-        which now finds the version of the concurrent import.
+        The store chooses a number, calls `claim`, and then publishes the version under the number. `claim` raises an
+        error if a concurrent import has already published the same version. If the concurrent import publishes the
+        version only after this check, the store cannot publish under the chosen number, because the number is already
+        in use. The store then chooses another number and calls `claim` again, which now finds the version of the
+        concurrent import.
         """
         what = made_of(version.manifest)
 
@@ -451,8 +453,8 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # Besides unreadable files, arrays of wrong shapes or values cause such errors, because domain models use
-            # the arrays without a check.
+            # Either a file of the version is invalid, or arrays have wrong shapes or values. Domain models do not check
+            # arrays before they compute with them, so a wrong array can raise any of these errors.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -633,8 +635,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # Refuses a file that does not begin with the bytes by which numpy recognizes a .npz; a file without a zip's
-        # end record, which states the directory's length; and zip64, which states this length elsewhere.
+        # numpy recognizes a .npz by its first four bytes. A zip's end record states the length of the zip's directory;
+        # zip64 is refused, because its end record does not state this length.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -227,19 +227,19 @@ class FolderStorage:
             claim(version)
             try:
                 seal(folder, place / str(version), {**facts, "version": version})
-            except FileExistsError:  # another worker took the number
+            except FileExistsError:  # another worker has already used the number
                 (folder / MANIFEST).unlink()
                 continue
             return version
 
     def retire(self, domain: str, version: int) -> None:
-        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # OSError: the number is taken
+        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # OSError: the number is in use
             (folder / TOMBSTONE).touch()
             folder.rename(self._folder(domain, version))
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)
-        (folder / MANIFEST).unlink()  # first: even if this process is killed now, the version counts as deleted
+        (folder / MANIFEST).unlink()  # first: if this process is killed after this line, the version counts as deleted
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
             if file.name != TOMBSTONE:

@@ -35,8 +35,8 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-# One page of a listing costs as much as this many requests for the ETag of one object (S3's prices). For at most this
-# many domains per page of a listing, `stamps` therefore requests single ETags.
+# S3 charges as much for one page of a listing as for this many requests for the ETag of one object. `stamps` requests
+# the ETag of each domain's aliases singly, unless listing all pages is cheaper.
 LISTING = 12
 OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
@@ -120,12 +120,12 @@ class BucketStorage:
                 self.storage.delete([f"{FILES}{domain}/{upload}/{name}" for name in files])
                 raise
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
-            with contextlib.suppress(PreconditionFailed):  # another worker took the number
+            with contextlib.suppress(PreconditionFailed):  # another worker has already used the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
                 return version
 
     def retire(self, domain: str, version: int) -> None:
-        with contextlib.suppress(PreconditionFailed):  # the number is taken
+        with contextlib.suppress(PreconditionFailed):  # the number is already in use
             self.storage.write(f"{MANIFESTS}{domain}!{version}", b"", new=True)
 
     def bury(self, domain: str, version: int) -> None:

@@ -337,8 +337,9 @@ class DomainStore:
         Args:
             folder: contains the version's files and no others; the caller has verified them.
             manifest: the version's manifest without its number and files.
-            least: the number that the version gets; if this or a higher number is taken, it gets the next free one.
-            claim: as for `publish`; called again with the next number if another process has taken the first.
+            least: the number that the version gets; if this or a higher number is in use, the version gets the next
+                free number.
+            claim: as for `publish`; called again with the next number if another process has used the first one.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
@@ -443,9 +444,9 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback from version a to version b is stored as the entry [a, b]. When older releases change the
-            # champion, they keep an old entry. `aliases_in` therefore ignores [a, b] unless a is previous and b is
-            # champion.
+            # A rollback from version a to version b is stored as the entry [a, b]. When an older release then changes
+            # the champion, it does not remove the entry. `aliases_in` therefore ignores [a, b] unless a is previous and
+            # b is champion.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -473,7 +474,9 @@ class DomainStore:
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        check_any(domain, self.versions(domain))  # checked before `changing`, which would create a lock file
+        # Checked before `changing`, which in a folder creates the domain's subfolder and a lock file, even if there is
+        # no such domain.
+        check_any(domain, self.versions(domain))
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._set_target(domain, name, target, revision)
@@ -492,7 +495,7 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # no NotFound: an earlier attempt may have deleted it
+                if revision is not None and revision < now:  # an earlier attempt may have deleted the target
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -566,7 +569,7 @@ class DomainStore:
                 self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
-            except OSError as error:  # the error is not raised, because the versions are deleted
+            except OSError as error:  # only logged: the deletion itself has already succeeded
                 log.warning(
                     "could not notify readers of the deletion of versions of %s (%s); "
                     "they notice it at their next full scan",
