@@ -71,7 +71,7 @@ class KeyFile:
 
     @property
     def valid(self) -> bool:
-        """False while the file is invalid or missing; the keys read before then stay in force."""
+        """False while the file is invalid or missing. The keys of the last valid version of the file stay in force."""
         return not self._trouble
 
     def find(self, key: str) -> Grant | None:

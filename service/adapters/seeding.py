@@ -22,8 +22,8 @@ FailureHandler = Callable[[Exception], None]
 def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> list[EncoderArtifact]:
     """Copies the encoders of `source` that `store` lacks, and the default calibrations of all encoders of `source`.
 
-    A default calibration is skipped if the domain `default` already has one for the encoder. Several processes may seed
-    the same store at once, and any of them may be killed.
+    A default calibration is skipped if the domain `default` already has a champion for the encoder. Several processes
+    may seed the same store at once, and any of them may be killed.
 
     Args:
         failed: called with the error of each encoder or calibration that cannot be copied; the others are still copied.

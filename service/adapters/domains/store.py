@@ -624,17 +624,21 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The damaged file hides the generation (how often the domain was deleted). The time in seconds replaces
-                # it, since it is larger than any such number: calibrations that began earlier cannot publish.
+                # The generation (how often the domain was deleted) cannot be read from the damaged file. The time in
+                # seconds, which is larger than any number of deletions, becomes the generation. Calibrations that began
+                # earlier have read a lower generation, and therefore cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            # Files are deleted first: a full disk may have no room for the new aliases until the files are deleted.
+            # In a folder, files are deleted first: a full disk may have no room for the new aliases until the files are
+            # deleted.
             if self.storage.exclusive:
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # versions listed as deleted cannot be promoted
+            # In a bucket, the versions' files are deleted after the aliases are replaced. Until the files are deleted,
+            # the list `deleted` keeps these versions from being promoted.
+            if versions and not self.storage.exclusive:
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:
@@ -657,7 +661,7 @@ def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
 
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The encoders whose last change was a rollback: digest -> versions [from, to]."""
+    """The encoders whose champion was last changed by a rollback: encoder digest -> versions [from, to]."""
     rollbacks = stored.get("rollbacks")
     return rollbacks if isinstance(rollbacks, dict) else {}
 

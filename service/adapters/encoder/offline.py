@@ -131,7 +131,14 @@ class RemoteTexts:
         return encodings
 
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request. Raises BackendFailure, which names the text that the server rejects."""
+        """The vectors of a request. If the server rejects the request's texts, sends each text again in a request
+        of its own, until one text is rejected.
+
+        Raises:
+            BackendFailure: the server rejects the request's texts. The message names the text that is also rejected in
+                a request of its own, if there is such a text.
+            EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
+        """
         try:
             return future.result()
         except EncoderUnreachable:
@@ -251,7 +258,7 @@ class BroughtItems:
         return encodings
 
     def _decoded(self, text: str) -> Vectors:
-        """The vector of an item in base64. Raises InvalidInput, which lists the accepted forms."""
+        """The vector of an item in base64. Raises InvalidInput, which lists the accepted forms, for any other item."""
         try:
             return decoded(text)
         except InvalidInput:

@@ -178,7 +178,7 @@ class RemoteEncoder:
         self._run([], 1, forced=True)
 
     def close(self) -> None:
-        """Ends requests in progress and pauses between attempts."""
+        """Ends all requests in progress, and all pauses between attempts."""
         self._stopped.set()
         self.converse.close()
 

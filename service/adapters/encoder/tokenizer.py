@@ -28,8 +28,9 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if all its tokens are special or unknown. If text follows one of `prompts`, only the
-    tokens after the prompt are considered. A tokenizer that falls back to bytes can read every text.
+    A text is marked `unreadable` if all its tokens are special or unknown. In a text that begins with one of
+    `prompts`, only the tokens after the prompt are considered, unless the text is only the prompt. A tokenizer that
+    falls back to bytes can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -75,7 +76,8 @@ class FastTokenizer:
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether the text has no known token after its prompt, or no known token at all."""
+        """Whether all tokens are special or unknown. In a text that begins with a prompt, only the tokens after the
+        prompt are considered, unless the text is only the prompt."""
         if self.unknown.issuperset(ids):
             return True
         if not isinstance(content, str):

@@ -120,9 +120,10 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. If the job's record still says running or queued, the child died before the job
-            # ended, so the job is marked as interrupted. A job is not marked if it is queued and its number of attempts
-            # has grown since this method began: such a job has already been interrupted and retried.
+            # The child has ended. If the job's record says running, the child died during the job. If the record says
+            # queued, and its number of attempts has not grown since the child started, the child died before the job
+            # began. In both cases, the job is marked as interrupted. If the record says queued, and its number of
+            # attempts has grown, the job was interrupted and a retry queued the job again: the job stays queued.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

@@ -29,7 +29,8 @@ from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
 PART = 8_000_000  # bytes of text in one object, which is held in memory when written or read; chosen without measuring
-ATTEMPTS = 50  # maximum attempts to change an object; one fails only if another process changed the object meanwhile
+# Maximum attempts to change an object. An attempt fails only if another process changed the object meanwhile.
+ATTEMPTS = 50
 ABANDONED = 3600.0  # input without a record counts as abandoned if its newest part is older than this, in seconds
 SIDE_BY_SIDE = 8  # records that are read in parallel
 

@@ -160,9 +160,9 @@ def heartbeats(redis: Redis) -> list[float]:
 
 log = logging.getLogger(__name__)
 
-# In seconds. RQ derives from it how often a waiting worker sends a heartbeat (every 45 s: TTL - 15), when the worker
-# notices a broken connection (after 55 s: TTL - 5), and when it stops counting as alive (120 s after its last
-# heartbeat: TTL + 60).
+# In seconds. RQ derives three intervals from TTL: how often a waiting worker sends a heartbeat (every 45 s: TTL - 15),
+# after how long a worker notices a broken connection (55 s: TTL - 5), and how long a worker counts as alive after its
+# last heartbeat (120 s: TTL + 60).
 TTL = 60
 MONITORING = 10  # seconds between RQ's heartbeats of a job; after a minute without one, another worker may run the job
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
@@ -211,8 +211,8 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        # If Redis cannot store KILLED, the retry waits to see whether the killed process still writes heartbeats, and
-        # then runs the job.
+        # KILLED tells the retry that the process of the earlier attempt is dead. If Redis cannot store KILLED, the
+        # retry first waits for a heartbeat of that process, and runs the job if no heartbeat comes.
         with contextlib.suppress(RedisError):
             job.save_meta()
 

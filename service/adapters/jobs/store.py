@@ -233,8 +233,9 @@ class JobStore:
                 job was queued again later, and this delivery of the queue is obsolete.
             dead: number of an attempt whose process has died. The next attempt may replace it although it is recorded
                 as running.
-            champion: the domain's current champion. The first attempt records it, so that later attempts do not replace
-                a newer champion.
+            champion: the domain's current champion. Only the first attempt records the champion, for later attempts: if
+                another version has become champion since the first attempt began, a later attempt of a job with
+                `promote: always` does not promote its own version.
 
         Raises:
             JobCancelled: the job has ended or is being cancelled.
@@ -309,14 +310,16 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The number under which an earlier attempt may still publish, until `DomainStore.retire` takes the number."""
+        """In a bucket: the version number under which an earlier attempt may still publish, unless `DomainStore.retire`
+        has marked the number as used. None in a folder, and if no attempt has begun to publish."""
         return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
         return self.storage.read(self._checked(job_id)).decided
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records the end, after `decide` returned True. Deletes the posted text before it writes the record.
+        """Records how a job ends. Call it only after `decide` has returned True. Deletes the posted text, then writes
+        the record.
 
         Raises:
             JobCancelled: another attempt has replaced this one.
@@ -335,7 +338,8 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records that a job is cancelled, after `decide` returned True. A job that has ended does not change."""
+        """Records that a job is cancelled. Call it only after `decide` was called, by this process or an earlier one. A
+        job that has ended does not change."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -420,8 +424,9 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may be
-            # slow instead of dead. The record's status is kept, because `beat` accepts heartbeats of running jobs only.
+            # A job without heartbeats counts as interrupted, even if its record says running. The worker of such a job
+            # may be slow instead of dead. The status in the record is not changed here, so that `beat`, which requires
+            # the status running, still accepts the slow worker's next heartbeat.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
