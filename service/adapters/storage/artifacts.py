@@ -25,7 +25,8 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
 FRESH = 60.0  # `sweep` keeps files younger than this (s): the process that creates one may not have locked it yet
-LEFTOVER = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned if locks do not work
+# Seconds without a change after which an unfinished file or folder counts as abandoned, if its lock cannot be checked.
+LEFTOVER = 24 * 3600.0
 
 
 def fsync(path: Path) -> None:
@@ -132,8 +133,8 @@ def claim(descriptor: int) -> None:
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders of dead processes.
 
-    A process counts as living while it holds the lock on its files. If locks do not work, `abandoned` decides by the
-    time of the last change. Files changed less than FRESH seconds ago are kept.
+    A process counts as living while it holds the lock on its files. If the lock cannot be checked,
+    `abandoned` decides by the time of the last change. Files changed less than FRESH seconds ago are kept.
     """
     for path in leftovers:
         with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
