@@ -115,7 +115,8 @@ class Observer:
         self.under_way = 0
         self.answered = 0
         self.aborted = 0  # number of requests cancelled before the answer was complete
-        self.drained_by: float | None = None  # deadline for open requests when the server stops, in s of perf_counter
+        # time.perf_counter() at which the time to finish open requests ends; None until the server begins to stop
+        self.drained_by: float | None = None
 
     def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":
         self.under_way += 1
@@ -203,7 +204,8 @@ def scoring(scored: ScoringRecord) -> dict[str, Any]:
         "inference_ms": milliseconds(timings.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
-    if lookup.joined:  # texts already being computed for another request, whose `tokens` counts their tokens
+    # Number of texts that another request was already computing; only that request's log entry counts their tokens.
+    if lookup.joined:
         facts["joined"] = lookup.joined
     return facts
 

@@ -20,8 +20,10 @@ SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
 
 
 def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
-    """Validator that reports only the first entry of a list for which `holds` is false. For unions, which cannot
-    use FailFast."""
+    """Validator that checks the entries of a list, and reports only the first entry for which `holds` is false.
+
+    Pydantic's FailFast also stops at the first wrong entry, but cannot be applied to a union such as `str | list[str]`.
+    """
 
     def check(value: Any) -> Any:
         if isinstance(value, list):

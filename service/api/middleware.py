@@ -247,7 +247,8 @@ def body_limit(scope: Scope, service: Service) -> int:
 
 
 def is_bounded(scope: Scope) -> bool:
-    """Whether `request_timeout` applies: not to paths that stream a body, files or events."""
+    """Whether `request_timeout` applies to the request. False for paths under /calibrate, /domains and /inspect,
+    because some of these paths receive files, send files or stream events."""
     return not scope["path"].startswith(("/calibrate", "/domains", "/inspect"))
 
 

@@ -25,7 +25,8 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
 FRESH = 60.0  # `sweep` keeps files younger than this (s): the process that creates one may not have locked it yet
-LEFTOVER = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned if locks do not work
+# Seconds without a change after which an unfinished file or folder counts as abandoned, if its lock cannot be checked.
+LEFTOVER = 24 * 3600.0
 
 
 def fsync(path: Path) -> None:
@@ -125,15 +126,15 @@ def building(parent: Path) -> Iterator[Path]:
 
 def claim(descriptor: int) -> None:
     """Locks an unfinished file or folder for this process, until `descriptor` is closed or the process has ended."""
-    with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` then uses the age
+    with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` decides by age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders of dead processes.
 
-    A process counts as living while it holds the lock on its files; where locks do not work, the age decides
-    (`abandoned`). Files younger than FRESH are kept.
+    A process counts as living while it holds the lock on its files. If the lock cannot be checked,
+    `abandoned` decides by the time of the last change. Files changed less than FRESH seconds ago are kept.
     """
     for path in leftovers:
         with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
@@ -143,10 +144,11 @@ def sweep(*leftovers: Path) -> None:
 
 
 def abandoned(path: Path, age: float) -> bool:
-    """Whether the process that created an unfinished file or folder has ended. If locks do not work, the file's age (s)
-    decides.
+    """Whether the process that created an unfinished file or folder has ended: no process holds the lock on `path`.
 
-    NFS grants an exclusive lock only on files that are open for writing. So for folders on NFS the age decides.
+    `age`: seconds since the last change of `path`. If the lock cannot be checked, because the volume has no locks or
+    `path` belongs to another user, the process counts as ended once `age` exceeds LEFTOVER. Locks on folders cannot be
+    checked on NFS, which grants an exclusive lock only on files that are open for writing.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

@@ -19,7 +19,8 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-# A request fails after this many seconds without a connection or a byte. Chosen without a measurement.
+# Seconds after which an attempt fails: CONNECT if no connection is established, READ if no further byte of the answer
+# arrives. Chosen without a measurement.
 CONNECT, READ = 5.0, 5.0
 ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)

@@ -29,7 +29,9 @@ LOOKED_AT = 1000  # maximum rows from which the format is detected
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
-MANY = 5  # minimum rows to detect a table without tabs: a few sentences may by chance have equally many commas
+# Minimum rows to detect a table by commas, semicolons or vertical bars: a few sentences may by chance have equal
+# numbers of commas. A table with tabs may have fewer rows, because sentences rarely contain tabs.
+MANY = 5
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
@@ -44,7 +46,9 @@ ENCODINGS = (
 )  # fmt: skip
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters, such a sign is probably a letter in another encoding
+# Signs that rarely stand between two letters. If a file decoded with windows-1252 has many of these signs between
+# letters, the file probably has another encoding, in which the bytes of these signs are letters.
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")
 
 # First bytes of files that are not text: the kind of file, and what the user can do.
 SIGNATURES = {
@@ -309,7 +313,9 @@ def is_ndjson(text: str) -> bool:
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off
-    strings = lines[0].lstrip().startswith('"')  # 20 lines are too few then: a dialogue may begin with quoted lines
+    # All lines are checked if the first one is a JSON string: a plain text may begin with 20 lines in quotation marks,
+    # for example a dialogue.
+    strings = lines[0].lstrip().startswith('"')
     try:
         return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
     except (ValueError, RecursionError):
@@ -378,8 +384,8 @@ def has_quoted_cells(text: str) -> bool:
     """Whether quotation marks enclose cells in a table with tabs.
 
     Spreadsheet programs enclose cells that contain a tab, a line break, a comma or a quotation mark. True if at least
-    one cell, without its enclosing marks, contains a tab, a line break or a quotation mark. If none does, all quotation
-    marks belong to the text.
+    one cell contains a tab, a line break or a quotation mark inside its enclosing marks. Commas are not considered,
+    because quoted speech contains them too. Otherwise all quotation marks count as part of the text.
     """
     if '"' not in text:
         return False

@@ -381,7 +381,8 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # in Parquet, it may contain dates or bytes: `default` converts these
+    # A list or dict from Parquet may contain dates or bytes, which JSON cannot express: `default=str` makes them text.
+    if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 

@@ -215,8 +215,8 @@ def memory_of_reader(left: int | None, *, whole: bool) -> int:
 
     `left`: free bytes of the container; None if its memory has no limit. `whole`: the file is held in memory as a whole
     (workbook, Parquet) instead of being read line by line. At most one whole file and three others are read at the same
-    time. The whole file may take 1/2 of the free memory and each other file 1/8, so together they take at most 7/8. If
-    LEAST_MEMORY is more than its share of the free memory, a file may take LEAST_MEMORY.
+    time. The whole file may take 1/2 of the free memory and each other file 1/8, so together they take at most 7/8. A
+    file whose share of the free memory is less than LEAST_MEMORY may nevertheless take LEAST_MEMORY.
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))

@@ -24,8 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-# A line may have this many bytes, times the maximum number of characters of a text. A line may hold two texts, and JSON
-# may write a character in 12 bytes (\uXXXX\uXXXX), so the factor is 2 · 12.
+# Maximum bytes of a line, as a multiple of the maximum characters of a text. A line may hold two texts, and JSON may
+# write a character in 12 bytes (\uXXXX\uXXXX), so the multiple is 2 · 12.
 LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
@@ -66,7 +66,8 @@ class Intake:
         self._summary = LabelSummary()
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
-        self._places: list[str] = []  # where the first too long texts are, such as "line 7" or a field's name
+        # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
+        self._places: list[str] = []
         # The first texts, kept until they are checked for rows of a table; None after the check, or with `force`.
         self._first: list[str] | None = None if force else []
         self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`

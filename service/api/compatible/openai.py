@@ -35,7 +35,8 @@ ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
 
 @scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
 async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Unit vectors of texts: calibrated for `isosim/<domain>`, the frozen encoder's for `isosim/<domain>:raw`."""
+    """Unit vectors of texts. The model `isosim/<domain>` returns calibrated vectors; the model `isosim/<domain>:raw`
+    returns the vectors of the frozen encoder."""
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
     encoder = model.resolution.encoder

@@ -230,9 +230,9 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
 async def rollback(
     domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
 ) -> DomainState:
-    """Makes the previous version champion and the champion the previous version, for the encoder that the domain uses
-    now. The body may be left out. With `from`, the request can be retried safely; without `from`, a second request
-    undoes the first."""
+    """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
+    champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
+    safely; without `from`, a second request undoes the first."""
     before = await asyncio.to_thread(state, service, domain)
     start = Start() if body is None else body.start
     digest = service.encoders.active_encoder(domain).digest

@@ -1,4 +1,5 @@
-"""Routes that move a domain to the next encoder: begin, try it on a share of requests, finish or abandon the move."""
+"""Routes that begin a domain's move to the next encoder, set the share of requests that the next encoder answers, and
+finish or abandon the move."""
 
 import asyncio
 from dataclasses import asdict, replace
@@ -130,8 +131,8 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
 
 @router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def start_migration(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
-    """Begins a domain's move from this server's encoder to the next one. The domain needs a champion with a reference
-    for each of the two."""
+    """Begins a domain's move from this server's encoder to the next encoder. For each of these encoders, the domain
+    needs a champion with a reference distribution."""
     await service.encoders.refresh_migrations()
     before = service.encoders.migrations.get(domain)
     old, new = service.encoders.first, service.encoders.require_next()
@@ -162,7 +163,9 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """State of a domain's migration: shares, thresholds of both versions, and this process's shadow comparison."""
+    """State of a domain's migration: the shares of requests that the new encoder answers or scores only for comparison,
+    thresholds of the old and the new version, and a comparison of scores that both versions gave to pairs in this
+    process."""
     return await shown(service, domain, await of(service, domain))
 
 

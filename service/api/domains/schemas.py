@@ -293,7 +293,7 @@ class MigrationSide(BaseModel):
 
 
 class EquatedThreshold(BaseModel):
-    """Two similarities with the same false-match rate."""
+    """A threshold of the old version, and the new version's threshold with an equal false-match rate."""
 
     similarity: float = Field(description="threshold of the old version")
     fmr: float
