@@ -42,7 +42,8 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
 
 
 class Commands(typer.core.TyperGroup):
-    """Imports a command's module when it is called, and turns its result or error into an exit code."""
+    """Imports a command's module only when a user calls the command. Turns the command's result or error into an exit
+    code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)

@@ -85,7 +85,7 @@ def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
 
 
 def own_fields(route: BaseRoute | None) -> list[str]:
-    """Field names of the route's body, for bodies that we define."""
+    """Field names of the route's bodies. Leaves out bodies whose format another service defines."""
     names = [
         field.alias or name
         for model in bodies(route)
@@ -98,7 +98,8 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    if near == name:  # the route takes several bodies, and `name` is a field of another one
+    # The route accepts several kinds of body: `name` belongs to one kind, the body's other fields to another kind.
+    if near == name:
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"

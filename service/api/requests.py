@@ -83,7 +83,10 @@ def sent_as(kind: str) -> str:
 
 
 def check_json(head: Head, route: BaseRoute | None) -> None:
-    """Raises UnsupportedMedia, with the route's example, if the content type is not JSON or the body is compressed."""
+    """Raises UnsupportedMedia if the body is compressed or its content type is not JSON.
+
+    For a wrong content type, the message shows a curl command with an example of the route's body.
+    """
     if b"content-encoding" in head:
         check_encoding(head)
     kind = media_type(text_of(head, b"content-type"))

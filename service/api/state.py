@@ -49,7 +49,8 @@ class Phase(Enum):
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
-MOST_NAMES = 1000  # maximum number of domain names kept for suggestions; comparing more would make errors costly
+# Maximum number of domain names kept for suggestions. Each error about an unknown domain looks through all kept names.
+MOST_NAMES = 1000
 FRESH = 30.0  # seconds between listings of the store for suggestions
 PATIENCE = 0.25  # maximum seconds to wait for a new listing; after that, names of the previous one are suggested
 MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each

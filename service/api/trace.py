@@ -70,8 +70,8 @@ class Trace:
             pass
 
     def as_headers(self) -> list[tuple[bytes, bytes]]:
-        """Request id, contract version, origin of scores, the route's own headers, and timings in milliseconds under
-        text-embeddings-inference's names."""
+        """Response headers: request id; contract version; domain, version and encoder of a scoring request; the route's
+        own headers; and timings in milliseconds under text-embeddings-inference's names."""
         scored = self.scored
         own = [(name.encode(), value.encode()) for name, value in self.headers.items()] if self.headers else ()
         return [

@@ -48,11 +48,13 @@ ENTRY = {  # the form of one entry, by the name of the field that holds the list
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
 }
+# By the name of the field that holds the list: the word for the parts of one entry (singular, plural). An entry of
+# `pairs` consists of texts, so a message says "pairs[0] has 3 texts".
 PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # name of the parts of a list's entry (singular, plural), as in "pairs[0] has 3 texts"
+}
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
@@ -165,7 +167,7 @@ def sentence(
 
 
 def rule(same: Sequence[Detail], named: str, entry: str) -> str:
-    """Describes the rule that a sent value breaks; `missing` describes a value that was not sent."""
+    """Describes the rule that a sent value breaks. For a value that was not sent, see the function `missing`."""
     first = same[0]
     kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
     if kind in BOUNDS:

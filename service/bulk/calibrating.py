@@ -52,7 +52,8 @@ def fit_sample(
     """Samples texts, embeds them, fits a calibration and publishes it.
 
     Returns:
-        Domain, version, whether the version was promoted, why or why not, and the report.
+        `domain`, `version`, `promoted` (whether the version was promoted), `promotion` (why the version was or was
+        not promoted), and `report` (the report that is stored with the version).
 
     Raises:
         EmptyInput, InvalidInput: the corpus has too few distinct texts for the method.

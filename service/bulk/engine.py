@@ -30,8 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# The vectors (N, D) of a part; a PooledVector for each row of that matrix, with the text's number of tokens and
-# flags; and, for each text column, an array with the index of every row's vector.
+# Tuple of three: first, the vectors (N, D) of a part; second, for each vector, a PooledVector with its text's number of
+# tokens and flags; third, for each text column, an array that holds for every row the index of the row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -72,8 +72,8 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                # Sorts each part as a whole. Another window would form other batches, and so change the last bits of
-                # the vectors.
+                # All texts of a part are sorted by length together. Another window would give other batches,
+                # and so change the last bits of the vectors: FORMAT (plan.py) would have to be increased.
                 window=None,
             )
         self.dim = artifact.spec.dim

@@ -44,7 +44,8 @@ class PairSearch:
     exact_up_to: int = EXACT_UP_TO  # up to this many rows, all pairs are compared
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # maximum number of pairs; a search that finds more fails (usual cause: many exact copies)
+    # Maximum number of pairs. If there are more pairs, usually because of many exact copies, the search fails.
+    most: int = 50_000_000
     block: int = BLOCK
     clusters: bool = False  # whether to write a file of clusters as well
     precision: float | None = None  # requested precision; None: `fmr` was requested instead
@@ -67,19 +68,21 @@ class PairSearchResult:
     threshold: float
     extrapolated: bool
     reference_pairs: int
-    recall: dict[str, Any] | None  # fields of `search.Recall`; None for an exact search
+    recall: dict[str, Any] | None  # fields of class Recall (search.py); None for an exact search
     # If a precision was requested: (1 − precision) times the number of pairs found. Otherwise the estimate assumes that
     # all N rows are unrelated: it is the false-match rate times N (N − 1) / 2, the number of all pairs of rows.
     expected_false: float = 0.0
     clusters: int | None = None  # number of clusters; None: not requested
-    expected_false_interval: tuple[float, float] | None = None  # 95 % interval; None if no precision was requested
+    # 95 % interval. None if no precision was requested, or if the version is from a release that stored no interval.
+    expected_false_interval: tuple[float, float] | None = None
 
 
 def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
     """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
 
     Raises:
-        Conflict: the domain lacks a reference or labels, or has item normalization.
+        Conflict: the version has item normalization, or lacks what the threshold is computed from: labelled pairs for
+            a precision, the similarities of random pairs for a false-match rate.
         InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold reaches
             the precision.
     """
@@ -199,7 +202,10 @@ def find(
 def expected_false(
     search: PairSearch, advice: Advice, rows: int, found: int
 ) -> tuple[float, tuple[float, float] | None]:
-    """Expected number of false pairs among those found; for a precision also its 95 % interval."""
+    """Expected number of false pairs among the `found` pairs, and the 95 % interval of this number.
+
+    The interval is None if no precision was requested, or if the version is from a release that stored no interval.
+    """
     if search.precision is None:
         return search.fmr * rows * (rows - 1) / 2, None
     interval = None

@@ -99,7 +99,10 @@ class CsvReader:
 
 
 def split(content: bytes) -> Iterator[str]:
-    """Yields the lines as an open file would. Invalid UTF-8 becomes lone surrogates, which `fault` rejects."""
+    """Decodes `content` from UTF-8 and yields its lines, each with its line end.
+
+    Each invalid byte becomes a lone surrogate; `fault` rejects cells with surrogates.
+    """
     for line in content.splitlines(keepends=True) if b"\r" not in content else lines_of(content):
         yield line.decode("utf-8", "surrogateescape")
 
@@ -181,7 +184,7 @@ def kind_of(kind: pa.DataType) -> str:
 
 
 class ParquetReader:
-    """Reads Parquet. Keeps the last row group in memory, because consecutive parts often lie in the same group."""
+    """Reads Parquet. Keeps the row group that was read last in memory, because the next part often lies in it too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

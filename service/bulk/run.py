@@ -174,7 +174,8 @@ class PartWorker:
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        # By default, a tokenizer runs a thread on each core of the machine. A worker with one core turns them off.
+        # By default, a tokenizer starts a thread for each core of the machine. A worker that may use only one core
+        # keeps its tokenizer from starting threads.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None

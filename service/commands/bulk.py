@@ -187,7 +187,7 @@ def calibrate(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to a sample of a corpus that is too large for one worker; embeds the sample in parallel."""
+    """Draw a random sample of texts from a large corpus, embed the sample in parallel, and fit a calibration to it."""
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )

@@ -367,7 +367,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
             f"the threshold's false-match rate for a pair is {rate:.2g}"
         )
-        # The true spread is at least 1. An estimate near 0, or None, means that too few queries had two wrong matches.
+        # `spread` estimates the ratio that the message states. The true ratio is 1 if all queries are alike, and larger
+        # otherwise. An estimate near 0, or None, means that too few queries had two wrong matches to estimate it.
         if spread and spread >= 0.05:
             print(
                 f"  a query that already has a wrong match is {spread:.1f} times as likely as an average query to "
@@ -412,7 +413,7 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     rows = operating_points(model, gallery)
     if not rows:
-        # Called only for its error, if the version has no labels or has item normalization.
+        # `advise` raises the error for a version that has no labels, or has item normalization; its result is not used.
         advise(model, ref.name, Target(precision=0.5))
         raise Conflict(f"{ref.name}@{version} stores no recall values; calibrate the domain again, with labels")
     if as_json:

@@ -143,8 +143,11 @@ class JsonVectors:
 
 
 class NumpyVectors:
-    """Writes vectors as rows of a `.npy` file. The header says 0 rows until `finish` overwrites it with the true count;
-    NumPy leaves room for the larger number."""
+    """Writes vectors as rows of a `.npy` file.
+
+    The header says 0 rows until `finish` overwrites it with a header that has the true number of rows. Both headers
+    have the same length, because NumPy pads headers so that the number of rows can grow.
+    """
 
     def __init__(self, file: BinaryIO, dim: int) -> None:
         self.file, self.dim, self.count = file, dim, 0

@@ -29,7 +29,7 @@ class PairNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """The numbers behind flags and percentiles, one entry for each pair."""
+    """Figures that explain flags and percentiles. The tuples have one entry for each pair."""
 
     # Share (0-1) of the domain's sentences that are at least as unusual as the text.
     out_of_domain: tuple[PairNumbers, ...] | None = None

@@ -186,7 +186,7 @@ class PairNumbers(BaseModel):
 
 
 class SimilarityDetail(BaseModel):
-    """Numbers behind flags and percentiles, one entry for each pair."""
+    """Figures that explain flags and percentiles. The lists have one entry for each pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
         description="share of the domain's own sentences that are at least as unusual as the text; below 0.01, the "

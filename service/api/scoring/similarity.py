@@ -96,7 +96,10 @@ async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThresh
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
-    """Posted vectors as if the encoder had computed them. Raises InvalidInput for an invalid one, naming it."""
+    """Checks the posted vectors and returns them as Embeddings, the type that also holds an encoder's vectors.
+
+    Raises InvalidInput for an invalid vector; the message names the vector's place in the body.
+    """
     rows = [
         brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
         for row, pair in enumerate(pairs)
@@ -168,7 +171,7 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
-    """The answer's `detail`: numbers behind flags and percentiles."""
+    """The answer's field `detail`: figures that explain flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
     scale = calibration.model.scale

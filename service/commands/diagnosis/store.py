@@ -74,7 +74,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def remote_encoder(artifact: EncoderArtifact) -> Finding:
-    """Checks that a remote encoder's server still gives the vectors that it gave at its registration."""
+    """Checks that a remote encoder's server still gives the vectors that it gave when the encoder was registered."""
     where = f"{artifact.id} at {artifact.remote.url}" if artifact.remote else artifact.id
     try:
         off = check_probes(artifact)
@@ -179,7 +179,7 @@ def unloaded(graph: Path, provider: str, options: ort.SessionOptions) -> str | N
 
 def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
     """Compares the served vectors of two sentences with those of the joined graph (encoder and calibrator in one file)
-    on the CPU, and their cosine with a known value."""
+    on the CPU. Also compares the cosine of the two sentences with its known value, if KNOWN has one for the encoder."""
     try:
         tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]
