@@ -74,7 +74,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def remote_encoder(artifact: EncoderArtifact) -> Finding:
-    """Checks that a remote encoder's server still gives the vectors that it gave at its registration."""
+    """Checks that a remote encoder's server returns the same vectors as when the encoder was registered."""
     where = f"{artifact.id} at {artifact.remote.url}" if artifact.remote else artifact.id
     try:
         off = check_probes(artifact)
