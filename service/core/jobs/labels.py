@@ -15,7 +15,7 @@ LABEL, WEIGHT = "label", "weight"  # column names
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
-    The first or the last column holds the labels. The first of these rules that decides between the two is applied:
+    The first or the last column holds the labels. These rules are tried in order until one decides:
 
     1. The column with more numbers holds the labels.
     2. The column with fewer numbers outside 0 to 5 holds the labels.
