@@ -124,7 +124,7 @@ def list_(model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Check that a remote encoder's server still gives the vectors that it gave at its registration."""
+    """Check that a remote encoder's server returns the same vectors as when the encoder was registered."""
     artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
         raise InvalidInput(f"encoder {name} has no server to check: its users bring the vectors")
@@ -139,7 +139,8 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Remove a registered encoder from the store; versions made for this encoder can no longer be served."""
+    """Remove a registered encoder from the store. Domain versions that were calibrated for this encoder stay in the
+    store, but can no longer be served."""
     settings = stored(model_store=model_store)
     encoders = EncoderStore(settings.model_store)
     artifact = registered(encoders, name)

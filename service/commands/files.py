@@ -38,7 +38,8 @@ def form_of(path: Path) -> Format | None:
     """Detects a file's format by its content.
 
     Returns None for a pipe, because reading would consume its content; the caller reads the pipe as text. Also returns
-    None for an empty or damaged file. If the caller reads such a file as text, the error has a better message.
+    None for a file that is empty or damaged. The caller then reads the file as text, and the error that results says
+    that the file is empty, or names the first line that cannot be read.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

@@ -79,8 +79,11 @@ def similarity(
     If the domain has too few random pairs to measure a percentile, JSON sets `extrapolated`. The columns on a terminal
     then show words instead of a high percentile, like "fewer than 1 in 499,500".
 
-    The exit code is 0 even if no pair matches, and 1 only after an error; to learn whether pairs match, count
-    the lines.
+    With --threshold or --fmr, only pairs that match are printed. If --all is also given, all pairs are printed, and
+    those that match are marked.
+
+    The exit code is 0 even if no pair matches, and 1 only after an error. To learn whether pairs match, omit --all and
+    count the printed pairs.
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")

@@ -64,7 +64,10 @@ def train(
     licence: Annotated[str | None, typer.Option(help="licence of the result; default: the starting encoder's")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder; running the same command again resumes it. Export the folder with `isosim export`."""
+    """Train an encoder. Running the same command again resumes an interrupted training.
+
+    The trained encoder is written to the folder OUTPUT; `isosim export` exports it for use by isosim.
+    """
     need_finetuning()
     between = bounds(grades)
     if patience is not None and dev is None:

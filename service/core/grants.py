@@ -161,7 +161,8 @@ class Limits(Protocol):
 
 
 class CountedLimits:
-    """Reports each admission and each refusal by `limits`: the key's name, the result, and the number of texts."""
+    """Admits requests as `limits` does, and calls `on_texts` for each admitted or refused request, with the key's name,
+    the result and the number of texts."""
 
     def __init__(self, limits: Limits, on_texts: Callable[[str, AdmissionResult, int], None]) -> None:
         self.limits, self.on_texts = limits, on_texts

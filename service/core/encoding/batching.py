@@ -379,9 +379,9 @@ class MicroBatcher:
                 self._runs_since[threading.get_ident()] = time.monotonic()
                 vectors = self.codec.round(self.encoder.run(prepared, exclusive=exclusive))
             for pending, vector in zip(batch, vectors, strict=True):
-                # Copied, because a view of one row would keep the whole batch alive in the cache.
                 tokens = pending.tokens
                 truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
+                # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
                 pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable)
         except IsosimError as known:
             error = known

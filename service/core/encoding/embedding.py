@@ -147,7 +147,9 @@ class Embedder:
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
             Overloaded: the queue has no room for all texts that must be computed; none is computed.
-            TokenizerFailure, BackendFailure: a text or the encoder failed.
+            TokenizerFailure: a text cannot be turned into tokens.
+            BackendFailure: the encoder failed.
+            NotReady: the batcher has stopped or its device hangs.
         """
         row_of: dict[bytes, int] = {}
         wanted: dict[bytes, Text] = {}

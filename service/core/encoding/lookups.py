@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each serves several requests. The cache's circuit breaker opens after as many
-# failures in a row. So if Redis hangs, the timeouts of one round of lookups open the circuit breaker.
+# Maximum number of concurrent lookups; each lookup serves several requests. The cache's circuit breaker opens after 3
+# failures in a row (`circuit_breaker.FAILURES`). So if Redis hangs, 3 concurrent timeouts open the circuit breaker.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, which does not run the
 # out-of-domain test; the test then runs when the texts are scored.

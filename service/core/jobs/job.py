@@ -82,7 +82,8 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
-    # The version to which labels are added; None for a job with text. The new version keeps its method and scale.
+    # The version to which labels are added; None for a job with text. The new version has the base version's weights
+    # and reference distribution.
     base: int | None = None
     # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
     champion: int | None = None

@@ -15,12 +15,18 @@ LABEL, WEIGHT = "label", "weight"  # column names
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
-    The first or the last column holds the labels: the one that has more numbers. If both have equally many, it is the
-    one that has fewer numbers outside 0 to 5. If both also have equally many of those, it is the one that the header
-    names `label`. If the header names neither of the two `label`, it is the first column. Exception: if both columns
-    hold only numbers from 0 to 5 and the column between them only numbers, such a table is refused. The first row is a
-    header, and is skipped, if neither its first nor its last cell is a number. A table may have a fourth column, for
-    `LabelledPair.weight`, if the header names it `weight`. The console applies the same rules (`console/labels.js`).
+    The first or the last column holds the labels. These rules are tried in order until one decides:
+
+    1. The column with more numbers holds the labels.
+    2. The column with fewer numbers outside 0 to 5 holds the labels.
+    3. The column that the header names `label` holds the labels.
+    4. If all three columns hold only numbers, and the first and the last column only numbers from 0 to 5, the table is
+       refused.
+    5. The first column holds the labels.
+
+    The first row is a header, and is skipped, if neither its first nor its last cell is a number. A table may have a
+    fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console applies the same rules
+    (`console/labels.js`).
 
     Args:
         rows: line numbers and cells, without blank lines.

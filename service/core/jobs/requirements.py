@@ -13,7 +13,7 @@ from service.core.jobs.labels import HIGHEST_GRADE
 # through twice or half as many (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
-STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable (QUALITY section 4)
+STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable
 FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
 MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
@@ -22,7 +22,7 @@ def fewest_sentences(method: str, dim: int) -> int:
     """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
     Full whitening needs at least twice as many sentences as dimensions. The results of full whitening are worst with
-    about as many sentences as dimensions (QUALITY section 4); the factor 2 is a margin above that number.
+    about as many sentences as dimensions; the factor 2 is a margin above that number.
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -132,7 +132,7 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
 
 # Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of each (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # `draw` lets the sample grow to this many times its size before it removes surplus texts
+SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts before it removes all but `most` of them
 
 
 def rank(text: str, seed: int) -> int:

@@ -49,8 +49,8 @@ class FalseHitTable:
         """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
         Up to the largest number of entries at which hits were counted, −ln(1 − share) is interpolated as a power law.
-        Beyond it, the share follows a negative binomial law. The spread between queries in this law is fitted to the
-        counts at the two largest numbers of entries.
+        Beyond that number, the share follows a negative binomial law, in which the queries have different false-match
+        rates. The spread of these rates is fitted to the counts at the two largest numbers of entries.
         """
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
@@ -129,7 +129,7 @@ class Law:
 
     Between the counted rates, the expected hits follow a power law. Above them, all queries are assumed to be alike,
     and the hits are scaled to agree with the count at the highest rate. Below them, the queries' own rates are assumed
-    to have a Gamma distribution with shape `shape`; if that is infinite, hits are proportional to the rate.
+    to have a Gamma distribution with shape `shape`; if `shape` is infinite, hits are proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling
