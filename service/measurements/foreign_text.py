@@ -26,7 +26,7 @@ FIFTHS = 5
 
 @dataclass(frozen=True)
 class Result:
-    """Shares of flagged texts, among unseen Wikipedia sentences (false alarms) and among each kind of `foreign` text."""
+    """Shares of flagged texts: of unseen Wikipedia sentences (false alarms), and of each kind of `foreign` text."""
 
     false_alarms: float
     by_length: list[float]  # false alarms in each fifth of the sentences, from the shortest fifth to the longest
