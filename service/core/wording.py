@@ -10,7 +10,8 @@ MOST_NAMES = 1000  # a message lists at most this many characters of names
 # it; two unrelated names such as `sentences` and `encoder` have 0.5.
 LIKELY = 0.6
 
-# Name of a list in a request -> the word for an entry of the list, and a tuple with a word for each item of an entry.
+# Words by which messages refer to the entries of a list in a request. Name of the list -> the word for one entry, and
+# the words for the parts of an entry: an entry of `pairs` is a "pair", and its parts are a "1st text" and a "2nd text".
 ENTRIES = {
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),

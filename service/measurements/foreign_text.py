@@ -1,4 +1,7 @@
-"""Measures how often a domain of Wikipedia sentences flags foreign text, and Wikipedia text (false alarms)."""
+"""Measures how often a domain of Wikipedia sentences flags text of other kinds, and Wikipedia text (false alarms).
+
+Text of other kinds, called foreign here, is for example news, source code, or sentences with shuffled words.
+"""
 
 import sysconfig
 from collections.abc import Callable
@@ -16,19 +19,19 @@ from service.modelling.calibration import out_of_domain
 
 SENTENCES = 10_000  # number of sentences to which the domain is fitted
 TESTED = 10_000  # number of other sentences of Wikipedia, on which false alarms are counted
-FOREIGN = 2000  # number of texts of each foreign kind
+FOREIGN = 2000  # number of texts of each kind that is foreign to Wikipedia
 FALSE_ALARM_BAR = (0.005, 0.015)  # lower and upper limit of the promised false-alarm rate
 FIFTHS = 5
 
 
 @dataclass(frozen=True)
 class Result:
-    """Shares of flagged texts, among the domain's unseen sentences (false alarms) and among each foreign kind."""
+    """Shares of flagged texts: of unseen Wikipedia sentences (false alarms), and of each kind of `foreign` text."""
 
     false_alarms: float
     by_length: list[float]  # false alarms in each fifth of the sentences, from the shortest fifth to the longest
-    auroc: dict[str, float]  # foreign kind -> AUROC against the domain's unseen sentences
-    detected: dict[str, float]  # foreign kind -> share that is flagged
+    auroc: dict[str, float]  # kind of `foreign` text -> AUROC against unseen Wikipedia sentences
+    detected: dict[str, float]  # kind of `foreign` text -> share that is flagged
 
     @property
     def kept(self) -> bool:
@@ -68,7 +71,7 @@ def pick(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> Result:
-    """Fits the out-of-domain test to Wikipedia sentences, and applies it to unseen ones and to foreign text."""
+    """Fits the out-of-domain test to Wikipedia sentences; tests unseen Wikipedia sentences and text of other kinds."""
     rng = np.random.default_rng(seed)
     everything = sample(data, HOME, SENTENCES + TESTED, least=SENTENCES + TESTED, seed=seed)
     mine, others = everything[:SENTENCES], everything[SENTENCES:]

@@ -17,8 +17,8 @@ from service.modelling.calibration.methods import FittedMap, fit
 from service.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
-# Smallest number of sentences per language. Half of them make the language's reference, and references made from fewer
-# sentences are unstable (docs/quality.md, "Little text").
+# Smallest number of sentences per language. Half of them, 400, make the language's reference; a reference made from
+# fewer than 400 sentences is less stable (docs/quality.md, "Little text").
 FEWEST = 800
 ALL = "all, mixed"
 

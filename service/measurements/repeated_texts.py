@@ -1,4 +1,7 @@
-"""Measures thresholds on text that contains mails with the same first part, which is longer than the encoder reads."""
+"""Measures thresholds on sentences mixed with mails that all begin with the same notice.
+
+The notice alone is longer than the encoder reads, so all mails have the same vector, and the scores of their pairs tie.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,7 @@ from service.modelling.calibration import reference
 
 SENTENCES = 744
 OTHERS = 2000  # number of held-out sentences
-SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
+SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that are mails; all mails begin with the same notice
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
 MAILS = 32  # number of mails to embed; their vectors, which differ only by rounding errors, are used for all mails
@@ -34,7 +37,7 @@ class Result:
     refused: int  # number of refused draws
     reachable: list[float]  # for each draw, the smallest false-match rate that a threshold can reach
     counted: list[float]  # false-match rates among all pairs of the texts that made the reference
-    unseen: list[float]  # false-match rates among all pairs of held-out texts with the same share of notices
+    unseen: list[float]  # false-match rates among all pairs of held-out texts, with the same share of mails
 
     @property
     def kept(self) -> bool:
@@ -47,7 +50,7 @@ class Result:
 
 
 def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> list[Result]:
-    """Measures the thresholds of the method identity, with the reference that a calibration would build."""
+    """Measures the thresholds of the method `identity`, with the reference that a calibration would build."""
     size = SENTENCES + OTHERS
     texts = sample(folder, HOME, size + NOTICE, least=size + NOTICE)
     notice, sentences = " ".join(texts[:NOTICE]), texts[NOTICE:]
@@ -60,7 +63,7 @@ def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> li
 
 
 def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> list[Result]:
-    """Measures one share of mails with the notice. `plain`, `mails` (N, D): vectors of texts without and with it."""
+    """Measures the thresholds for one share of mails. `plain`, `mails` (N, D): vectors of sentences and of mails."""
     results = [Result(share, nominal, 0, [], [], []) for nominal in RATES]
     for draw in range(draws):
         rng = np.random.default_rng(draw)

@@ -25,7 +25,10 @@ from service.modelling.calibration.methods import FittedMap
 
 @dataclass(frozen=True)
 class MethodDiagnostics:
-    """Statistics of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
+    """Statistics of one method and seed.
+
+    The method is fitted without labels, either to the sentences of the tested pairs or to a given text.
+    """
 
     method: str
     seed: int

@@ -108,7 +108,7 @@ def measure(
 
 
 def figure(results: Sequence[SourceResult], encoder: str, path: Path) -> None:
-    """Plots the false-match rate of one threshold in each domain, raw and calibrated."""
+    """Plots each domain's false-match rate: at one raw cosine for all domains, and at the domain's own threshold."""
     import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")

@@ -128,9 +128,9 @@ class Encoders:
             on_champion: called with a version when it becomes the one that serves its domain.
             on_no_champion: called with the domain when no version in memory serves it any longer.
             on_gone: called with the domain when it has lost its champion or was deleted.
-            heard: returns the value of the store's change counter ("bell") that a registry's refresh read last,
-                without reading the store again. While the value stays the same, no migration has changed.
-                None: the store has no such value, and the migrations must be read.
+            heard: returns the store's change counter (the "bell"). The last refresh of a registry has already read the
+                counter, so `heard` does not read the store. While the counter stays the same, no migration has
+                changed. None: the store has no change counter, and the migrations must be read.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone

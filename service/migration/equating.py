@@ -43,8 +43,10 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
     threshold = old.threshold(rate)
-    # If the old scale's true threshold for `rate` is higher than its estimate `threshold`, the true rate at
-    # `similarity` is higher than `rate`. The new scale reaches a higher rate at a lower threshold.
+    # The old scale's threshold for `rate` is an estimate with an interval. If the true threshold lies d above the
+    # estimate, the true rate at `similarity` is about the estimated rate at `similarity` − d, so it is higher than
+    # `rate`. A higher rate has a lower threshold on the new scale: `lowest`. Likewise, a true threshold below the
+    # estimate leads to `highest`.
     lowest = new.threshold(min(rate_of(old, similarity - (old_high - threshold)), SUREST))
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))

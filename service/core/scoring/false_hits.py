@@ -174,11 +174,14 @@ def alike(rates: npt.ArrayLike, gallery: float) -> Doubles:
 
 
 def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
-    """Fits a negative binomial law: a query's rate has a Gamma distribution (Greenwood & Yule, 1920).
+    """Fits a negative binomial law for the number of false hits of a query (Greenwood & Yule, 1920).
 
-    `half` and `whole` (L,) are −ln(1 − s), where s is the share of queries with a false hit at each of L thresholds:
-    for `whole` among the largest counted number of entries, for `half` among half as many. Returns shape r and
-    x = mean / r, (L,) each, with half = r·ln(1 + x) and whole = r·ln(1 + 2x).
+    In this law, each query has a false-match rate of its own, and the rates of all queries have a Gamma distribution.
+    `half` and `whole` (L,) are −ln(1 − s) at L thresholds, where s is the share of queries with a false hit: `whole`
+    for searches among the largest number of entries in the table, `half` for searches among half of this number.
+
+    Returns the shape r and x = m / r, (L,) each, where m is the mean number of false hits per query in the searches
+    for `half`. r and x solve half = r·ln(1 + x) and whole = r·ln(1 + 2x).
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)

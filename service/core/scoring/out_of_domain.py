@@ -234,7 +234,8 @@ class DomainTest:
     statistics: Statistics
     standardization: Standardization
     combination: Combination
-    identity: object = field(default_factory=object, compare=False, repr=False)  # stored in each Verdict
+    # Stored in each Verdict to tell which test made the verdict, without keeping the test's arrays in memory.
+    identity: object = field(default_factory=object, compare=False, repr=False)
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).

@@ -50,7 +50,7 @@ class ReferenceDistribution:
     levels: Doubles  # (L,) false-match rates at which the bootstrap was evaluated, falling
     low: Doubles  # (L,) 95 % interval of the threshold at each level
     high: Doubles  # (L,)
-    relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
+    relative_error: Doubles  # (L,) relative standard error of the rate at each level; NaN for levels below 10 / pairs
     sentences: int
     pairs: int
     tied: Doubles = field(default_factory=lambda: np.empty(0))  # (T,) similarities at which pairs tie, rising

@@ -75,14 +75,15 @@ class Miss:
 class Registry:
     """Resident calibrations. A champion is replaced in one assignment, after its successor has loaded completely.
 
-    Champions and pinned versions are loaded at their first request. When they take more than `resident_bytes`, the
-    least recently used ones are evicted, except the champion of `default`; requests that hold an evicted one finish
-    with it. A refresh reads only changes of resident domains, so its cost does not depend on the number of all domains.
+    Champions, and versions that requests name by number or as `previous` ("pinned"), are loaded at their first request.
+    When the resident calibrations take more than `resident_bytes`, the least recently used ones are evicted, except the
+    champion of `default`. A request that already uses an evicted calibration finishes with this calibration. A refresh
+    compares only resident and evicted domains with the store, so its cost does not depend on the number of all domains.
 
     on_champion: called with each new champion. on_dropped: called with a domain when its champion leaves memory without
-    a successor, also by eviction. on_gone: called with a domain when the domain is deleted, or when a refresh finds
-    that the store names no champion for the domain any more (a refresh looks only at resident and evicted domains, and
-    never calls on_gone for `default`). on_failure: called with a domain when its champion could not be loaded.
+    a successor, also by eviction. on_gone: called with a domain when `remove` forgets the domain, or when a refresh
+    finds that the store names no champion for the domain any more; for `default`, only `remove` calls on_gone.
+    on_failure: called with a domain when its champion could not be loaded.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class Registry:
         if known is None or name not in known:
             known = (await self._call(self.source.named, domain)).targets
             if domain in self._versions:
-                self._due.add(domain)  # `known` may be out of date by now: the next refresh compares it with the store
+                # The store's targets may have changed after `known` was read, so the next refresh reads them again.
+                self._due.add(domain)
                 self._targets[domain] = known
         if name not in known:
             raise unknown_threshold(domain, name, known)
@@ -216,7 +218,7 @@ class Registry:
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
-            except NotFound as error:  # no 404: the request did not name this version
+            except NotFound as error:  # not answered with 404, because the request did not name this version
                 self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
             except (IsosimError, OSError) as error:
@@ -284,7 +286,7 @@ class Registry:
         self._keep(calibration)
 
     def _keep(self, calibration: Calibration) -> None:
-        """Makes a calibration resident, and evicts the least recently used ones."""
+        """Makes a calibration resident. Evicts the least recently used ones while `size` exceeds `resident_bytes`."""
         key = (calibration.domain, calibration.version)
         self._release(key)
         self._resident[key] = calibration
