@@ -37,8 +37,8 @@ class FlowSettings:
 
 
 PAPER = FlowSettings()
-# Reasons for the settings of `ROBUST`. A score is the mean Spearman correlation × 100 on the seven STS sets, with vectors
-# of MiniLM's third layer.
+# Reasons for the settings of `ROBUST`. A score is the mean Spearman correlation × 100 on the seven STS sets, with
+# vectors of MiniLM's third layer.
 # - `max_steps`: the flow acts as a partial whitening, whose strength grows with the number of training steps. Flows
 #   fitted to the text of the STS sets score 66.8 after 80 steps, 66.7 after 120 and 67.0 after 160. Flows fitted to
 #   other text also score highest after 160 steps.

@@ -294,7 +294,8 @@ def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
 
     p at a point x is the probability that a new value of the statistic is at least x. Returns a row of points, and a
     row with the curve at these points. The first point is near the sample's minimum, and at the last point −ln p is
-    FARTHEST; the points between them are quantiles of the sample. Above the highest quantile, p decreases exponentially.
+    FARTHEST. The points between these two are quantiles of the sample. Above the highest quantile, p decreases
+    exponentially.
     `share` is the fraction of all false alarms that the statistic may cause; `Combination` compares statistics by
     p / share. Quantiles use Weibull's plotting position r / (n + 1): on average, 1 % of new values exceed the point at
     which p is 1 %. With NumPy's default (linear interpolation), 1.1 % of new values would exceed this point, if the
