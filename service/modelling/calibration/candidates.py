@@ -1,4 +1,7 @@
-"""Compares alternatives to the automatically chosen method, on held-out sentences and on labelled pairs."""
+"""Fits several methods for a domain, and evaluates them on held-out sentences and on labelled pairs.
+
+The methods include the one that the rule in `gate.py` chose automatically.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +78,7 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
 
 
 def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
-    """Names of the methods to try, from simple to complex; `ruled` is the method that the gate's rule chose."""
+    """Names of the methods to try, from simple to complex; `ruled` is the method that the rule in `gate.py` chose."""
     count, dim = shape
     methods = [
         "identity",

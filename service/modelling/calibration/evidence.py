@@ -32,13 +32,14 @@ BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dim
 
 @dataclass(frozen=True)
 class Surface:
-    """How much the vectors depend on surface features such as length, compared with a bag of words.
+    """How much an encoder's vectors depend on surface features of the texts, such as their length.
 
-    In this baseline, a text's vector is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1);
-    `share_reference` and `directions_reference` are its expected share and directions over random draws.
+    `crowding`, `share` and `directions` are measured on the encoder's vectors. `share_reference` and
+    `directions_reference` are the expected values of `share` and `directions` for a bag-of-words baseline, in which
+    a text's vector is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1).
     """
 
-    crowding: float  # mean cosine of random pairs
+    crowding: float  # mean cosine of random pairs of vectors
     share: float  # share of the centred variance that surface features explain
     share_reference: float  # the same as `share`, for the bag-of-words baseline
     directions: float  # participation ratio: effective number of directions
@@ -56,6 +57,7 @@ class Surface:
     def rawness(self) -> float:
         """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
+        The ratios are `share` / `share_reference` and `directions` / `directions_reference`.
         This measure was developed for this project (docs/quality.md). It does not include `crowding`, because crowding
         is high not only for raw encoders, but also for encoders trained contrastively at a low temperature.
         """

@@ -15,8 +15,9 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-# A tie gets its own threshold in the table only if its false-match rate is below this value. At a higher rate, so many
-# pairs would reach the threshold that storing them in `Near` would take a gigabyte.
+# Random pairs with equal similarities form a tie. The table gets a threshold at a tie's similarity only if the
+# false-match rate of this threshold is below MOST_TIED. At a higher rate, so many pairs would reach the threshold that
+# storing them in `Near` would take a gigabyte.
 MOST_TIED = 0.1
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
@@ -55,7 +56,8 @@ def build(
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Each threshold is lowered by the rounding error; otherwise some pairs of a tie could be below the tie's threshold.
+    # Each threshold is lowered by the rounding error of similarities. Otherwise some pairs of a tie (pairs with equal
+    # similarities) could be below the threshold at the tie's similarity.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)

@@ -37,14 +37,17 @@ class FlowSettings:
 
 
 PAPER = FlowSettings()
-# The flow acts as a partial whitening, whose strength grows with the number of training steps (`max_steps`). On vectors
-# of MiniLM's third layer, flows fitted to the text of the seven STS sets reach a mean Spearman × 100 of 66.8, 66.7 and
-# 67.0 after 80, 120 and 160 steps; for flows fitted to other text, the mean is highest after 160 steps.
-# The untrained flow multiplies all channels by one number, with which the training vectors get the standard deviation
-# `start_deviation`. So every training starts from vectors of the same scale, whatever the text. If the untrained flow
-# normalized each channel by itself (data-dependent actnorm, as in Glow), it would be standard normalization (SN), and
-# the trained flow would score 1 to 2 points lower.
-# Permuting the channels at random instead of reversing them costs 1 point. AdamW's bias correction also costs 1 point.
+# Reasons for the settings of `ROBUST`. A score is the mean Spearman correlation × 100 on the seven STS sets, with
+# vectors of MiniLM's third layer.
+# - `max_steps`: the flow acts as a partial whitening, whose strength grows with the number of training steps. Flows
+#   fitted to the text of the STS sets score 66.8 after 80 steps, 66.7 after 120 and 67.0 after 160. Flows fitted to
+#   other text also score highest after 160 steps.
+# - `start_deviation`: the untrained flow multiplies all channels by one number, so that the training vectors get this
+#   standard deviation. Then every training starts from vectors of the same scale, whatever the text. In Glow, the
+#   untrained flow standardizes each channel separately (data-dependent actnorm); flows trained from that start score 1
+#   to 2 points lower.
+# - `permutation`: flows that permute the channels at random, instead of reversing them, score 1 point lower.
+# - `bias_correction`: flows trained with AdamW's bias correction score 1 point lower.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 PRESETS = {"paper": PAPER, "robust": ROBUST}
 

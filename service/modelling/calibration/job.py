@@ -164,7 +164,8 @@ def calibrate_job(
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
     # A flow is cross-fitted to the vectors outside one of 4 folds, which are three quarters of all vectors. If three
-    # quarters of all vectors or more are equal, such a fit may get only equal vectors. Only identity accepts these.
+    # quarters of all vectors or more are equal, all vectors of such a fit may be equal. The fit of any method except
+    # identity fails if all vectors are equal, so identity replaces the chosen method.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method

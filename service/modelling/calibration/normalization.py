@@ -1,9 +1,10 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
 The centroid of a cluster is the mean of its sentences, so it is closer to them than to a new sentence. Thresholds from
-cosines with these centroids are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences,
-last layer). So each sentence is removed from its centroid before its cosines are computed; then 1.01 to 1.07 % pass.
-The rest of the error remains, because the centroids still contain the other sentence of the pair.
+cosines with these centroids are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (measured with 2,000
+sentences and vectors of the encoder's last layer). So each sentence is removed from its centroid before its cosines are
+computed; then 1.01 to 1.07 % pass. The rest of the error remains, because the centroids still contain the other
+sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -97,8 +98,9 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # In the service, two sentences with equal vectors have equal cohort statistics. Here the statistics differ if the
-    # sentences are in different folds, so such pairs are scored again with the statistics that the service computes.
+    # In the service, all pairs of sentences with the same vector have the same score. The cross-fitted scores of these
+    # pairs differ from fold to fold, because each fold's latents come from another map. So all pairs of sentences with
+    # equal vectors are scored again, with the cohort statistics that the service computes.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -1,10 +1,15 @@
 """Fits a domain's out-of-domain test to all of its text, and derives p-values from the same text.
 
 The test's statistics are smaller for texts to which it was fitted than for new texts. So each text is measured by a fit
-to the other folds (cross-fitting), in all three stages: whitening and probe (a classifier that detects shuffled words),
-then the statistics' scales, then the scores by length. If only the first stage is cross-fitted, a nominal false-alarm
-rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 % (1,000 sentences); if all stages are, it is 1.0 % (measured on
-Wikipedia, without the probe).
+to the other folds (cross-fitting). All three stages of the fit are cross-fitted:
+
+1. the whitening, and the probe (a classifier that detects shuffled words),
+2. the mean and standard deviation of each statistic, which depend on a text's length,
+3. the correction that makes p-values comparable across lengths.
+
+If only the first stage is cross-fitted, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 %
+(1,000 sentences). If all three stages are cross-fitted, the rate is 1.0 %. These rates were measured on Wikipedia,
+without the probe.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +38,10 @@ SCORE_BINS = 5
 SCORE_QUANTILE = 0.98
 SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
-FARTHEST = 600.0  # −ln p at which a curve ends, so that p is never 0
-BEYOND = 5  # smallest number of sentences beyond a curve's last knot; the exponential tail is fitted to these sentences
+FARTHEST = 600.0  # a p-value curve (see `upper_curve`) ends where −ln p has this value, so p is never 0
+# Smallest number of sentences above the highest quantile that a p-value curve uses. The curve's exponential tail is
+# fitted to these sentences.
+BEYOND = 5
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
@@ -283,12 +290,16 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 
 
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
-    """Fits −ln(p / share), where p is the probability of a value at least as large, to a sample. (N,) -> (2, K)
+    """Fits the curve −ln(p / share) to a sample of a statistic's values. (N,) -> (2, K)
 
-    Returns points, and the curve at these points; its tail is exponential. `share` is the fraction of all false alarms
-    that this statistic may cause; `Combination` compares statistics by p / share. Quantiles use Weibull's plotting
-    position r / (n + 1): on average, 1 % of new values exceed the point at which p is 1 %. With NumPy's default (linear
-    interpolation), 1.1 % of new values would exceed this point, if the sample has 1,000 values.
+    p at a point x is the probability that a new value of the statistic is at least x. Returns a row of points, and a
+    row with the curve at these points. The first point is near the sample's minimum, and at the last point −ln p is
+    FARTHEST. The points between these two are quantiles of the sample. Above the highest quantile, p decreases
+    exponentially.
+    `share` is the fraction of all false alarms that the statistic may cause; `Combination` compares statistics by
+    p / share. Quantiles use Weibull's plotting position r / (n + 1): on average, 1 % of new values exceed the point at
+    which p is 1 %. With NumPy's default (linear interpolation), 1.1 % of new values would exceed this point, if the
+    sample has 1,000 values.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

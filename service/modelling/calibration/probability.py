@@ -30,8 +30,8 @@ Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 FEWEST = 20  # smallest accepted number of labelled pairs
 FOLDS = 5
 # Prior means of the slopes (logit of the match probability per logit of the false-match rate), from the lowest to the
-# highest scores. These values were the best for STS-B and SICK with 100 labels, on the last layer and a softly whitened
-# middle layer.
+# highest scores. These values were the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last
+# layer and for softly whitened vectors of a middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
 SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
@@ -431,7 +431,9 @@ BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
 STEPS = 100  # number of candidate values for the calibration error in `errors_like`
-GROWTH = 4.0  # largest increase of a bin's offset that `errors_like` tries, in standard errors
+# A bin's offset is its mean label minus its mean probability. `errors_like` also tries offsets that are larger than the
+# observed offsets, by up to this many standard errors.
+GROWTH = 4.0
 PERFECT = 40  # number of samples that are simulated for a perfectly calibrated map
 
 
@@ -487,8 +489,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     error, because even a perfect map shows offsets by chance. A bootstrap interval around this mean contained the true
     error in only 40 of 100 samples. So the limits are found by inverting a test of the true error (Davison & Hinkley,
     1997, section 5.4): 2.5 % of samples would show at least the observed error if the true error were the lower limit,
-    50 % if it were the median estimate, and 97.5 % if it were the upper limit. The median
-    estimate always lies inside the interval.
+    50 % if it were the median estimate, and 97.5 % if it were the upper limit. The median estimate always lies inside
+    the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfectly calibrated map.

@@ -188,7 +188,8 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
     """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
 
-    A nominal rate that ties make unreachable is replaced by the next reachable one.
+    Where many random pairs have the same similarity, the false-match rate drops by a step, and no threshold has a rate
+    inside this step. A nominal rate inside a step is replaced by the rate at the upper end of the step.
     """
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

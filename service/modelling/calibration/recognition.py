@@ -19,7 +19,8 @@ AMONG = 40  # number of sentences among which a changed sentence must find its o
 # A domain's sentences are cut to this length, because long sentences are recognized even by raw encoders.
 WORDS, CHARACTERS = 8, 60
 
-# Changes of capitals, punctuation, quotation marks and numbers around the text, which keep the meaning in any script.
+# Changes that keep a text's meaning in any script: lower or upper case, other punctuation at the end of the text, and
+# quotation marks, asterisks, numbers or dates before and after the text.
 DISGUISES: tuple[Callable[[str], str], ...] = (
     lambda text: text.lower().rstrip(".?! "),
     lambda text: f"{text.upper().rstrip('.')}!!",

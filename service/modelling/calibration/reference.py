@@ -15,7 +15,9 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # largest number of pairs (as many as 2,000 sentences have); a rate of 1 % needs only 100,000
+# Largest number of sampled pairs. 2,000 sentences form about this many pairs. For a threshold with a false-match rate
+# of 1 %, 100,000 pairs suffice.
+MOST_PAIRS = 2_000_000
 FEWEST_SENTENCES = 20
 KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
 FIRST_RATE = 1 - 1e-4

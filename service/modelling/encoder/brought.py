@@ -1,4 +1,7 @@
-"""Registers an encoder that callers run themselves, and whose vectors they send: name, dimensions, and a calibrator."""
+"""Registers an encoder that callers run themselves; callers send the encoder's vectors to the service.
+
+The store keeps the encoder's name, its number of dimensions, and a calibrator for its vectors.
+"""
 
 import hashlib
 import json

@@ -102,7 +102,8 @@ class PackedModel:
         offsets, scores = cursor.array("<u4", count + 1), cursor.array("<f4", count)
         text = cursor.string(length)
         pieces = [text[a:b].decode() for a, b in itertools.pairwise(offsets)]
-        cursor.string(cursor.numbers("iI")[1])  # skips the normalization table, because `tokenizer` uses NFKC instead
+        # Skips the file's table for normalizing texts; the method `tokenizer` normalizes texts by NFKC, not by a table.
+        cursor.string(cursor.numbers("iI")[1])
         entries = {}
         for _ in range(cursor.numbers("i")[0]):
             name = cursor.string(cursor.numbers("H")[0]).decode()
