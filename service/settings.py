@@ -70,8 +70,9 @@ class Settings(BaseSettings):
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
-        # seconds; a request that would wait longer for its batch gets 429, unless at most 64 pairs, or texts of at most
-        # 16 times the request's size, are queued
+        # seconds; a request that is expected to wait longer for its batch gets 429. Exception: while at most about 64
+        # pairs are queued, or while the queued texts together are at most 16 times as long as the request's texts, no
+        # wait is too long
         0.3
     )
 
@@ -185,7 +186,10 @@ class Settings(BaseSettings):
 
 
 def otel_endpoint() -> bool:
-    """Whether OpenTelemetry's own variables name a collector for traces. Its SDK reads them, not `Settings`."""
+    """Whether OpenTelemetry's own variables name a collector for traces.
+
+    `Settings` does not contain these variables; the OpenTelemetry SDK reads them.
+    """
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     return not off and any(os.environ.get(name) for name in names)

@@ -226,8 +226,10 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
     """Ends and returns the job if an earlier attempt published its version, but died before it ended the job. Otherwise
     returns None.
 
-    If that version is not promoted and the job's text still exists, deletes the version and returns None: this attempt
-    then publishes a new version, and decides whether to promote it.
+    The earlier attempt may have died just before it promoted the version. Whether to promote a version may depend on
+    held-out sentences, which only the dead process had. So if the version is not promoted and the job's text still
+    exists, deletes the version and returns None: this attempt then calibrates anew, publishes a new version, and
+    decides whether to promote it.
     """
     if job.attempt == 1:
         return None
@@ -336,7 +338,7 @@ LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 
 class JobObservation:
-    """Logs and traces a running job; `job` is the record that its latest attempt has left (None: no attempt ended)."""
+    """Logs and traces a running job. `job` is the job's record after its latest attempt; None: no attempt has ended."""
 
     def __init__(self, span: "JobSpan | None") -> None:
         self.span = span

@@ -107,7 +107,7 @@ def written(fd: int, data: bytes) -> bool:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # full, and another process has made the descriptor non-blocking
+        except BlockingIOError:  # fd's buffer is full, and another process has made fd non-blocking
             select.select([], [fd], [])
         except OSError:
             return False

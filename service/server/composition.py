@@ -84,7 +84,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         census = JobCensus(jobs)
         await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
-        await asyncio.to_thread(census.take)  # first, so that jobs which ended before the start are not counted as new
+        # The first count remembers which jobs have already ended, so that later counts do not report the ends of these
+        # jobs.
+        await asyncio.to_thread(census.take)
         url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:

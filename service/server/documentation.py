@@ -126,7 +126,8 @@ ERRORS_OF = {
     ),
 }
 
-# Bodies that routes parse themselves, so that FastAPI does not know their schemas.
+# FastAPI does not know the schemas of these request bodies, because the routes parse the bodies without FastAPI.
+# `document` adds the schemas.
 READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)
 
 

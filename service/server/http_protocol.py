@@ -20,16 +20,16 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-# Maximum size of request line and headers together. Also the maximum size of chunk headers that arrive without data of
-# the body between them, and of trailers.
+# Maximum size of request line and headers together. The same maximum applies to the bytes between two pieces of data of
+# a chunked body (chunk headers), and to the bytes after the last piece (trailers).
 MAX_HEADER_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
 # Seconds for the rest of a body that still arrives after its request was answered. Closing the connection at once could
 # keep the client from reading the answer.
 UNREAD_SECONDS = 5.0
 MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
-# Bytes given to the parser in one call. The call parses the whole step, which may contain 57 small requests, even if
-# MAX_AHEAD is then exceeded.
+# Number of bytes given to the parser in one call. The parser reads all of these bytes, which may contain 57 small
+# requests. So the number of parsed requests may exceed MAX_AHEAD.
 STEP = 1024
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
@@ -136,7 +136,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn tells only the newest request of the disconnect, but an older one may be running
+        # uvicorn informs only the newest request that the client has disconnected, but an older request may be running.
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except SystemExit:  # uvicorn has logged the reason
-            if not self.lifespan.should_exit:  # the app has started, so the server could not listen
+            if not self.lifespan.should_exit:  # the app has started, so only listening can have failed
                 log.error("cannot listen on port %s; choose another one: --port, or ISOSIM_PORT", self.config.port)
             raise
         if self.started and self.service is not None:

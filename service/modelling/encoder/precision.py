@@ -194,8 +194,8 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    # value_info, which is optional, holds shapes of values under their names from before the renaming. Such a name may
-    # also belong to a value of the other graph, so value_info is deleted.
+    # value_info, which is optional, lists shapes by the values' old names. In the graph that `join` makes, an old name
+    # in `taken` belongs to a value of the encoder, whose shape may be different. So value_info is deleted.
     del fresh.graph.value_info[:]
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)

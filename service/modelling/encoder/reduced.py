@@ -86,7 +86,7 @@ def export_reduced(
     """Adds the encoder at precision `wanted` (int8, fp16 or auto) to the store.
 
     `auto` chooses the fastest precision that passes the checks; if none passes, nothing is added and the result is
-    None. A named precision is always added, and the results of its checks are only reported.
+    None. With int8 or fp16, the encoder is always added, and the results of the checks are only reported.
 
     Raises:
         InvalidInput: there are too few sentences, or a labelled set is missing.

@@ -35,7 +35,7 @@ class Examples:
     sentences: dict[str, list[str]]
     labels: list[float] | list[int] | None = None
     classes: int = 0
-    grades: tuple[float, float] | None = None  # grades in the file that became the cosines 0 and 1
+    grades: tuple[float, float] | None = None  # (grade scaled to cosine 0, grade scaled to cosine 1)
 
     def __len__(self) -> int:
         return len(next(iter(self.sentences.values())))

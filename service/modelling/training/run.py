@@ -58,7 +58,8 @@ def train(
 
     Raises:
         InvalidInput: an option or a file is not valid.
-        Conflict: the output folder contains something else, or another process is training there.
+        Conflict: the output folder exists and is not the result of this training; or its working folder belongs to a
+            different training, or is in use by another process.
     """
     recipe.check()
     quiet()
@@ -89,8 +90,8 @@ def train(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
         # In a contrastive objective, the other examples of a batch are negatives, so two examples of a batch must not
-        # share a sentence. Only simcse needs dropout. Batches of simcse need no check for shared sentences, because
-        # `read_sentences` has removed duplicates from its data.
+        # share a sentence. simcse, the only objective with `needs_dropout`, needs no check of its batches, because
+        # `read_sentences` has already removed duplicates from the data.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
@@ -112,7 +113,7 @@ def load_finished(output: Path, identity: Identity) -> TrainingResult:
     """The existing result of the same training.
 
     Raises:
-        Conflict: the folder is not a trained encoder, or was trained with other settings.
+        Conflict: the folder does not contain a trained encoder, or the encoder was trained with other settings.
     """
     facts = facts_of(output)
     if facts is None:
