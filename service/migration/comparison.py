@@ -27,7 +27,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs that both versions have scored: false-match rates and similarities, (P,) each."""
+    """P pairs that both versions have scored. Each array (P,) has one number for each pair."""
 
     old_rates: Doubles
     new_rates: Doubles

@@ -136,7 +136,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        # uvicorn informs only the newest request that the client has disconnected, but an older request may be running.
+        # When the client disconnects, uvicorn tells only the newest request, although an older request may be running.
         self._leave()
         super().connection_lost(exc)
 

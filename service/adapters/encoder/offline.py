@@ -135,8 +135,8 @@ class RemoteTexts:
         of its own, until one text is rejected.
 
         Raises:
-            BackendFailure: the server rejects the request's texts. The message names the text that is also rejected in
-                a request of its own, if there is such a text.
+            BackendFailure: the server rejects the request's texts. If it rejects one of them again when the text is
+                sent alone, the message names this text.
             EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
         """
         try:

@@ -19,8 +19,8 @@ from itertools import accumulate, islice
 from service.core.errors import InvalidInput
 
 LOOKED_AT = 2000  # number of lines at the start of a text that are examined
-# At most this many characters of these lines are examined: 20,000,000 characters in short cells took 500 MB and blocked
-# Python for a minute.
+# Maximum number of characters of these lines that are examined. Without a limit, 20,000,000 characters in short cells
+# took 500 MB and blocked Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
 MOST = 0.8  # share of lines that must look like rows; a table's other lines are headers or parts of multi-line cells

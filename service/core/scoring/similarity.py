@@ -60,8 +60,10 @@ def score(
 ) -> Scores:
     """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
 
-    All texts without a known token have nearly the same vector, so their cosine is meaningless: percentile and
-    probability of their pairs are 0. `brought`: the caller sent vectors instead of texts, so there are no verdicts.
+    If a text of a pair has no known token, its vector is meaningless, so percentile and probability of the pair are 0.
+
+    `brought`: the caller sent vectors instead of texts. The out-of-domain test, which needs the texts' numbers of
+    tokens, is then left out.
     """
     model = calibration.model
     latents = calibration.latents(pooled)
