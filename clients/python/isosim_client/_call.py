@@ -19,7 +19,9 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-METHODS = (  # route that an error message of the server tells users to call -> this client's method for the route
+# Error messages of the server tell users which route to call. A message that contains one of these routes is extended
+# by the name of this client's method for the route. Route -> method.
+METHODS = (
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
