@@ -19,8 +19,8 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-# Error messages of the server tell users which route to call. A message that contains one of these routes is extended
-# by the name of this client's method for the route. Route -> method.
+# Route that error messages of the server tell users to call -> name of this client's method for the route. If a message
+# contains the route, the client adds the method's name to the message.
 METHODS = (
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),

@@ -351,7 +351,7 @@ class JobStore:
 
     def requeue(self, job_id: str) -> Job:
         """Sets the status of an interrupted job to queued, so that the job can be run again. The caller then hands the
-        job to the queue.
+        job to the queue, or begins the next attempt itself.
 
         A job whose status is already queued is accepted and not changed. The queue may have lost such a job, and the
         caller then hands it to the queue once more.
@@ -447,8 +447,9 @@ class JobStore:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
         process wrote that value.
 
-        If another process wrote the value, this process does not know when, so the result is `waited` alone. `_expire`
-        then writes the value again, so that this process can add the time from then on if the other process has died.
+        If another process wrote the value, this process does not know the time of writing, so the result is `waited`
+        alone. `_expire` then writes the value again. From this writing on, this process can add the time, even if the
+        other process has died.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)

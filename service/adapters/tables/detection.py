@@ -50,7 +50,7 @@ WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûú�
 # between letters, the file probably has another encoding, in which the bytes of these characters are letters.
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")
 
-# Files that are not text. First bytes of the file -> its kind and what the user can do, for the error message.
+# Files that are not text. First bytes -> kind of file and what the user can do, for the error message.
 SIGNATURES = {
     b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
     b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",

@@ -334,7 +334,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
 def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
     """The cells of an object in NDJSON, up to the last column for which the object has a value.
 
-    A table has up to 1,000 columns (MOST_COLUMNS). If each of 1,000,000 objects with a single key got 1,000 cells,
+    A table has up to 1,000 columns (MOST_COLUMNS). When each of 1,000,000 objects with a single key got 1,000 cells,
     nearly all of them empty, reading took more than the minute allowed for a file.
     """
     cells: list[str] = []
