@@ -30,8 +30,8 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        # The pause is over, and this call is the one attempt. Other calls are refused for another pause, or until the
-        # attempt succeeds.
+        # The pause is over, and this call is the one attempt. All other calls are refused until the attempt succeeds.
+        # If the attempt has not succeeded after another `pause` seconds, the next call becomes a new attempt.
         self.closed_at = self.clock() + self.pause
         return True
 

@@ -115,7 +115,7 @@ class Observer:
         self.under_way = 0
         self.answered = 0
         self.aborted = 0  # number of requests cancelled before the answer was complete
-        # time.perf_counter() at which the time to finish open requests ends; None until the server begins to stop
+        # deadline by which open requests must be finished (time.perf_counter()); None until the server begins to stop
         self.drained_by: float | None = None
 
     def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":
@@ -159,7 +159,11 @@ class Observer:
 
 
 def attributes(scope: Scope, trace: Trace, ended: AccessEntry) -> Attributes:
-    """Span attributes by OpenTelemetry's conventions for HTTP servers, without `url.path`, which may name a domain."""
+    """Span attributes by OpenTelemetry's conventions for HTTP servers.
+
+    `url.path` is omitted, because the path may contain the name of a domain or the id of a job. `http.route` has the
+    route's template without such values.
+    """
     facts: dict[str, str | int | float | bool] = {
         "http.route": ended.route,
         "http.response.status_code": ended.status,

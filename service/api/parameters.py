@@ -98,7 +98,8 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    # The route accepts several kinds of body: `name` belongs to one kind, the body's other fields to another kind.
+    # A known field can be refused as unknown: the route accepts several kinds of body, and the other fields that were
+    # sent belong to a kind that lacks the field `name`.
     if near == name:
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:

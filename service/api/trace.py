@@ -108,8 +108,9 @@ def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
     Only durations are known. The stages are therefore laid out backwards from the end of the last one, calibration:
-    each stage ends when the next one begins. The durations are those of the slowest text in each stage, so their sum
-    may be longer than the request. Stages that would begin before `started` are shortened.
+    each stage ends when the next one begins. The duration of a stage is that of the stage's slowest text. As different
+    texts may be the slowest in different stages, the sum of the durations may be longer than the request. Stages that
+    would begin before `started` are shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

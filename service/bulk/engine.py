@@ -30,8 +30,9 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# Tuple of three: first, the vectors (N, D) of a part; second, for each vector, a PooledVector with its text's number of
-# tokens and flags; third, for each text column, an array that holds for every row the index of the row's vector.
+# Tuple of three: first, the vectors (N, D) of a part; second, for each vector, a PooledVector, which also holds the
+# text's flags and the text's number of tokens; third, for each text column, an array that holds for every row the index
+# of the row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 

@@ -41,10 +41,10 @@ class Part:
 
 @dataclass
 class Records:
-    """The rows of a part: cells of the columns to process, unchanged, and the columns to copy to the output."""
+    """The rows of a part of the input."""
 
-    cells: dict[str, Sequence[Any]]
-    kept: pa.Table
+    cells: dict[str, Sequence[Any]]  # columns to process; the cells are as read from the file, and not checked yet
+    kept: pa.Table  # columns to copy to the output
     broken: dict[int, str] = field(default_factory=dict)  # row that cannot be parsed -> reason
 
 

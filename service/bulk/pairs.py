@@ -81,8 +81,9 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
 
     Raises:
-        Conflict: the version has item normalization, or lacks what the threshold is computed from: labelled pairs for
-            a precision, the similarities of random pairs for a false-match rate.
+        Conflict: the version was calibrated with item normalization (`as-norm` or `csls`), with which pairs match by
+            their percentile, not by their similarity. Or the version lacks what the threshold is computed from:
+            labelled pairs for a precision, the similarities of random pairs for a false-match rate.
         InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold reaches
             the precision.
     """

@@ -34,7 +34,7 @@ Task = Literal["embed", "score"]
 class Options:
     """Options of the command line that determine the output."""
 
-    columns: tuple[str, ...]  # columns with text or vectors: one to embed, two to score
+    columns: tuple[str, ...]  # columns with text or vectors: one column for `bulk embed`, two for `bulk score`
     keep: tuple[str, ...]  # columns to copy to the output
     form: str  # format of the input
     delimiter: str  # character between the cells of CSV

@@ -106,9 +106,9 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # `ray.put` returns a reference to the files. If the reference itself were the argument, Ray would fetch
-                # the files for every worker; Ray does not follow a reference inside a list. In the worker, `store_here`
-                # fetches the files, but only if the worker's node lacks the store.
+                # `ray.put` returns a reference to the files. If an argument of a worker is a reference, Ray fetches the
+                # files for every worker. The reference is therefore put into a list, where Ray leaves it as it is. In
+                # the worker, `store_here` fetches the files, but only if the worker's node lacks the store.
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,

@@ -222,7 +222,8 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    # `isosim label` copies the report of its base version. Earlier releases wrote neither `used` nor `distinct`.
+    # `isosim label` copies the report of its base version. If an early release made the base version, the report may
+    # lack `used` and `distinct`, because early releases wrote neither.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
@@ -367,8 +368,10 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
             f"the threshold's false-match rate for a pair is {rate:.2g}"
         )
-        # `spread` estimates the ratio that the message states. The true ratio is 1 if all queries are alike, and larger
-        # otherwise. An estimate near 0, or None, means that too few queries had two wrong matches to estimate it.
+        # `spread` estimates a ratio: the probability that a query which already has a wrong match also matches a random
+        # entry, divided by the probability that an average query matches a random entry. The true ratio is 1 if all
+        # queries are alike, and larger otherwise. The estimate uses the queries with two wrong matches. If such queries
+        # are too few, the estimate is near 0 or None.
         if spread and spread >= 0.05:
             print(
                 f"  a query that already has a wrong match is {spread:.1f} times as likely as an average query to "

@@ -84,8 +84,8 @@ class Ranked:
     index: int
     score: float
     text: str | None = None  # only if the request has `return_text`
-    # Share of searches in which a wrong match reaches this score, if each searches `gallery` entries. None without
-    # `gallery`.
+    # Share of searches in which at least one wrong match reaches this score, if each search compares its query with
+    # `gallery` entries. None if the request has no `gallery`.
     false_hit_rate: float | None = None
 
 
@@ -165,10 +165,11 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # The log ‖z‖² of each recent text (z: its latent vector) is standardized by the mean and standard deviation of
-    # log ‖z‖² over the domain's own texts of the same length. The next two fields summarize these standardized values.
-    distance_mean: float | None = None  # mean of the standardized values; 0 is normal
-    distance_spread: float | None = None  # standard deviation of the standardized values; 1 is normal
+    # The next two fields summarize the distances of the recent texts. A text's distance is log ‖z‖², where z is the
+    # text's vector, whitened by the statistics of the domain's own text. Each distance is then standardized by the mean
+    # and standard deviation of the distances of the domain's own texts of the same length.
+    distance_mean: float | None = None  # mean of the standardized distances; 0 is normal
+    distance_spread: float | None = None  # standard deviation of the standardized distances; 1 is normal
     # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
     # value above 0.25 means that similarities have shifted.
     stability_index: float | None = None
@@ -207,12 +208,12 @@ class Threshold:
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    # Number of pairs that `similarity` was computed from: random pairs for a false-match rate, labelled pairs for a
-    # precision, or comparisons of a query with an entry for a false hit rate.
+    # Number of pairs that `similarity` was computed from. For a false-match rate: random pairs. For a precision:
+    # labelled pairs. For a false hit rate: pairs of a query and an entry that were compared.
     pairs: int | None = None
     # Whether `similarity` is extrapolated. For a false-match rate: because the requested rate is below 10 / `pairs`.
-    # For a false hit rate: because `gallery` is larger than the largest number of entries among which the version
-    # counted false hits, or because the requested rate is outside the range of the rates that the version counted.
+    # For a false hit rate: because `gallery` exceeds the largest number of entries for which false hits were counted
+    # when the version was calibrated, or because the requested rate is below or above all rates that were counted.
     extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # target of the request
     space: str = "calibrated"
@@ -223,9 +224,9 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # With a false hit rate as target: the probability that a query with one false hit has another, divided by the
-    # probability that a random query has one. About 1 if all queries are alike; None if too few queries have a false
-    # hit.
+    # With a false hit rate as target: the probability that a query which already has a false hit also matches another,
+    # randomly chosen entry, divided by the probability that an average query matches such an entry. About 1 if all
+    # queries are equally likely to match an entry; None if too few queries have a false hit.
     query_spread: float | None = None
 
 

@@ -392,8 +392,8 @@ class AsyncClient:
     ) -> SavedTarget:
         """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`.
 
-        `similarity` takes the name as its argument `threshold`. The target applies to all versions; each version
-        computes its own similarity for it.
+        The method `similarity` takes the name as its argument `threshold`. The target applies to all versions; each
+        version computes its own similarity threshold for the target.
 
         Args:
             domain: the domain's name, without a version.

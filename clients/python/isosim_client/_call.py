@@ -19,7 +19,9 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-METHODS = (  # route that an error message of the server tells users to call -> this client's method for the route
+# Route that error messages of the server tell users to call -> name of this client's method for the route. If a message
+# contains the route, the client adds the method's name to the message.
+METHODS = (
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),

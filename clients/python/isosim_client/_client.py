@@ -40,8 +40,8 @@ class Client:
         transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
 
-    Every method raises IsosimError (for its subclasses see `help(isosim_client.errors)`), and retries errors that may
-    be temporary.
+    If a request fails, the method raises an IsosimError (for its subclasses see `help(isosim_client.errors)`). If the
+    failure may be temporary, the method first retries the request, and raises the error only if all retries fail.
 
     Example:
         >>> from isosim_client import Client
@@ -463,8 +463,8 @@ class Client:
     ) -> SavedTarget:
         """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`.
 
-        `similarity` takes the name as its argument `threshold`. The target applies to all versions; each version
-        computes its own similarity for it.
+        The method `similarity` takes the name as its argument `threshold`. The target applies to all versions; each
+        version computes its own similarity threshold for the target.
 
         Args:
             domain: the domain's name, without a version.

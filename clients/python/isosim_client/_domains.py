@@ -162,6 +162,7 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again. SAFE if the request states the champion that the client expects: if an
-    earlier request has already made exactly this change, the later request then succeeds without a conflict."""
+    """Whether a change may be sent again. SAFE if the request states the champion that the client expects. The server
+    then recognizes that an earlier request has already made exactly this change, and reports success, not a conflict.
+    """
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

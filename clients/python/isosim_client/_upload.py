@@ -23,8 +23,9 @@ FIELDS = ("a", "b", "label", "weight")
 class Upload:
     """A body that is generated while it is sent.
 
-    A file without labels is sent unchanged. Sentences are sent as NDJSON, so that they may contain line breaks, and
-    labelled pairs follow after them.
+    A file is sent unchanged if no `labels` are given with the file. An iterable of sentences is sent as NDJSON, so that
+    sentences may contain line breaks. If `labels` are given, the lines of a text file are also sent as NDJSON, and the
+    labelled pairs follow after the sentences.
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:

@@ -251,9 +251,10 @@ class Import:
         self.domain = ""  # the domain being read, by its name in the archive
         self.target = ""  # the name that this domain gets in this store
         self.facts: dict[str, Any] = {}  # content of the domain.json of the domain being read
-        self.there: dict[str, int] = {}  # versions that the target has in this store: `made_of` key -> number
-        self.known: set[int] = set()  # versions of the target whose manifests were read
-        self.next = 1  # in a dry run, the number that the next version of the target would get
+        # Versions that the domain called `target` has in this store: `made_of` key -> number.
+        self.there: dict[str, int] = {}
+        self.known: set[int] = set()  # numbers of this domain's versions that `_look` has already looked at
+        self.next = 1  # in a dry run, the number that the next version of this domain would get
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
@@ -342,11 +343,11 @@ class Import:
         """Adds a version. Returns the version's number in this store, and whether a concurrent import has added the
         version instead.
 
-        The store chooses a number, calls `claim`, and then publishes the version under the number. `claim` raises an
-        error if a concurrent import has already published the same version. If the concurrent import publishes the
-        version only after this check, the store cannot publish under the chosen number, because the number is already
-        in use. The store then chooses another number and calls `claim` again, which now finds the version of the
-        concurrent import.
+        The store chooses the next free number, calls `claim`, and then publishes the version under the number. `claim`
+        raises AlreadyThere if a concurrent import has already published the same version. If the concurrent import
+        publishes the version only after this check, the concurrent import has usually chosen the same next free number.
+        The store then finds the number in use, chooses another number, and calls `claim` again. This second call finds
+        the version of the concurrent import.
         """
         what = made_of(version.manifest)
 
@@ -635,8 +636,9 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # numpy recognizes a .npz by its first four bytes. A zip's end record states the length of the zip's directory;
-        # zip64 is refused, because its end record does not state this length.
+        # numpy recognizes a .npz by its first four bytes. The end record of a zip states the length of the zip's
+        # directory. The length is limited below, because `zipfile` reads the whole directory into memory. A zip64 file
+        # is refused, because its end record does not state the length.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -1,4 +1,5 @@
-"""Migrations in the model store: one small file for all domains, so that each replica watches only one file.
+"""Stores the migrations of domains from one encoder to another: in one small file of the model store for all domains,
+so that each replica watches only one file.
 
 In a folder, the file is `domains/.migrations.json` (no domain's name begins with a dot), which is changed under a lock.
 In a bucket, it is `domains/migrations.json`, which is replaced only if it has not changed since it was read. Then
@@ -112,7 +113,8 @@ class MigrationStore:
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # Keeps fields that a newer release has added.
+                # `before` may contain fields that a newer release has added under the same FORMAT. If the migration is
+                # replaced, these fields are kept.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)

@@ -35,8 +35,8 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-# S3 charges as much for one page of a listing as for this many requests for the ETag of one object. `stamps` requests
-# the ETag of each domain's aliases singly, unless listing all pages is cheaper.
+# On S3, one page of a listing costs as much as LISTING requests that each return the ETag of a single object. `stamps`
+# sends one such request for the aliases of each domain, unless listing all pages is cheaper.
 LISTING = 12
 OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan

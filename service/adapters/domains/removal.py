@@ -32,8 +32,9 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     ended = []
     for job in unfinished:
         with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
-            # Cancels the job, unless it is running and has already decided how it ends, for example by publishing its
-            # version. Such a job is left alone: it finds the domain deleted and fails.
+            # `decide` returns False if another process has already decided how the job ends, for example a worker that
+            # is about to publish the job's version. If such a job is running, the job is not cancelled: its worker
+            # finds the domain deleted, and the job fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):

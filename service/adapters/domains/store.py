@@ -491,11 +491,14 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # keeps targets that newer releases saved
+            # The stored entries, not parsed: an entry of a newer release, which this release cannot parse, is kept.
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier attempt may have deleted the target
+                # The aliases have changed since `revision`: an earlier request for the same deletion, whose reply was
+                # lost, may have deleted the target already. The repeated request therefore succeeds.
+                if revision is not None and revision < now:
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))

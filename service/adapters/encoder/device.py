@@ -47,8 +47,8 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     None if no limit is below the machine's memory: cgroup version 1 states a number like 2**63 if there is no limit.
 
     The file `own` names the path of the process's cgroup. In a container with cgroup version 1 and without a cgroup
-    namespace, this path may exist only on the host. Such a container usually finds its own cgroup in `root`, so the
-    limit in `root` itself counts too.
+    namespace, this path may exist only on the host. In such a container, the container's own cgroup is usually mounted
+    as `root`/memory. The limit in `root`/memory itself therefore counts too.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 

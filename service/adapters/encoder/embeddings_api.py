@@ -62,7 +62,8 @@ def checked_url(url: str) -> str:
 
 
 def refuse_link_local(host: str) -> None:
-    """Raises InvalidInput for a link-local address, which includes the metadata services of clouds."""
+    """Raises InvalidInput if `host` is a link-local address or one of METADATA. At such an address, a cloud's metadata
+    service may answer and give away secrets of the machine."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:  # a host name; it is checked after it is resolved

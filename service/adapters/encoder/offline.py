@@ -131,12 +131,14 @@ class RemoteTexts:
         return encodings
 
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request. If the server rejects the request's texts, sends each text again in a request
-        of its own, until one text is rejected.
+        """The vectors of a request. Always raises BackendFailure if the server has rejected the request's texts.
+
+        To find a text that the error message can name, each text is then sent again in a request of its own, until the
+        server rejects one. The vectors of these requests are not used.
 
         Raises:
-            BackendFailure: the server rejects the request's texts. If it rejects one of them again when the text is
-                sent alone, the message names this text.
+            BackendFailure: the server has rejected the request's texts. The message names the first text that the
+                server also rejects alone. If the server rejects no text alone, the message names none.
             EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
         """
         try:

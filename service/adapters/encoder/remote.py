@@ -38,10 +38,10 @@ REQUEST_TEXTS = 31  # maximum texts per request, besides the probe: text-embeddi
 REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
-PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the pauses between them take 21 to 64 s
+PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 pauses add up to 21 to 64 s
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts: doubled each time, times a random 0.5–1.5
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
-PROBE_SECONDS = 60.0  # seconds between probes if not every request carries one
+PROBE_SECONDS = 60.0  # for a RemoteEncoder with `each=False`: seconds between requests that carry a probe
 # Longest pause (s) before another attempt while a client of the API waits: if the server asks for a longer one, the
 # client gets the error at once. Jobs wait longer.
 LONGEST_WAIT = 2.0
@@ -263,8 +263,9 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: True if this attempt was the last, or at least the third (ATTEMPTS). A status 500 is then followed by
-        a request with only a probe: if the server answers the probe, the texts are the reason for the 500.
+        `tried`: True for the last attempt, and for attempt number 3 (ATTEMPTS) and all later ones; only jobs make more
+        than 3 attempts. If `tried`, a status 500 is followed by a request with only a probe: if the server answers the
+        probe, the texts are the reason for the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:

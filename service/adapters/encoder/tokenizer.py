@@ -83,7 +83,8 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # the text is only a prompt, of which the encoder knows tokens
+        # A text that is only a prompt is readable: the first test has shown that not all tokens are special or unknown.
+        if not content[begin:].strip():
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)

@@ -120,10 +120,11 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. If the job's record says running, the child died during the job. If the record says
-            # queued, and its number of attempts has not grown since the child started, the child died before the job
-            # began. In both cases, the job is marked as interrupted. If the record says queued, and its number of
-            # attempts has grown, the job was interrupted and a retry queued the job again: the job stays queued.
+            # The child has ended. When the child begins the job, it counts an attempt in the job's record. The job is
+            # marked as interrupted in two cases: the record says running, so the child died during the job; or the
+            # record says queued and no attempt was counted, so the child died before it began the job. If the record
+            # says queued and an attempt was counted, that attempt was interrupted, and a client's retry has already
+            # queued the job again. Such a job stays queued.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -135,8 +136,11 @@ class LocalJobs:
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:
-    """Kills a child process and all processes that it started, and waits for its end. The child creates its own process
-    group when it begins."""
+    """Kills a child process and all processes that it started, and waits for the child's end.
+
+    These processes are in a process group that the child creates when it begins. A child that has not begun yet has no
+    such group, so the child itself is killed too.
+    """
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -67,7 +67,8 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (value of `waited` that this process last wrote to the job's record, time of writing).
+        # Interrupted jobs: id -> (waiting time in seconds that this process last wrote to the job's record as `waited`,
+        # time of writing). With both, `expire` measures how long a job has waited for a retry.
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -159,7 +160,8 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """For each domain, the versions that its unended jobs need: their base and their champion."""
+        """For each domain, the versions that its unended jobs need: the base to which a job adds labels, and the
+        champion that a job's request has recorded."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -348,7 +350,11 @@ class JobStore:
         return self.storage.change(self._checked(job_id), step).job
 
     def requeue(self, job_id: str) -> Job:
-        """Makes an interrupted job queued again. Accepts a queued job, which stays queued: the queue may have lost it.
+        """Sets the status of an interrupted job to queued, so that the job can be run again. The caller then hands the
+        job to the queue, or begins the next attempt itself.
+
+        A job whose status is already queued is accepted and not changed. The queue may have lost such a job, and the
+        caller then hands it to the queue once more.
 
         Raises:
             Conflict: the job runs or has ended.
@@ -439,8 +445,12 @@ class JobStore:
 
     def _waited(self, job: Job, now: float) -> float:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
-        process wrote that value. If another process wrote the value, the result is `waited` alone, because the other
-        process adds the time."""
+        process wrote that value.
+
+        If another process wrote the value, this process does not know the time of writing, so the result is `waited`
+        alone. `_expire` then writes the value again. From this writing on, this process can add the time, even if the
+        other process has died.
+        """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
 

@@ -148,7 +148,8 @@ def abandoned(path: Path, age: float) -> bool:
 
     `age`: seconds since the last change of `path`. If the lock cannot be checked, because the volume has no locks or
     `path` belongs to another user, the process counts as ended once `age` exceeds LEFTOVER. Locks on folders cannot be
-    checked on NFS, which grants an exclusive lock only on files that are open for writing.
+    checked on NFS: it grants an exclusive lock only on what is open for writing, and a folder cannot be opened for
+    writing.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

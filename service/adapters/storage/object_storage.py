@@ -61,7 +61,7 @@ def opened(root: Path) -> "ObjectStorage":
     process gets a new one.
 
     Raises:
-        Unavailable: the packages are missing, or the address names no bucket.
+        Unavailable: the Python package s3fs (extra `s3` of isosim) is not installed, or the address names no bucket.
     """
     return of_process(root, os.getpid())
 

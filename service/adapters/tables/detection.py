@@ -46,11 +46,11 @@ ENCODINGS = (
 )  # fmt: skip
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-# Signs that rarely stand between two letters. If a file decoded with windows-1252 has many of these signs between
-# letters, the file probably has another encoding, in which the bytes of these signs are letters.
+# Characters that rarely stand between two letters. If a file decoded with windows-1252 has many of these characters
+# between letters, the file probably has another encoding, in which the bytes of these characters are letters.
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")
 
-# First bytes of files that are not text: the kind of file, and what the user can do.
+# Files that are not text. First bytes -> kind of file and what the user can do, for the error message.
 SIGNATURES = {
     b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
     b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",
@@ -260,7 +260,8 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether the bytes beyond ASCII, read as windows-1252, are few and mostly signs of Western European languages."""
+    """Whether the bytes beyond ASCII, read as windows-1252, are few, and mostly characters of Western European
+    languages."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)
@@ -381,11 +382,11 @@ def records(text: str, separator: str) -> list[list[str]]:
 
 
 def has_quoted_cells(text: str) -> bool:
-    """Whether quotation marks enclose cells in a table with tabs.
+    """Whether quotation marks enclose cells in a table with tabs. If not, all quotation marks are part of the text.
 
     Spreadsheet programs enclose cells that contain a tab, a line break, a comma or a quotation mark. True if at least
-    one cell contains a tab, a line break or a quotation mark inside its enclosing marks. Commas are not considered,
-    because quoted speech contains them too. Otherwise all quotation marks count as part of the text.
+    one cell contains a tab, a line break or a quotation mark inside its enclosing marks. A comma inside the marks does
+    not suffice, because quoted speech contains commas too.
     """
     if '"' not in text:
         return False

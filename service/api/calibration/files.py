@@ -67,7 +67,8 @@ def content_type(request: Request) -> tuple[str, str | None]:
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia for a web form, which curl sends with -F and -d, and for an HTML page."""
+    """Raises UnsupportedMedia if the media type `kind` is that of an HTML page, or of a web form. curl sends a web form
+    with either of its options -F and -d."""
     if kind in PAGES:
         raise UnsupportedMedia(
             f"content-type {kind!r} is a web page; send its text without tags, one sentence a line, with the "
@@ -206,7 +207,8 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # tells the thread to end the child process; cancelling this task stops neither of them
+                # Tells the thread to end its child process. Cancelling this task stops neither thread nor child.
+                left.set()
                 unwatch()
 
 

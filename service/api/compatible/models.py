@@ -62,7 +62,8 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        # Below, models are read from the store for the error message. The key is charged one text for this work.
+        # The error raised below lists models that the key may use. The names of these models are read from the store,
+        # and the key is charged one text for this work.
         if trace.grant.rate is not None:
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)

@@ -173,8 +173,8 @@ async def post_labels(
     trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Learns match probabilities from labelled pairs, and stores them in a new version. Its similarities and
-    percentiles are those of the version to which the labels were added."""
+    """Learns match probabilities from labelled pairs, and stores the probabilities in a new version. The new version
+    is made from an existing version, and gives the same similarities and percentiles as the existing version."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
@@ -210,7 +210,7 @@ async def post_labels(
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
-    """Makes a version the champion for its encoder, after loading and verifying it."""
+    """Loads and verifies a version, and then makes the version the champion for its encoder."""
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest

@@ -163,15 +163,16 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """State of a domain's migration: the shares of requests that the new encoder answers or scores only for comparison,
-    thresholds of the old and the new version, and a comparison of scores that both versions gave to pairs in this
-    process."""
+    """State of a domain's migration: the share of requests that the new encoder answers; the share of the old encoder's
+    requests that the new encoder scores too, for comparison; thresholds of the old and the new version; and a
+    comparison of scores that both versions gave to pairs in this process."""
     return await shown(service, domain, await of(service, domain))
 
 
 @router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Changes the share of requests that the new encoder answers, or the share that both encoders score."""
+    """Changes the share of requests that the new encoder answers, or the share of the old encoder's requests that the
+    new encoder scores too, for comparison."""
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")

@@ -125,8 +125,8 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
 async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
-    """Saves a target under a name. Scoring requests that name it get `match` for each pair, whichever version and
-    encoder the domain uses. The request may be repeated."""
+    """Saves a target under a name. A scoring request whose `threshold` is this name gets `match` for each pair,
+    whichever version and encoder the domain uses. This PUT request may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)

@@ -1,4 +1,4 @@
-"""Bodies of scoring requests, and of their answers for the documentation."""
+"""Models of the bodies of scoring requests and of their answers. The answers' models only document the answers."""
 
 from typing import Annotated, Any, Literal
 
