@@ -70,9 +70,9 @@ class Settings(BaseSettings):
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
-        # seconds; a request that is expected to wait longer for its batch gets 429. Exception: while at most about 64
-        # pairs are queued, or while the queued texts together are at most 16 times as long as the request's texts, no
-        # wait is too long
+        # seconds; a request that is expected to wait longer for its batch gets 429. Exception: the wait is not limited
+        # while at most about 64 pairs are queued, or while all queued texts together have at most 16 times as many
+        # characters as the request's texts
         0.3
     )
 

@@ -118,8 +118,8 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
     """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
     Args:
-        handed: number of attempts that had begun when the job was queued; None for a job without a queue.
-        dead: number of an attempt whose process has died, and which may be replaced; None if no process has died.
+        handed: how many attempts had begun when the job was queued; None for a job without a queue.
+        dead: which attempt (1: the first) lost its process and may be replaced; None if no process has died.
 
     Raises:
         JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
@@ -141,7 +141,8 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
     """The domain's champion; None if the domain has none, or if the champion cannot be read.
 
-    Publishing reads the champion once more, and then reports an error of reading.
+    Errors are ignored here: publishing reads the champion again, and reports an error if the champion still cannot be
+    read.
     """
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion

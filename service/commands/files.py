@@ -1,4 +1,7 @@
-"""The command `isosim inspect`, which shows how a file would be read, and options of all commands that read files."""
+"""Defines the command `isosim inspect`, which shows how a file would be read.
+
+Also defines the options that all commands which read files have in common.
+"""
 
 import csv
 from contextlib import ExitStack

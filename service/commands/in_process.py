@@ -36,8 +36,8 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            # 0: no second ONNX session. Such a session, with more threads, would speed up batches that run alone, but a
-            # short command loses more time by loading the session than the faster batches save.
+            # 0: no second ONNX session. A second session has more threads, which makes a batch faster if no other batch
+            # runs. But a short command loses more time by loading a second session than faster batches would save.
             replace(planned.execution, threads_alone=0),
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),

@@ -125,8 +125,8 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # Logged tracebacks omit the exception's message, which may quote a request. No request has arrived yet, so the
-        # message can be printed.
+        # This traceback is also logged, but without the exception's message, because in general a message may quote a
+        # request. `reason` contains the message: before the server has started, there is no request to quote.
         self.reason = f"{kind}: {message}"
         return True
 

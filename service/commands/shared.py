@@ -105,7 +105,7 @@ def stored(**given: Any) -> Settings:
 
 
 def prune(settings: Settings, domain: str) -> None:
-    """Deletes a domain's old versions, like a worker after a job. Keeps versions that unfinished jobs need."""
+    """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
     jobs = JobStore(settings.jobs_root)
     DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 

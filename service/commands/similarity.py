@@ -204,7 +204,11 @@ def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer
 
 
 def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
-    """Prints each block as it arrives. With `sort` or `top`, prints all rows or the first `top`, most similar first."""
+    """Prints each block as it arrives, or sorted rows at the end if `top` or `sort` is given.
+
+    With `top`, prints only the `top` most similar rows, whatever `sort` is. With `sort` alone, prints all rows. Sorted
+    rows begin with the most similar one.
+    """
     if top is not None:
         out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
     elif sort:

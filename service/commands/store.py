@@ -98,8 +98,8 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        # The first call of `remove` deletes all old versions of the domain. A call for another of these versions then
-        # finds none to delete.
+        # The old versions of a domain share one `remove`. The first call of `remove` deletes all these versions,
+        # and each later call finds no old version to delete.
         remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)

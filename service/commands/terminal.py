@@ -58,7 +58,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool
 
 
 def print_table(table: "Table") -> None:
-    """Prints a table with borders, on a terminal and also into a file."""
+    """Prints a table with borders, even if standard output is a file or a pipe."""
     from rich.console import Console  # noqa: PLC0415
 
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)

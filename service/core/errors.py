@@ -7,7 +7,7 @@ IsosimError
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
 ├── Unauthorized             the request has no key, or an unknown one
-├── Forbidden                the key lacks the scope or domain; on a server without keys: another site's page sent it
+├── Forbidden                the key lacks the scope or domain; on a server without keys: a request from another website
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
 │   ├── UnknownModel         unknown model on a route of an API like OpenAI's; the message lists the known models

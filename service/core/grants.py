@@ -153,9 +153,9 @@ class Limits(Protocol):
         """
 
     async def owe(self, grant: Grant, texts: int) -> None:
-        """Charges texts even if the key has none left; its next requests are then refused until the rate has made up
-        for them.
+        """Charges texts even if they exceed what the key's rate permits now.
 
+        Requests of the key are then refused until the rate has made up for the excess.
         Used for costs that are known only after admission. A negative number gives texts back.
         """
 

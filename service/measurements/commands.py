@@ -182,7 +182,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change of Spearman × 100 on each STS set from identity to `auto`, which is fitted without labels.
+    """Measure on each STS set how much higher Spearman × 100 is with `auto`, fitted without labels, than with identity.
 
     Fails if `auto` loses more than 1 point on any set, or if its mean change is too small.
     """
@@ -436,7 +436,7 @@ def evaluate(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate methods without labels on STS12–16, STS-B, SICK-R, lexical similarity and question pairs."""
+    """Evaluate methods fitted without labels on STS12–16, STS-B, SICK-R, lexical similarity and question pairs."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     from service.measurements import reproduction  # noqa: PLC0415

@@ -43,7 +43,8 @@ class Result:
     def kept(self) -> bool:
         """Whether the rates in `counted` are near the nominal rate, and refusals, if any, are justified.
 
-        Refusals are justified if the smallest rate that a threshold can reach is above `nominal / FACTOR` in all draws.
+        Refusals are unjustified if in any draw, refused or not, a threshold can reach a rate of `nominal / FACTOR` or
+        less: ties then do not put the nominal rate out of reach.
         """
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)

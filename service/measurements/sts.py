@@ -16,7 +16,7 @@ from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import FittedMap, fit
 
-HELD_OUT = 0.1  # share of the sentences held out from a fit; they decide when a flow's training stops
+HELD_OUT = 0.1  # this share of the sentences is held out from a fit, and decides when a flow's training stops
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Encoders:
         self._digest_of: dict[tuple[str, int], str] = {}  # never stale: version numbers are not reused
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
-        """Adds an encoder: first the server's own, then the next one."""
+        """Adds an encoder. The first call must add the server's own encoder; a second call adds the next encoder."""
         self.all.append(loaded_encoder)
 
     @property

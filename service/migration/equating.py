@@ -26,8 +26,9 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     """The threshold on the new scale with the same rate as a threshold on the old one: F_new⁻¹(F_old(similarity)).
 
     This is equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5). The interval
-    combines the error of the new threshold with that of the old rate as if they were independent. It is wider than
-    necessary if both scales were made from the same sentences, because the errors are then correlated.
+    combines the error of the new threshold with that of the old rate as if they were independent. The interval is
+    wider than necessary if both scales were made from the same sentences, because the two errors are then similar and
+    partly cancel.
 
     Raises:
         InvalidInput: because of tied scores, no threshold of the new scale has nearly the same rate.

@@ -161,8 +161,8 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        # Pairs whose texts have known tokens for the new encoder. They also have them for the old encoder, because
-        # `_sample` took no other pairs.
+        # Pairs whose texts have known tokens for the new encoder. These texts also have known tokens for the old
+        # encoder, because `_sample` took only such pairs.
         readable = scores.readable
         if len(readable) == 0:
             return
@@ -188,7 +188,10 @@ class Shadow:
         return window
 
     def measure(self, domain: str, versions: tuple[int, int]) -> ComparisonResult | None:
-        """This process's comparison of the two versions; may be called from another thread."""
+        """The result of comparing these two versions on requests to this process; None if none was compared.
+
+        This method may be called from any thread.
+        """
         window = self._windows.get(domain)
         return None if window is None or window.versions != versions else window.measure()
 

@@ -45,12 +45,16 @@ def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> b
 
 
 def one_line(text: str) -> str:
-    """Removes colour codes. Replaces each character that would break the line or move the cursor by a space."""
+    """Removes colour codes. Puts a space in place of each character that would break the line or move the cursor."""
     return CONTROL.sub(lambda match: "" if match[1] else " ", text).strip()
 
 
 class LineHandler(logging.Handler):
-    """Writes log records as lines. Formats them in the thread that logs, where `about` holds the request's ids."""
+    """Writes log records as lines.
+
+    Formats each record in the thread that logs it, because only there the context variable `about` holds the ids of the
+    request.
+    """
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
         super().__init__()

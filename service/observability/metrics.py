@@ -264,7 +264,7 @@ class Metrics:
         )
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
-        self._moving: set[str] = set()  # migrating domains that have series
+        self._moving: set[str] = set()  # domains that have series about their migration to another encoder
         self._touch()
 
     def _touch(self) -> None:

@@ -53,8 +53,8 @@ log = logging.getLogger("isosim")
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LAST_SPANS = 0.5  # minimum seconds for sending the last spans, even if `drain_seconds` are over
-# If a process is killed, Redis never learns that its requests have ended. Each still counts against the concurrency of
-# its API key until `request_timeout` plus these seconds have passed.
+# If a server process is killed, Redis never learns that the requests of this process have ended. Each of these requests
+# still counts against the concurrency of its API key until `request_timeout` plus these seconds have passed.
 LEASE_MARGIN = 10.0
 
 

@@ -118,7 +118,9 @@ class EncoderParts:
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    resident_bytes: int  # maximum bytes for the loaded calibrations of each encoder
+    # Maximum bytes of loaded calibrations per encoder. If there is a next encoder, each of the two encoders gets half
+    # of the bytes that `room_for_calibrations` returns.
+    resident_bytes: int
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack

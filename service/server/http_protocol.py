@@ -112,8 +112,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        # True while `on_response_complete` runs. The next request, if `on_response_complete` starts it, was pipelined,
-        # because it arrived before the previous answer was complete.
+        # True while `on_response_complete` runs. A request that `on_response_complete` starts was pipelined: it arrived
+        # before the previous answer was complete. `_start_asgi_task` puts such a pipelined request into `turns`.
         self._answered = False
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body

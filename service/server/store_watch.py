@@ -55,8 +55,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, `workers` becomes outdated and is no longer reported, because readers of the metrics take any
-    # number of workers as a sign that Redis answers.
+    # Readers of the metrics conclude from a reported number of workers, even from 0, that Redis answers. If this loop
+    # hangs, the number in `workers` is outdated and would mislead them, so no number is reported.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

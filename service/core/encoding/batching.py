@@ -44,8 +44,8 @@ NICENESS = 5  # niceness of the threads that run batches: they give way to the e
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-# A request is never refused because of `max_wait` while the total size of the queued texts is at most FREE_SIZE, or at
-# most FREE_REQUESTS times the size of the request.
+# A request whose expected wait exceeds `BatchingPlan.max_wait` is refused. Exception: the wait does not matter while
+# the total size of the queued texts is at most FREE_SIZE, or at most FREE_REQUESTS times the size of the request.
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
@@ -124,8 +124,9 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
-    # A queue below one of these limits (see FREE_SIZE) accepts requests whatever the expected wait, so that a service
-    # on a slow processor does not refuse its first few callers.
+    # `max_wait` does not apply while the total size of the queued texts is at most `free_size`, or at most
+    # `free_requests` times the size of the request. So a service on a slow processor does not refuse its first few
+    # callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -347,9 +348,10 @@ class MicroBatcher:
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
-        """Maximum number of tokens in the next batch, padding included.
+        """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
 
-        If several threads are idle, they share the waiting texts, so that the two texts of a pair run in parallel.
+        If several threads are idle and the encoder is not remote, the waiting tokens are divided by the number of idle
+        threads. So each idle thread gets some of the waiting texts, and the two texts of a pair run in parallel.
         """
         idle = min(self.idle_threads, self.plan.runs)
         if idle < 2 or self.plan.remote:

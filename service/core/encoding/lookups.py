@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each lookup serves several requests. The cache's circuit breaker opens after 3
-# failures in a row (`circuit_breaker.FAILURES`). So if Redis hangs, 3 concurrent timeouts open the circuit breaker.
+# Maximum number of concurrent lookups; each lookup serves several requests. The maximum equals
+# `circuit_breaker.FAILURES`, the number of failures in a row that open the cache's circuit breaker. So if Redis hangs,
+# the circuit breaker opens as soon as the first 3 lookups have timed out, all at about the same time.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, which does not run the
 # out-of-domain test; the test then runs when the texts are scored.

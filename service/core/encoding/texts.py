@@ -15,7 +15,7 @@ from service.core.errors import TokenizerFailure
 
 log = logging.getLogger(__name__)
 
-Side = Literal["right", "left"]  # the end of the text that truncation removes
+Side = Literal["right", "left"]  # "right": truncation removes the last tokens of a text; "left": the first tokens
 
 
 class Tokens(NamedTuple):
@@ -33,8 +33,8 @@ class Verdict(NamedTuple):
 
     test: object  # identifies the test, without a reference that would keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
-    # Logarithm of the squared length of the text's whitened vector, minus the mean of this logarithm over texts of the
-    # domain with the same length, in standard deviations.
+    # log ‖z‖² of the text's whitened vector z, standardized: minus the mean of log ‖z‖² over the domain's texts with
+    # the same number of tokens, and divided by the standard deviation over these texts.
     distance: float
 
 

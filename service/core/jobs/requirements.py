@@ -80,7 +80,7 @@ class LabelSummary:
         """Checks the pairs added so far; `unreadable` is the number of pairs that were left out.
 
         Raises:
-            InvalidInput: too few distinct pairs, only one label, or weights that differ too much.
+            InvalidInput: there are too few distinct pairs, all labels are equal, or the weights differ too much.
         """
         if len(self._pairs) < FEWEST_LABELS:
             raise InvalidInput(

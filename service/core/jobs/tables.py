@@ -177,8 +177,9 @@ def cells(line: str, separator: str) -> list[str]:
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
     """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
 
-    In the first columns, a cell is tight if no space follows the separator after it; in the last columns, if no space
-    follows the separator before it. Inner columns are left out, because separators inside a text shift them.
+    In the first columns, a cell is tight if the next cell does not begin with a space. In the last columns, a cell is
+    tight if the cell itself does not begin with a space. Inner columns are left out, because separators inside a text
+    shift them.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]

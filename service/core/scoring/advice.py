@@ -239,7 +239,9 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 
 
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
-    """One row for each precision of TABLE that the labels reach: the threshold and its rates. Empty without labels.
+    """One row for each precision of TABLE that a threshold reaches, judged by the labels; empty without labels.
+
+    A row contains the threshold and its rates.
 
     `alarms`: mean number of wrong matches of a query that is compared with `gallery` entries.
     """

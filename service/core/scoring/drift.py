@@ -25,8 +25,8 @@ class Drift:
     texts: int
     pairs: int
     out_of_domain: float | None  # share of texts flagged; about FALSE_ALARMS for texts like the domain's own
-    # Mean and standard deviation of `Verdict.distance`, a text's standardized distance from the mean of the domain's
-    # own text. For texts like the domain's own, the mean is about 0 and the standard deviation about 1.
+    # Mean and standard deviation of `Verdict.distance` in the window. `Verdict.distance` is standardized over the
+    # domain's own text, so for texts like the domain's own, the mean is about 0 and the standard deviation about 1.
     distance_mean: float | None
     distance_spread: float | None
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones

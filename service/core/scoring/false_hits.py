@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-# Results are extrapolated to at most this many times `FalseHitTable.entries`, the largest number of searched entries at
-# which false hits were counted.
+# Results are extrapolated to at most MOST_BEYOND × `FalseHitTable.entries` searched entries. `FalseHitTable.entries` is
+# the largest number of searched entries at which false hits were counted.
 MOST_BEYOND = 1000
 COUNTED = 10  # the share of queries with a false hit is extrapolated if fewer than 10 queries have a false hit
 SMALLEST_RATE = 1e-6
@@ -48,9 +48,10 @@ class FalseHitTable:
     def law(self, gallery: float) -> "Law":
         """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
-        Up to the largest number of entries at which hits were counted, −ln(1 − share) is interpolated as a power law.
-        Beyond that number, the share follows a negative binomial law, in which the queries have different false-match
-        rates. The spread of these rates is fitted to the counts at the two largest numbers of entries.
+        Up to the largest number of entries at which hits were counted, −ln(1 − share) is interpolated as a power law of
+        the number of entries. Beyond that number, the share follows a negative binomial law: at the same threshold, the
+        rate of false matches differs from query to query. The spread of the queries' rates is fitted to the counts at
+        the two largest numbers of entries.
         """
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
@@ -127,9 +128,10 @@ def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
 class Law:
     """Expected false hits of a query as a function of the false-match rate, for one number of entries.
 
-    Between the counted rates, the expected hits follow a power law. Above them, all queries are assumed to be alike,
-    and the hits are scaled to agree with the count at the highest rate. Below them, the queries' own rates are assumed
-    to have a Gamma distribution with shape `shape`; if `shape` is infinite, hits are proportional to the rate.
+    Between the rates in `rates`, the expected hits follow a power law. Above the highest of `rates`, all queries are
+    assumed to be alike, and the hits are scaled to agree with the count at the highest rate. Below the lowest of
+    `rates`, the queries' own rates are assumed to have a Gamma distribution with shape `shape`; if `shape` is infinite,
+    hits are proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling
@@ -178,7 +180,8 @@ def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
 
     In this law, each query has a false-match rate of its own, and the rates of all queries have a Gamma distribution.
     `half` and `whole` (L,) are −ln(1 − s) at L thresholds, where s is the share of queries with a false hit: `whole`
-    for searches among the largest number of entries in the table, `half` for searches among half of this number.
+    for searches among the largest number of entries at which hits were counted, `half` for searches among half of this
+    number.
 
     Returns the shape r and x = m / r, (L,) each, where m is the mean number of false hits per query in the searches
     for `half`. r and x solve half = r·ln(1 + x) and whole = r·ln(1 + 2x).

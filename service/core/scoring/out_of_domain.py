@@ -17,7 +17,7 @@ FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
 # Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by decreasing eigenvalue.
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
-CLIP = 6.0  # whitened coordinates are clipped to −CLIP … CLIP before they enter the sum of `Statistics.probe`
+CLIP = 6.0  # whitened coordinates are clipped to −CLIP … CLIP before they are weighted by `Statistics.probe`
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
 DOUBLED_BYTES = 40_000_000  # size limit of `_doubled`, in bytes: 33 domains with 384 dimensions, or 8 with 768
 LONGEST = 1_000_000  # largest number of tokens in a test's tables, which have one row for each number of tokens
@@ -175,9 +175,10 @@ class Combination:
     """Combines the p-values of the statistics into one.
 
     Each statistic is allotted a fixed share of the false alarms, and its p-value is divided by this share. The smallest
-    quotient is calibrated to a p-value again. A curve (2, K) holds K increasing values of a statistic, and −ln p at
-    each of these values. Between the values, −ln p is interpolated linearly. The last value lies far beyond the
-    sentences to which the curve was fitted; from the last but one to the last value, p decreases exponentially.
+    quotient itself is no p-value; `final_curve` converts the quotient into one. Each p-value is read from a curve. A
+    curve (2, K) holds K increasing values of a statistic, and −ln p at each of these values. Between the values, −ln p
+    is interpolated linearly. The last value lies far beyond the sentences to which the curve was fitted; from the last
+    but one to the last value, p decreases exponentially.
     """
 
     distance_curve: Doubles  # p is two-sided; this and the next two curves hold −ln(p / share) instead of −ln p
@@ -241,7 +242,8 @@ class DomainTest:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
 
         Raises:
-            ValueError: levels are missing, or the test was fitted without them.
+            ValueError: `levels` is missing although the test was fitted with levels, or is given although the test was
+                fitted without levels.
         """
         tokens = np.asarray(tokens)
         standard = self.standardization(self.statistics(pooled, levels), tokens)

@@ -109,7 +109,8 @@ class ReferenceDistribution:
     def smallest_rate(self) -> float:
         """The smallest rate that a threshold can have, or 0.0 if any small rate can be reached.
 
-        It is the rate of the highest tie if fewer than COUNTED pairs score above that tie, and otherwise 0.0.
+        If fewer than COUNTED pairs score above the highest tie, these pairs are too few to estimate a rate, so the
+        smallest rate is that of the highest tie. Otherwise, and without ties, the result is 0.0.
         """
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 

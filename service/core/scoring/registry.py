@@ -78,7 +78,8 @@ class Registry:
     Champions, and versions that requests name by number or as `previous` ("pinned"), are loaded at their first request.
     When the resident calibrations take more than `resident_bytes`, the least recently used ones are evicted, except the
     champion of `default`. A request that already uses an evicted calibration finishes with this calibration. A refresh
-    compares only resident and evicted domains with the store, so its cost does not depend on the number of all domains.
+    compares only resident domains and at most MOST_EVICTED evicted ones with the store, so the cost of a refresh does
+    not depend on the number of all domains.
 
     on_champion: called with each new champion. on_dropped: called with a domain when its champion leaves memory without
     a successor, also by eviction. on_gone: called with a domain when `remove` forgets the domain, or when a refresh

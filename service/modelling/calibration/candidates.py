@@ -51,7 +51,7 @@ class HeldOutSplit:
     """Vectors (N, D) to which the candidates are fitted, and other vectors on which they are evaluated."""
 
     fit: Vectors
-    stop: Vectors  # the first tenth of `fit`, which decides when a flow's training stops
+    stop: Vectors  # the first tenth of `fit`; decides when a flow's training stops, and is not used to train the flow
     measured: Vectors
     originals: Vectors  # (M, D), the vectors of `measured` whose texts have a noisy copy
     copies: Vectors  # (M, D), the noisy copies, in the order of `originals`

@@ -59,7 +59,8 @@ class Surface:
 
         The ratios are `share` / `share_reference` and `directions` / `directions_reference`.
         This measure was developed for this project (docs/quality.md). It does not include `crowding`, because crowding
-        is high not only for raw encoders, but also for encoders trained contrastively at a low temperature.
+        is high not only if vectors depend on surface features, but also for encoders trained contrastively at a low
+        temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -120,7 +121,8 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
     """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
     No vectors are drawn: both values follow from the expected Gram matrix of the texts' vectors, which is the Gram
-    matrix of the texts' word frequencies. Because word vectors have only `dim` dimensions, 1 / dim is added to the
+    matrix of the texts' word frequencies. With orthogonal word vectors, every Gram matrix would
+    equal the expected one. Random vectors of `dim` dimensions are only nearly orthogonal, which adds 1 / dim to the
     inverse of the participation ratio.
     """
     vocabulary: dict[str, int] = {}

@@ -119,7 +119,8 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening has the density of a fitted Gaussian
+    # The density model that belongs to whitening is a Gaussian fitted to the vectors.
+    gaussian = by_method["whitening"]["bits_per_dimension"]
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]

@@ -147,8 +147,9 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # The generator of `sample_texts` also draws noisy copies, that of `sample_vectors` does not. A new generator is
-    # used from here on, so that the same data give the same result whether sent as texts or as vectors.
+    # `sample_texts` draws random numbers for noisy copies of texts; `sample_vectors` makes no copies. A new generator,
+    # which does not depend on these draws, is used from here on, so that the same data give the same result whether
+    # sent as texts or as vectors.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -163,9 +164,10 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # A flow is cross-fitted to the vectors outside one of 4 folds, which are three quarters of all vectors. If three
-    # quarters of all vectors or more are equal, all vectors of such a fit may be equal. The fit of any method except
-    # identity fails if all vectors are equal, so identity replaces the chosen method.
+    # Every method except identity is also fitted to the vectors outside each fold, and a fit fails if all its vectors
+    # are equal. Flows have the fewest folds, 4, so a flow is fitted to only three quarters of all vectors. If three
+    # quarters of all vectors or more are equal, all vectors of a flow's fit may be equal. Then identity replaces the
+    # chosen method, whether the chosen method is a flow or not.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method

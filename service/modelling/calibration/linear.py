@@ -167,7 +167,7 @@ def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
 
 
 def soft_whitening(s: Spectrum, strength: float) -> Affine:
-    """Whitening by a mix of the covariance and the identity: at strength 0 the identity alone, at 1 half of each.
+    """Whitening by a mix of covariance and identity: the identity alone at strength 0, equal parts at strength 1.
 
     y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It flattens the few dominant directions
     and hardly changes the many weak ones, which are noisy (Soft-ZCA, Diera et al., 2024, section 3).

@@ -98,9 +98,10 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # In the service, all pairs of sentences with the same vector have the same score. The cross-fitted scores of these
-    # pairs differ from fold to fold, because each fold's latents come from another map. So all pairs of sentences with
-    # equal vectors are scored again, with the cohort statistics that the service computes.
+    # If several sentences have one vector, the service gives every pair of these sentences the same score. The
+    # cross-fitted scores of such pairs differ from fold to fold, because each fold's latents come from another map. So
+    # pairs whose two sentences have equal vectors are scored again, with the cohort statistics that the service
+    # computes.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -30,7 +30,7 @@ Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 FEWEST = 1000  # smallest number of sentences; with fewer, the 1 % level would rest on fewer than ten of them
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
-MOST_PROBED = 3000  # largest number of sentences to fit the probe to; with 500 shuffled copies, more do not help
+MOST_PROBED = 3000  # maximum sentences for the probe's fit; with 500 shuffled copies, more sentences do not help
 RIDGE = 1.0  # ridge penalty of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30
@@ -39,8 +39,8 @@ SCORE_QUANTILE = 0.98
 SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
 FARTHEST = 600.0  # a p-value curve (see `upper_curve`) ends where −ln p has this value, so p is never 0
-# Smallest number of sentences above the highest quantile that a p-value curve uses. The curve's exponential tail is
-# fitted to these sentences.
+# At least this many sentences lie above the highest quantile of a p-value curve. The curve's exponential tail is fitted
+# to these sentences.
 BEYOND = 5
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]

@@ -133,8 +133,9 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
     """Divides each weight by the mean weight of pairs with similar scores x. (M,), (M,) -> (M,)
 
     The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
-    make the estimate less accurate. So the division makes the weights of pairs with similar scores average to 1; their
-    ratios, which matter if the sampling depended on the label, do not change.
+    make the estimate less accurate. So the division makes the weights of pairs with similar scores average to 1.
+    Among pairs with similar scores, the ratios of the weights stay the same; these ratios matter if the sampling
+    depended on the label.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -317,7 +318,8 @@ def precision_thresholds(
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
     usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
-    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # in descending order
+    # `searchsorted` needs an ordered array: `precision` falls from pair to pair, because `probabilities` falls.
+    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
     candidates = np.append(np.nan, similarities[usable])
     thresholds: Doubles = candidates[reaching]

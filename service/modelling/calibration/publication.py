@@ -137,8 +137,9 @@ class Result:
 
         A version's threshold error says how far its measured false-match rates are from the nominal rates (see
         `off_by`). Both errors are computed on the same held-out sentences. The new map was not fitted to these
-        sentences; nor was the champion's, unless the same text was posted before. The new version's reference was built
-        from them too (they are at most a tenth of its sentences), but with maps that were fitted without them.
+        sentences; nor was the champion's map, unless the same text was posted before. The sentences do belong to the
+        new version's reference distribution. This advantage of the new version is limited: the sentences are at most a
+        tenth of the distribution's sentences, and the maps used for their scores were fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """

@@ -36,9 +36,10 @@ def precision_interval(
 ) -> tuple[Doubles, Doubles]:
     """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
-    Uses only the labels at or above the threshold, counted as in `recall_at`. An interval from a bootstrap of the
-    smooth curves would be too narrow: with few pairs above the threshold, it contained the true precision in only 25 to
-    90 of 100 draws.
+    Uses only the labels at or above the threshold, counted as in `recall_at`. The thresholds come from smooth curves
+    of the probability of a match (`probability.curves`). An interval from a bootstrap of these curves would be too
+    narrow: with few pairs above the threshold, such an interval contained the true precision in only 25 to 90 of 100
+    draws.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))

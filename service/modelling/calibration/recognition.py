@@ -83,8 +83,8 @@ def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator)
 
     This is the higher of two shares: of SENTENCES, which are English, and of the domain's sentences. The higher one
     counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some encoders were not
-    trained on English. Raw encoders recognize at most 66 % of sentences cut to 8 words, but 90 % of whole news
-    sentences.
+    trained on English. The domain's sentences are cut to at most 8 words, because long sentences are recognized by
+    any encoder: raw encoders recognize at most 66 % of sentences cut to 8 words, but 90 % of whole news sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -106,8 +106,9 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 def recognition(vectors: Vectors) -> float:
     """Share of cases, 0–1, in which a sentence is closer to another version of itself than to any other sentence.
 
-    A version is the original or a copy made by one of DISGUISES. A case is a sentence in a version v and the
-    same sentence in another version w. All other sentences with which it is compared are in version v.
+    A version is the original or a copy made by one of DISGUISES. A case is a sentence in a version v, and another
+    version w of this sentence. The sentence in version v is compared with its version w, and with all other sentences
+    in version v.
     vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]

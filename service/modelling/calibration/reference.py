@@ -254,8 +254,10 @@ def with_intervals(
 ) -> ReferenceDistribution:
     """Adds intervals from a bootstrap over sentences.
 
-    A pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007). Such weights
-    count the variance between pairs three times, so twice that variance is subtracted.
+    A pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007). This product
+    has a variance of about 3. So the variance of a rate contains rate · (1 − rate) / pairs, the variance that the
+    choice of pairs alone would cause, about three times. Twice rate · (1 − rate) / pairs is therefore subtracted from
+    the variance of the rate.
 
     Args:
         top: indices of the most similar pairs, in descending order of similarity.

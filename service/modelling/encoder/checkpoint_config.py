@@ -180,7 +180,7 @@ def front_matter(text: str) -> dict[str, Any]:
 
 
 def join_names(value: object) -> str:
-    """Names from a string or a list, separated by commas."""
+    """Joins names with commas. `value` is a list of names, or a single name."""
     names = value if isinstance(value, list) else [value]
     return ", ".join(str(name) for name in names if name)
 

