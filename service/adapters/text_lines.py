@@ -30,7 +30,7 @@ class TextLines:
         return min(1.0, self.seen / self.size) if self.size else None
 
     def blocks(self) -> Iterator[list[str]]:
-        """Yields the lines in order. Each list has the lines that one read has completed.
+        """Yields the lines in order. Each list has the lines that end in one block read from the file.
 
         Raises:
             InvalidInput: a line is not UTF-8, or too long.

@@ -52,13 +52,13 @@ class Phase(Enum):
 # Maximum number of domain names kept for suggestions. Each error about an unknown domain looks through all kept names.
 MOST_NAMES = 1000
 FRESH = 30.0  # seconds between listings of the store for suggestions
-PATIENCE = 0.25  # maximum seconds to wait for a new listing; after that, names of the previous one are suggested
+PATIENCE = 0.25  # maximum seconds that an error waits for a new listing; then it suggests names of the previous listing
 MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
 CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 
 
 class Listings:
-    """Reads lists of domains in threads of its own, one call per key at a time.
+    """Reads lists of domains in threads of its own, one list at a time for each API key.
 
     Scoring, promotion and metrics use other threads, so a long listing delays only further listings.
     """

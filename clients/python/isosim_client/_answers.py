@@ -236,7 +236,7 @@ class SavedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # smallest similarity of a match; if None, `notice` says why
+    similarity: float | None = None  # pairs of at least this similarity match; if None, `notice` says why
     interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if `similarity` is None
     extrapolated: bool | None = None  # as `Threshold.extrapolated`; None if the version cannot reach the target
     notice: str | None = None  # the reason if `similarity` is None; otherwise None

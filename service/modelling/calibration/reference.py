@@ -255,9 +255,8 @@ def with_intervals(
     """Adds intervals from a bootstrap over sentences.
 
     A pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007). This product
-    has a variance of about 3. So the variance of a rate contains rate · (1 − rate) / pairs, the variance that the
-    choice of pairs alone would cause, about three times. Twice rate · (1 − rate) / pairs is therefore subtracted from
-    the variance of the rate.
+    has a variance of about 3. The choice of pairs alone would give a rate the variance v = rate · (1 − rate) / pairs.
+    In the bootstrap, the rate's variance contains 3 v instead of v, so 2 v is subtracted.
 
     Args:
         top: indices of the most similar pairs, in descending order of similarity.
