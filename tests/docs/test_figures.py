@@ -38,6 +38,9 @@ FIGURES = {
         r"\| ready after the start of the process \| ([\d.]+) s",
         (r"ready after a start[^|]*\| ([\d.]+) s", r"(?:ready|starts) (?:after|within|in) ([\d.]+) s(?:econds)? [^w]"),
     ),
+    "capacity": Figure(
+        SPEED, r"\| fp32, 2 cores \| \d+ \| (\d+) \|", (r"uncached pairs of 16-token texts per second \| (\d+) \|",)
+    ),
     "memory": Figure(
         SPEED,
         r"\| resident after mixed load \| (\d+) MiB",
