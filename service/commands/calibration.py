@@ -416,9 +416,10 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     rows = operating_points(model, gallery)
     if not rows:
-        # `advise` raises the error for a version that has no labels, or has item normalization; its result is not used.
-        advise(model, ref.name, Target(precision=0.5))
-        raise Conflict(f"{ref.name}@{version} stores no recall values; calibrate the domain again, with labels")
+        labelled = model.probability
+        if labelled is None or model.normalization is not None or not len(labelled.precisions):
+            advise(model, ref.name, Target(precision=0.5))  # called for the error that it raises in these cases
+        raise Conflict(f"{ref.name}@{version} stores no recall for the precisions of the table; label more pairs")
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return

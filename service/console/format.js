@@ -118,7 +118,7 @@ const PLAINER = [
   [/; ask the server's operator for .*: isosim keys new .*/, ""],
   [/; to promote this one: PUT \/domains\/\S+\/champion/, "; promote this one if it is better"],
   [/; GET \/domains\/\S+ lists those that are saved/, ""],
-  [/no precision of 0\.5;/, "no precision of 50 %;"],
+  [/no precision of 0\.5(?=[:;])/, "no precision of 50 %"],
   [/^texts: (?=[\d,]+ distinct)/, "the text has "],
 ];
 

@@ -124,9 +124,10 @@ class KeySeries:
         self.limited.labels(limit).inc()
 
     def observe_texts(self, name: str, result: str, texts: int) -> None:
-        if len(self._names) < MAX_KEYS:
+        if name and len(self._names) < MAX_KEYS:
             self._names.add(name)
-        self.texts.labels((name or "(unnamed)") if name in self._names else "(other)", result).inc(texts)
+        shown = name if name in self._names else "(other)"
+        self.texts.labels(shown if name else "(unnamed)", result).inc(texts)
 
 
 class Metrics:

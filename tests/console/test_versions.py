@@ -371,8 +371,11 @@ def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit
     analyst = visit(changing, "#/report/scarce/1")
     analyst.sees(re.compile("^30 labels are too few for this table: they reach no precision of 50 %."))
     assert not re.search(r"^0$", analyst.page.locator("main").inner_text(), re.MULTILINE)
+    saved = changing.client.put("/domains/scarce/thresholds/likely", json={"precision": 0.8}).json()
+    assert "reach no precision of 0.5" in saved["notice"]
     analyst.go("#/domains")
     analyst.presses("Versions of scarce")
+    analyst.sees(re.compile("reach no precision of 50 %: at each"))
     labelled = analyst.page.get_by_role("table", name="Versions of scarce").locator("td[data-label=Labels]")
     wait_until(lambda: labelled.inner_text() == "30")
 

@@ -134,9 +134,11 @@ def test_the_hundred_and_first_name_shares_a_series() -> None:
     metrics = Metrics()
     for number in range(MAX_KEYS + 5):
         metrics.keys_use.observe_texts(f"key-{number}", "admitted", 1)
-    metrics.keys_use.observe_texts("key-0", "admitted", 1)
+    for name in ("key-0", ""):
+        metrics.keys_use.observe_texts(name, "admitted", 1)
     lines = metrics.exposition().decode().splitlines()
     counts = [line for line in lines if line.startswith("isosim_key_texts_total{")]
-    assert len(counts) == MAX_KEYS + 1
+    assert len(counts) == MAX_KEYS + 2
     assert 'isosim_key_texts_total{key="(other)",result="admitted"} 5.0' in counts
+    assert 'isosim_key_texts_total{key="(unnamed)",result="admitted"} 1.0' in counts
     assert 'isosim_key_texts_total{key="key-0",result="admitted"} 2.0' in counts
