@@ -51,7 +51,10 @@ def main() -> None:
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while `stop` handles SIGTERM
+        # Exits at once: extension modules may turn the SystemExit of `stop` into another error, and an import leaves
+        # nothing to clean up.
+        signal.signal(signal.SIGTERM, lambda _, __: os._exit(STOPPED))
+        import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
 
         # After draining, uvicorn restores the handler it found and raises the signal again: it needs the default.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
