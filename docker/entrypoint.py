@@ -22,7 +22,7 @@ def stop(_: int, __: FrameType | None) -> None:
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
-    """Seeds the model store and, if ISOSIM_ENCODER is not set, sets it to the image's encoder.
+    """Seeds the model store. Sets ISOSIM_ENCODER to the image's encoder, unless the variable is already set.
 
     The encoder is named with its digest, so that an image serves the encoder it was built with, whatever else the
     store holds. A failure to seed is reported but does not stop the command: a server reports a missing encoder itself.
@@ -32,7 +32,7 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
     from service.settings import Settings  # noqa: PLC0415
 
     def failed(error: Exception) -> None:
-        complain(f"the model store was not given all that this image carries: {error}")
+        complain(f"could not copy an encoder or calibration of this image into the model store: {error}")
 
     for artifact in seed(CARRIED, Settings().model_store, failed):
         print(f"encoder {artifact.id} ({artifact.digest[:12]}) put into the model store", file=sys.stderr, flush=True)
@@ -51,12 +51,13 @@ def main() -> None:
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        # Exits at once: extension modules may turn the SystemExit of `stop` into another error, and an import leaves
-        # nothing to clean up.
+        # Exits without an exception: an extension module that is being imported may turn the SystemExit of `stop` into
+        # another error. `os._exit` runs no cleanup, but during the import there is nothing to clean up.
         signal.signal(signal.SIGTERM, lambda _, __: os._exit(STOPPED))
         import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
 
-        # After draining, uvicorn restores the handler it found and raises the signal again: it needs the default.
+        # At its start, uvicorn saves the current handler. After draining, it restores the saved handler and raises the
+        # signal again. The default handler then ends the process with the signal.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     isosim()
 

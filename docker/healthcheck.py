@@ -11,7 +11,8 @@ TIMEOUT = 3.0  # s
 def main() -> None:
     host = os.environ.get("ISOSIM_HOST", "127.0.0.1")
     address = f"http://{EVERYWHERE.get(host, host)}:{os.environ.get('ISOSIM_PORT', '8000')}/readyz"
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy reaches this address
+    # Ignores proxy settings, because the server runs in this container.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         direct.open(address, timeout=TIMEOUT).close()
     except OSError as error:  # includes HTTP errors: 503 while it starts or drains

@@ -37,9 +37,9 @@ def main() -> None:
 
 
 def asked_of_torch() -> str:
-    """The requirement of torch in the Dockerfile."""
+    """Name and version of the torch package that the Dockerfile installs, as a requirement for pip."""
     found = re.search(r"^ARG TORCH=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
-    assert found, "the Dockerfile asks for no torch"  # noqa: S101 - it is ours
+    assert found, "the Dockerfile has no line ARG TORCH=…"  # noqa: S101 - it is ours
     return found[1]
 
 

@@ -1,1 +1,1 @@
-"""Measures the service, its upper limits and its peers: `python -m loadtest.bench --help`."""
+"""Measures the service and compares it with upper limits and other servers: `python -m loadtest.bench --help`."""

@@ -1,8 +1,9 @@
 """Upper limit for the encoder: ONNX Runtime alone on a stream of token lists, at its best batch size.
 
-`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON: sentences/s by batch size, in the
-stream's order, for one run on all cores and for one single-threaded run per core; and the median time (ms) of single
-pairs, each in a run on all cores.
+`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON with the sentences/s of each batch size,
+measured in two ways: one call of ONNX Runtime at a time, which uses all cores, and one single-threaded call per core,
+in parallel. Batches keep the order of the stream. The JSON also contains the median time (ms) of a call with a single
+pair on all cores.
 """
 
 import itertools
@@ -18,7 +19,7 @@ import onnxruntime as ort
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PAIR = "a pair at a time"
-PART = 2  # each batch size gets 1 / (PART · sizes) of the time
+PART = 2  # measurements of each batch size; each takes 1 / (PART · number of batch sizes) of the time
 
 
 def session(path: str, threads: int) -> ort.InferenceSession:

@@ -1,12 +1,15 @@
 """Requests of a cluster to its bucket: 50 API processes poll 10,000 domains, and 100 workers send heartbeats.
 
-The bucket is moto's, in a process that counts requests by kind. One domain is published through the adapter and copied
-to 10,000 directly, as the adapter lays them out. An API process polls its registry and its migrations once per
-`ISOSIM_POLL_SECONDS`, here with the real adapters in one process for all 50, because the machine has two cores. The
-requests per poll, per heartbeat of 100 running jobs and per count of jobs are counted; their rate and cost are computed
-for the pace of the settings.
+The bucket is a moto server in its own process, which counts the requests by kind. One domain is published through the
+adapter. Its objects are then copied directly into the bucket for each of the other domains, under the keys that the
+adapter would use. An API process polls its registry and its migrations once per `ISOSIM_POLL_SECONDS`. Here, the polls
+of all 50 API processes run in one process with the real adapters, because the machine has two cores.
 
-Moto looks at every key for each listing; here it finds those of a prefix in an index, as S3 does.
+The measurement counts the requests of a poll, of the heartbeats of 100 running jobs, and of a count of jobs. From these
+numbers and the default intervals, it computes the requests per second and the cost per month.
+
+For each listing, moto would read all keys of the bucket. Its listing is therefore replaced by one that finds the keys
+with the prefix in an index, as S3 does.
 """
 
 import asyncio
@@ -45,12 +48,15 @@ from service.worker import DISTANT_HEARTBEAT
 DOMAINS, WATCHERS, WORKERS = 10_000, 50, 100
 RESIDENT = 10  # domains that each API process has loaded, besides `default`
 LOOKS = 1000  # polls of one watcher, to measure its memory
-COUNTING = 5  # API processes whose counts of jobs are counted
+COUNTING = 5  # API processes for which the requests of a count of jobs are measured
 BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
-PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}  # $ for 1,000; S3 in us-east-1
-FORMER = {"LIST": 1, "GET": 1}  # requests per poll before the store had a change counter ("bell"), measured then
-FORMER_FULL = {"LIST": DOMAINS // 1000}  # requests per full comparison then: pages of all aliases
+# Price in $ per 1,000 requests, of S3 in us-east-1.
+PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}
+# Requests of an older release, in which the store had no change counter ("bell"): per poll (measured), and per full
+# comparison, which listed all aliases in pages of 1,000.
+FORMER = {"LIST": 1, "GET": 1}
+FORMER_FULL = {"LIST": DOMAINS // 1000}
 
 MOTO = """
 import bisect, collections, json, sys
@@ -182,8 +188,9 @@ class Watcher:
     """Polls a store as an API process does."""
 
     def __init__(self, root: Path) -> None:
-        self.seen: dict[tuple[str, int], float] = {}  # s, monotonic, by domain and version
-        calibrator: Any = None  # identity has no weights to bind
+        # (domain, version) -> time (s, monotonic) at which this watcher began to serve the version
+        self.seen: dict[tuple[str, int], float] = {}
+        calibrator: Any = None  # not needed, because versions of the method `identity` have no weights
         self.store = DomainStore(root)
         self.registry = Registry(StoredCalibrations(self.store, calibrator, ENCODER), ENCODER, on_champion=self._see)
         self.migrations = MigrationStore(root)
@@ -207,7 +214,7 @@ class Watcher:
 
 
 async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter[str]:
-    """Requests of the given number of polls of each watcher."""
+    """Polls `looks` times with each watcher; returns the number of requests by kind."""
     before = place.counts()
     for _ in range(looks):
         await asyncio.gather(*(watcher.look() for watcher in watchers))
@@ -254,7 +261,7 @@ def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Cou
 
 
 async def heartbeats(running: list[tuple[JobStore, Job]]) -> None:
-    """Records of running jobs, replaced each DISTANT_HEARTBEAT seconds; spread over that time."""
+    """Replaces each job's record every DISTANT_HEARTBEAT seconds, one job after another at equal intervals."""
     for number in itertools.count():
         began = time.monotonic()
         await asyncio.to_thread(beat, *running[number % len(running)])
@@ -297,7 +304,7 @@ def resident() -> int:
 
 
 def a_month(rates: dict[str, float]) -> float:
-    """Cost per month in $ of requests per second, by kind."""
+    """Cost ($) per month of requests, from the requests per second of each kind."""
     return sum(PRICES[kind] / 1000 * rate * MONTH for kind, rate in rates.items())
 
 
@@ -305,7 +312,7 @@ async def measured(place: Bucket) -> Result:
     store = filled(place, DOMAINS)
     pause: float = Settings.model_fields["poll_seconds"].default
     watchers = [Watcher(place.root) for _ in range(WATCHERS)]
-    for watcher in watchers:  # one by one, because a listing takes moto seconds
+    for watcher in watchers:  # one by one, because moto needs seconds for a listing
         await watcher.look()
         await watcher.load(RESIDENT)
     running = await asyncio.to_thread(running_jobs, place.root, WORKERS)

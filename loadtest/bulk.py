@@ -1,4 +1,8 @@
-"""Compares `isosim bulk embed` with a bare ONNX Runtime session; also a killed and resumed run, and two nodes."""
+"""Compares the speed of `isosim bulk embed` with a bare ONNX Runtime session, and the files of different runs.
+
+A run that was killed and resumed must write the same files as an uninterrupted run, and two nodes the same files as one
+machine.
+"""
 
 import hashlib
 import json
@@ -27,7 +31,7 @@ TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")
 SHORTEST, LONGEST = 6, 9  # words
 ON_TWO_NODES = 20_000  # sentences
 BAR = 0.85
-FEWEST_PARTS = 20  # even of a short run, which is killed between two parts
+FEWEST_PARTS = 20  # minimum number of parts, so that even a short run can be killed when half of them are done
 
 
 def short_sentences(data: Path, count: int) -> list[str]:
@@ -117,7 +121,7 @@ def hashes(output: Path) -> dict[str, str]:
 
 
 def same(ours: dict[str, str], theirs: dict[str, str]) -> float:
-    """Share of all files that both runs have with the same bytes."""
+    """Number of files that are identical in both runs, divided by the number of different file names."""
     both = ours.keys() | theirs.keys()
     return sum(ours.get(name) == theirs.get(name) for name in both) / len(both)
 
@@ -173,7 +177,7 @@ def lines(result: Result) -> list[Line]:
     count = f"{result['sentences']:,} sentences"
     return [
         Line(f"bulk embed / bare session, {count}", result["ratio"], BAR),
-        Line(f"bulk embed / bare session, {count}, from command to prompt", result["ratio_with_start"], BAR),
-        Line("files of a killed and resumed run that are the uninterrupted run's", result["killed"]["same"], 1.0),
-        Line("files of two nodes that are one machine's", result["two_nodes"]["same"], 1.0),
+        Line(f"bulk embed / bare session, {count}, with start and end of the command", result["ratio_with_start"], BAR),
+        Line("killed and resumed run: share of files equal to an uninterrupted run's", result["killed"]["same"], 1.0),
+        Line("two nodes: share of files equal to one machine's", result["two_nodes"]["same"], 1.0),
     ]

@@ -1,4 +1,4 @@
-"""Compares cached requests, with vectors in memory or in Redis only, with a route that computes nothing."""
+"""Compares cached requests with a route that computes nothing. The cache is in memory, or only in Redis."""
 
 import itertools
 from contextlib import ExitStack

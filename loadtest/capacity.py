@@ -19,7 +19,7 @@ SENTENCES = (2_000, 10_000)
 
 @contextmanager
 def pinned(cores: int) -> Iterator[None]:
-    """Processes that start in the block run on so many cores; the client keeps all of them."""
+    """Processes that start in the block run on only `cores` cores. After the block, the client has all cores again."""
     every = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(every)[:cores])
     try:

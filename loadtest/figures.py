@@ -144,7 +144,8 @@ def capacity(folder: Path) -> str:
     return "\n".join(rows)
 
 
-TABLES = {"measured": table, "capacity": capacity}  # by the name in the page's marks
+# Name in the two comments that enclose the table in README.md (`marks`) -> function that makes the table.
+TABLES = {"measured": table, "capacity": capacity}
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -152,7 +153,7 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def write_tables(folder: Path, page: Path) -> None:
-    """Replaces each table between the page's two marks."""
+    """Replaces each table in the page, between the two comments with the table's name."""
     text = page.read_text(encoding="utf-8")
     for name, make in TABLES.items():
         begin, end = marks(name)

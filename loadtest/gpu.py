@@ -1,8 +1,9 @@
 """Measures the service's graphs on a GPU machine: `python -m loadtest.gpu --store model_store`.
 
-Measures tokens/s of the exported encoder at fp32 and fp16, and of torch at fp16 with fused attention, plain and
-compiled, on the same weights; latency at batch 1; the calibrator's share; requests over HTTP. Needs onnxruntime-gpu,
-and torch with CUDA for the comparison (`--checkpoint`). `--providers CPUExecutionProvider` runs it without a GPU.
+For the exported encoder at fp32 and fp16, measures tokens/s, the latency of a single text, the calibrator's share of
+the computing time, and requests over HTTP (`--data`). For comparison, measures tokens/s of torch on the same weights
+(`--checkpoint`), at fp16 with fused attention, not compiled and compiled. Needs onnxruntime-gpu, and torch with CUDA
+for the comparison. `--providers CPUExecutionProvider` runs it without a GPU.
 """
 
 import argparse

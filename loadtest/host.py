@@ -70,6 +70,6 @@ def lines(result: Result) -> list[Line]:
     spent = median(result["microseconds"]["uncached"])
     return [
         Line("host cost of an uncached pair / processor time of a bare FastAPI request", uncached, 2.5, at_most=True),
-        Line("host cost of a cached pair / the same", cached, 1.25, at_most=True, note="what 0.8 of its rate would be"),
+        Line("host cost of a cached pair / the same", cached, 1.25, at_most=True, note="cost at 0.8 of the bare rate"),
         Line("host cost of an uncached pair", spent, 1000, at_most=True, unit=" µs", note="no bar"),
     ]

@@ -1,4 +1,7 @@
-"""Largest change of a pair's score with its batch and padding, over HTTP, without a cache, at every precision."""
+"""Measures how much a pair's score depends on the other texts of its batch and on its padding, at every precision.
+
+The scores are requested over HTTP, without a cache.
+"""
 
 import random
 

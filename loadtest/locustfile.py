@@ -1,4 +1,4 @@
-"""Users of the service for locust, with a table of the time in each stage and limits that fail a run.
+"""Simulated users of the service, for locust. Prints the time in each stage; a run fails if it exceeds its limits.
 
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8000 --users 16 --run-time 2m SimilarityUser
 

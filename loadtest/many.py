@@ -18,7 +18,7 @@ from service.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, se
 COUNT = 10_000
 TOUCHED = 3000  # domains that are requested, one after the other
 RESIDENT = 200_000_000  # bytes; about 125 of the domains
-SETTLED = 500  # requested domains after which the limit is reached
+SETTLED = 500  # number of requested domains after which memory has reached the limit RESIDENT
 IDLE = 10.0  # s
 ROOM = 150e6  # bytes allowed beyond the setting: drift windows (28 MB), metrics, unreturned memory of the allocator
 PAIR = {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}
@@ -108,5 +108,5 @@ def lines(result: Result) -> list[Line]:
         Line("10,000 domains: start", result["ready_seconds"], 5.0, at_most=True, unit=" s"),
         Line("first request to a cold domain, p99", result["cold_ms"]["p99"], 100.0, at_most=True, unit=" ms"),
         Line("memory above an idle server", grown / 1e6, (RESIDENT + ROOM) / 1e6, at_most=True, unit=" MB"),
-        Line("a core's share while nobody asks", result["polling_share"], 0.05, at_most=True),
+        Line("share of a core that an idle server uses", result["polling_share"], 0.05, at_most=True),
     ]

@@ -1,4 +1,7 @@
-"""Peak memory of a calibration by number of sentences, at 768 dimensions, sent to a server and read from a file."""
+"""Peak memory of a calibration at 768 dimensions, by number of sentences.
+
+The sentences are sent to a server, or the command `isosim calibrate` reads them from a file.
+"""
 
 import contextlib
 import itertools

@@ -1,6 +1,7 @@
 """Compares a remote encoder with a local one: processor time of the API process per pair, and scores.
 
-For the time, both encoders wait instead of computing; the remote one runs in a process whose time is not counted.
+When processor time is measured, both encoders wait instead of computing. The remote encoder runs in a process of its
+own, whose time is not counted.
 """
 
 import shutil
@@ -58,7 +59,7 @@ def measure(setup: Setup) -> Result:
     rates: dict[str, list[float]] = {name: [] for name in costs}
     with ExitStack() as stack:
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
-        shutil.rmtree(store / "domains", ignore_errors=True)  # compares both without a calibration
+        shutil.rmtree(store / "domains", ignore_errors=True)  # so that neither server has a calibration
         local = stack.enter_context(servers.isosim(store, setup.fp32, "loadtest.waiting_encoder", **GPU_BATCHES))
         other = stack.enter_context(servers.waiting_embeddings())
         far_store = stack.enter_context(registered(f"http://127.0.0.1:{other.port}/v1", "waiting"))

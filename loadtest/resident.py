@@ -73,5 +73,5 @@ def lines(result: Result) -> list[Line]:
             "memory that 600 domains add, at most 50 MB of them kept", grown / 1e6, bar / 1e6, at_most=True, unit=" MB"
         ),
         Line("resident memory after 600 domains / after 400", last, 1.1, at_most=True),
-        Line("calibrations in memory by the metric", result["metric"] / 1e6, RESIDENT / 1e6, at_most=True, unit=" MB"),
+        Line("memory of calibrations (metric)", result["metric"] / 1e6, RESIDENT / 1e6, at_most=True, unit=" MB"),
     ]

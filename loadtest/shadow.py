@@ -1,6 +1,6 @@
-"""Cost of shadow scoring: rates and latencies with no, 10 % and all requests shadowed, and without a migration.
+"""Cost of shadow scoring: rates and latencies without a migration, and with 0 %, 10 % and 100 % of requests shadowed.
 
-A migration that shadows nothing costs nothing, so its figures show how much equal runs differ.
+A migration that shadows 0 % costs nothing, so its figures show how much equal runs differ.
 """
 
 import itertools
@@ -26,7 +26,8 @@ PATH = f"/domains/{DOMAIN}/migration"
 SHARES = (0.0, 0.1, 1.0)  # shares of shadowed requests
 NONE = -1.0  # no migration
 CLOSED = {"one connection": 1, "16 connections": 16}
-OPEN = {"30 % of the capacity": 0.3, "60 % of the capacity": 0.6}  # random arrivals, share of the rate at 16
+# Loads with random arrivals -> their rate, as a share of the rate that 16 connections reach.
+OPEN = {"30 % of the capacity": 0.3, "60 % of the capacity": 0.6}
 LOADS = (*CLOSED, *OPEN)
 
 
@@ -76,7 +77,7 @@ def measure(setup: Setup) -> Result:
         capacity = drive(server.port, stream, 16, setup.seconds).rate
         for turn in range(setup.rounds):
             shares = [NONE, *SHARES]
-            shares = shares[turn % 4 :] + shares[: turn % 4]  # each share is first in turn
+            shares = shares[turn % 4 :] + shares[: turn % 4]  # each round begins with the next share
             for name, share in itertools.product(LOADS, shares):
                 if share >= 0:
                     told(server.port, "POST", PATH, orjson.dumps({"shadow": share}))

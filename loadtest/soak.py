@@ -142,12 +142,12 @@ def lines(result: dict[str, Any], seconds: float) -> list[Line]:
     for name in ("descriptors", "threads", "redis_connections"):
         early, late = series[name]
         more = max(late) - max(early)
-        found.append(Line(f"{name.replace('_', ' ')}: most in the last third, over the first", more, 2, at_most=True))
+        found.append(Line(f"{name.replace('_', ' ')}: maximum, last third minus first", more, 2, at_most=True))
     early, late = series["tasks"]
-    found.append(Line("tasks: median of the last third, over the first", median(late) - median(early), 2, at_most=True))
+    found.append(Line("tasks: median, last third minus first", median(late) - median(early), 2, at_most=True))
     first, rest = looks[0], result["rest"]  # without Redis connections, which are checked above
     left = (rest["descriptors"] - rest["redis_connections"]) - (first["descriptors"] - first["redis_connections"])
-    found.append(Line("other descriptors once the load is gone, over the start", left, 4, at_most=True))
+    found.append(Line("other descriptors: after the load minus at its start", left, 4, at_most=True))
     return found
 
 

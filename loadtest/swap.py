@@ -89,6 +89,6 @@ def lines(result: Result) -> list[Line]:
         ratio = found["p999_inside_ms"] / found["p99_outside_ms"]
         made += [
             Line(f"{cache}: requests failed during swaps", found["failed"], 0, at_most=True),
-            Line(f"{cache}: p99.9 in a swap's second / p99", ratio, 3.0, at_most=True),
+            Line(f"{cache}: p99.9 in the second after a swap / p99 at other times", ratio, 3.0, at_most=True),
         ]
     return made

@@ -1,4 +1,4 @@
-"""Compares pairs/s and latency without a cache with the bare session and the peers, on the same stream of pairs."""
+"""Compares pairs/s and latency of isosim, the bare session and other servers, on the same uncached pairs."""
 
 import itertools
 import json
@@ -164,7 +164,7 @@ BARS = {
     "isosim fp32, p99 / p50 at 1": (3.0, True),
 }
 NOTES = {
-    "bare session fp32, a pair at a time / infinity onnx, p50 at 1": "what is left for a server",
+    "bare session fp32, a pair at a time / infinity onnx, p50 at 1": "lower limit for any server",
 }
 
 

@@ -1,7 +1,7 @@
 """`python -m loadtest.waiting_encoder`: `isosim serve` with an encoder that waits instead of computing.
 
-A request's processor time is then that of everything around the encoder. A run waits without the interpreter's lock,
-like a run on a GPU; its vectors are random.
+The processor time of a request is then the time of everything except the encoder. While the encoder waits, it does not
+hold the interpreter's lock, as if a GPU computed. Its vectors are random.
 """
 
 import time

@@ -224,9 +224,9 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # With a false hit rate as target: the probability that a query which already has a false hit also matches another,
-    # randomly chosen entry, divided by the probability that an average query matches such an entry. About 1 if all
-    # queries are equally likely to match an entry; None if too few queries have a false hit.
+    # Only for a false hit rate: whether a few queries cause most false hits. A value of 5 means that a query with a
+    # false hit is 5 times as likely as an average query to match another random entry. About 1 if all queries are
+    # equally likely to match an entry; None if too few queries have a false hit.
     query_spread: float | None = None
 
 

@@ -124,7 +124,7 @@ class AsyncClient:
         truncate: bool | None = None,
         truncation_direction: Literal["Right", "Left"] = "Right",
     ) -> list[list[float]]:
-        """Vectors of texts, one for each text, in order; a list with one vector for a single string.
+        """One vector for each text, in order; for a single string, a list with one vector.
 
         Args:
             texts: a server accepts 2,048 per request by default.

@@ -19,8 +19,8 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-# Route that error messages of the server tell users to call -> name of this client's method for the route. If a message
-# contains the route, the client adds the method's name to the message.
+# Pairs of a route and this client's method for it. If an error message of the server tells the user to call the route,
+# the client adds the method's name to the message.
 METHODS = (
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
@@ -29,8 +29,8 @@ METHODS = (
 UNKNOWN = {404, 405, 415, 422}  # statuses that an answer may have if the server is too old for the request
 
 IdempotencyKey = str | bool
-# Argument -> how to read its value from a file. An error message of `many` ends with this text if the argument is a
-# path or a single string instead of a list.
+# Argument -> advice on how to read its value from a file. If the argument is a path or a single string instead of a
+# list, the function `many` adds the advice to its error message.
 FROM_FILE = {
     "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '

@@ -32,7 +32,8 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # in OpenSSL's message if the server answers without TLS
+# OpenSSL's names for the error that occurs if the server answers without TLS.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
 @contextmanager

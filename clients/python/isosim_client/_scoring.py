@@ -35,7 +35,7 @@ def embed(
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
 ) -> Call[list[list[float]]]:
-    """Vectors of texts, one for each text, in order; a list with one vector for a single string."""
+    """One vector for each text, in order; for a single string, a list with one vector."""
     body: dict[str, Any] = {
         "inputs": texts if isinstance(texts, str) else list(texts),
         "domain": domain,

@@ -58,7 +58,7 @@ class Upload:
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError(
-                    "a table must be a file, given without labels; add the labels afterwards with add_labels"
+                    "a table must be a file, and labels cannot be sent with it; add them afterwards with add_labels"
                 )
             self._as_it_is, self.content_type = True, "application/octet-stream"
 

@@ -284,7 +284,7 @@ class Import:
         for name, size in archive:
             match = MEMBER.fullmatch(name)
             if match is None:
-                raise InvalidInput(f"{name[:120]!r} belongs to no version")
+                raise InvalidInput(f"the archive has a file {name[:120]!r}, which belongs to no version")
             if match["domain"] != self.domain:
                 if match["file"] is not None or match["domain"] in finished:
                     raise InvalidInput(f"{name}: a domain's {DOMAIN} has to come first, then all its versions")
@@ -523,7 +523,7 @@ def finite(name: str, numbers: npt.NDArray[Any]) -> None:
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Yields name and size (bytes) of each member of a tar, with `file` at the beginning of the member's content.
+    """Yields name and size (bytes) of each member of a tar. `file` is then at the start of the member's content.
 
     Used instead of `tarfile`, which accepts extended headers of any length and sparse files; our archives have neither.
 
@@ -587,7 +587,7 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
     if not isinstance(encoder, dict) or not ENCODER.fullmatch(f"{encoder.get('id')}@{encoder.get('digest')}"):
         raise InvalidInput(f"{name} names no encoder")
     if type(manifest.get("version")) is not int or (manifest.get("domain"), manifest["version"]) != (domain, version):
-        raise InvalidInput(f"{name} is another version's")
+        raise InvalidInput(f"{name} is another version's manifest: its domain or version differs from this path")
     if type(format_) is not int or format_ != 1:
         raise InvalidInput(
             f"{name}: a newer release wrote this version (format {str(format_)[:20]}); import it with that release"

@@ -148,7 +148,10 @@ class DomainStore:
             InvalidInput: the name breaks the rule for names.
         """
         if not NAME.fullmatch(domain):
-            raise InvalidInput(f"domain {domain[:80]!r} is no name")
+            raise InvalidInput(
+                f"domain {domain[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
+                "digit"
+            )
         return domain
 
     def domains(self) -> list[str]:
