@@ -125,8 +125,8 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in the text of a key file, each under `place(digest)`, where `digest` is the hash in its line. Raises
-    ValueError, which names the invalid line but does not quote it."""
+    """The grants in the text of a key file. The dictionary's keys are `place(digest)`, where `digest` is the SHA-256 of
+    an API key, the first word of its line. Raises ValueError, which names the invalid line but does not quote it."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
@@ -136,7 +136,8 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: {SHAPE}; the first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
-            # The grant's id, which Redis's keys contain too: sixteen digits of a hash suffice to tell API keys apart.
+            # The first argument is the grant's id, which also becomes part of keys in Redis. Sixteen hexadecimal digits
+            # of a hash are enough to tell API keys apart.
             grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None

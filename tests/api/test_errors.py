@@ -75,7 +75,7 @@ def test_nothing_to_work_on_is_400(post: Post, path: str, body: Any, word: str) 
         ("/embed", {"inputs": "a", "dimensions": 0, "space": "raw"}, "dimensions"),
         ("/calibrate", {"domain": "d", "texts": ["one", "two", "two"]}, "2 distinct"),
         ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "flow"}, "at least 500"),
-        ("/calibrate", {"domain": "d@1", "texts": sentences(300)}, "name the domain alone"),
+        ("/calibrate", {"domain": "d@1", "texts": sentences(300)}, "name without a version"),
         ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, "texts[0]"),
         ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "magic"}, "method"),
     ],

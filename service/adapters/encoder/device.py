@@ -13,7 +13,8 @@ CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without 
 GPU_TOKENS = 16384  # padded tokens per batch on a GPU
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
-# Bytes of a process without weights, cache and calibrations: 220 MiB under load, and 85 MiB more for many domains.
+# Bytes of memory that a process uses besides weights, cache and calibrations: 220 MiB under load, and 85 MiB more with
+# many domains. The sum is rounded up.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2 * 2**30  # bytes of a process with CUDA's libraries and buffers; unmeasured
 GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
@@ -31,12 +32,14 @@ class Execution:
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: those of its CPU affinity, at most the container's limit (cgroup version 2)."""
+    """Number of cores that this process may use: the cores in its CPU affinity, or the container's limit (cgroup
+    version 2) if that is lower. At least 1."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "cpu.max").read_text().split()
         return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # without a limit the file says `max`; other systems have no such file
+    # OSError: there is no such file, for example without cgroup version 2. ValueError: the quota is `max` (no limit).
+    except (OSError, ValueError):
         return cores
 
 
@@ -46,9 +49,9 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
 
     None if no limit is below the machine's memory: cgroup version 1 states a number like 2**63 if there is no limit.
 
-    The file `own` names the path of the process's cgroup. In a container with cgroup version 1 and without a cgroup
-    namespace, this path may exist only on the host. In such a container, the container's own cgroup is usually mounted
-    as `root`/memory. The limit in `root`/memory itself therefore counts too.
+    The file `own` contains the path of the process's cgroup below `root`. With cgroup version 1, a container may have
+    no cgroup namespace. The path is then valid on the host, but not in the container. Such a container usually has its
+    own cgroup mounted at `root`/memory. Therefore the limit in `root`/memory is always included.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
@@ -64,7 +67,9 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-USAGE = {  # file with the limit -> (file with the used bytes, field of memory.stat with the bytes that can be freed)
+# Key: name of the file with the memory limit (cgroup version 2 or 1). Value: name of the file with the bytes in use,
+# and the field of memory.stat with the bytes of cached files that the kernel can free.
+USAGE = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
 }

@@ -30,7 +30,7 @@ from service.core.errors import InvalidInput
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192
 CHUNK = 65_536  # bytes
-ANSWER_BYTES = 200_000  # maximum bytes of an error message, and of an answer apart from its vectors
+ANSWER_BYTES = 200_000  # maximum bytes of an answer, in addition to the bytes of its vectors
 BYTES_A_NUMBER = 32  # maximum bytes of one number of a vector in JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
@@ -213,8 +213,8 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        # Checked here too: if the watchdog shuts the socket down when only some of the headers have arrived,
-        # http.client takes them for all headers and raises nothing.
+        # Checked here too: if only some of the headers have arrived when the watchdog shuts the socket down,
+        # http.client raises no error and treats these headers as complete.
         if time.monotonic() >= until:
             raise Refusal(TOO_LATE)
         if status != 200:

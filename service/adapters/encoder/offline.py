@@ -1,6 +1,7 @@
-"""Encodes many texts at once in this process, with the same exported graph as isosim's server.
+"""Encodes many texts at once.
 
-If the encoder runs on a remote server, that server encodes the texts.
+An exported encoder runs in this process, with the same graph as in isosim's server. A remote encoder runs on its own
+server. Vectors that users computed are only read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +29,15 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded tokens per batch on a CPU. With 2048 instead of 256, texts take 1.13 times as much processor time (1.04 to
-# 1.17) and 1.17 times as much wall time: medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, alternating
-# between both sizes, with MiniLM and 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was
-# shared: single wall times are unreliable.
+# Padded tokens per batch on a CPU. With 2048 instead of 256, the same texts took 1.13 times the processor time (1.04 to
+# 1.17) and 1.17 times the wall time. These are medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens. The
+# blocks alternated between both sizes. MiniLM ran with 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512.
+# Other programs used the machine too, so single wall times are unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-# An item of digits is a row number of a vector file if it has fewer characters than this. A vector in base64 has at
-# least 44 characters (8 dimensions).
+# A string of digits with fewer characters than this is the number of a row in a vector file. Other strings are vectors
+# in base64, which have at least 44 characters (8 dimensions).
 SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
@@ -131,10 +132,10 @@ class RemoteTexts:
         return encodings
 
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request. Always raises BackendFailure if the server has rejected the request's texts.
+        """The vectors of a request. Always raises an error if the server has rejected the request's texts.
 
-        To find a text that the error message can name, each text is then sent again in a request of its own, until the
-        server rejects one. The vectors of these requests are not used.
+        In that case, each text is first sent again in a request of its own, until the server rejects one, so that the
+        error message can name this text. The vectors of these requests are not used.
 
         Raises:
             BackendFailure: the server has rejected the request's texts. The message names the first text that the
@@ -153,7 +154,7 @@ class RemoteTexts:
                     raise
                 except BackendFailure as one:
                     raise BackendFailure(
-                        f"text {row + 1:,} of {len(tokens):,}, of about {len(tokens[row].ids):,} tokens: {one}"
+                        f"text {row + 1:,} of {len(tokens):,} (about {len(tokens[row].ids):,} tokens): {one}"
                     ) from error
             raise
 
@@ -236,7 +237,8 @@ class OfflineEncoder:
 
 
 class BroughtItems:
-    """A `TextEncoder` whose texts stand for vectors: each is a vector in base64, or a row number (from 0) of a file."""
+    """A `TextEncoder` for vectors that users computed. In place of each text, it gets a vector in base64, or the number
+    (from 0) of a row in `file`."""
 
     def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
         self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file

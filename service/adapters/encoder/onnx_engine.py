@@ -36,8 +36,10 @@ RUN_ERRORS = (
 
 
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The wanted execution providers. If none are wanted: CUDA, if it is installed and loads the graph `trial`. The CPU
-    provider is appended if it is missing.
+    """The execution providers to use, in order of preference.
+
+    These are the `wanted` providers. If `wanted` is empty, CUDA is used if it is installed and can load the graph
+    `trial`. The CPU provider is appended if it is missing.
 
     Raises:
         Unavailable: a wanted provider is not installed.
@@ -119,7 +121,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-# Padded lengths on a GPU are multiples of this number. Fewer shapes then occur; each needs its own kernels and memory.
+# Padded lengths on a GPU are multiples of this number, so that fewer shapes occur: each shape needs its own kernels and
+# memory.
 BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
 

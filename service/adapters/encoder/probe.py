@@ -18,9 +18,9 @@ from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
-# Largest accepted ‖computed − known‖ / ‖known‖. Wrong vectors give a ratio of 0.1 or more. Other texts in the batch, or
-# more padding, change the scores of pairs by 1e-7 (loadtest/README.md); by how much they change this ratio is
-# unmeasured. Differences between instruction sets and GPUs are unmeasured.
+# Largest accepted ratio ‖computed − known‖ / ‖known‖: TOLERANCE for encoders in fp32, REDUCED_TOLERANCE for all others.
+# Wrong vectors give a ratio of 0.1 or more. Other texts in the batch, or more padding, change the scores of pairs by
+# 1e-7 (loadtest/README.md). Unmeasured: how much they change this ratio, and how much instruction sets and GPUs differ.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 

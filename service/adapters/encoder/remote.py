@@ -39,7 +39,9 @@ REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
 PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 pauses add up to 21 to 64 s
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between attempts: doubled each time, times a random 0.5–1.5
+# Seconds between attempts. The pause doubles from FIRST_PAUSE up to LONGEST_PAUSE. Each pause is then multiplied by a
+# random number from 0.5 to 1.5.
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # for a RemoteEncoder with `each=False`: seconds between requests that carry a probe
 # Longest pause (s) before another attempt while a client of the API waits: if the server asks for a longer one, the
@@ -118,7 +120,8 @@ class RemoteEncoder:
 
     Args:
         seconds: time limit of one run, including all attempts.
-        each: True: every request carries a probe. False: one request per minute does, and the first after a failure.
+        each: True: every request carries a probe. False: a request carries a probe only if the last correct probe is
+            more than a minute old, or if a request has failed since then.
         patient: True (for jobs): a run keeps trying while the server restarts. False: a run fails at once while the
             server is down.
         requests: size of the connection pool.
@@ -263,9 +266,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: True for the last attempt, and for attempt number 3 (ATTEMPTS) and all later ones; only jobs make more
-        than 3 attempts. If `tried`, a status 500 is followed by a request with only a probe: if the server answers the
-        probe, the texts are the reason for the 500.
+        `tried`: True for the last attempt, and for every attempt from the third (ATTEMPTS) on. If the status is 500, a
+        request with only a probe is then sent. If the server answers it, the texts are the reason for the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:

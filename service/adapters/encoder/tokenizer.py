@@ -83,7 +83,8 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        # A text that is only a prompt is readable: the first test has shown that not all tokens are special or unknown.
+        # A text that is only a prompt is readable here: if all its tokens were special or unknown, this method would
+        # have returned True above.
         if not content[begin:].strip():
             return False
         encoding = self.sides[side].encode(content)

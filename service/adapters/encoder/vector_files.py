@@ -204,8 +204,11 @@ def hash_of(vector: Vectors, seed: int = 0) -> int:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows to use, and the number of distinct vectors. The rows are in the file's order if they include all
-    distinct vectors, otherwise in the order of the vectors' hashes."""
+    """The rows to use, and the number of distinct vectors in the file.
+
+    If all distinct vectors are used, the rows are in the order of the file. Otherwise they are in the order of their
+    vectors' hashes.
+    """
 
     rows: Rows
     vectors: Vectors
@@ -238,7 +241,7 @@ def rows_of_a_block(dim: int) -> int:
 
 
 def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vectors]:
-    """Yields the blocks of a file, each after a check that domains can be calibrated on its vectors.
+    """Yields the blocks of a file. Before it yields a block, checks that a calibration can use each vector in it.
 
     Raises:
         InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme norm; or, with

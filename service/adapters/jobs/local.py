@@ -120,11 +120,12 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended. When the child begins the job, it counts an attempt in the job's record. The job is
-            # marked as interrupted in two cases: the record says running, so the child died during the job; or the
-            # record says queued and no attempt was counted, so the child died before it began the job. If the record
-            # says queued and an attempt was counted, that attempt was interrupted, and a client's retry has already
-            # queued the job again. Such a job stays queued.
+            # The child has ended, perhaps before it recorded the job's end. When the child begins the job, it counts an
+            # attempt in the job's record. What happens now depends on the status in the record:
+            # - running: the child died during the job. The job is marked as interrupted.
+            # - queued, without a new attempt: the child died before it began. The job is marked as interrupted.
+            # - queued, with a new attempt: that attempt was interrupted, and a client's retry has already queued the
+            #   job again. The job stays queued.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -132,7 +133,11 @@ class LocalJobs:
 
     def _time_out(self, job_id: str) -> None:
         if self.jobs.decide(job_id):
-            self.jobs.end(self.jobs.read(job_id), Status.FAILED, error=f"stopped after {self.timeout:.0f} s")
+            self.jobs.end(
+                self.jobs.read(job_id),
+                Status.FAILED,
+                error=f"stopped after {self.timeout:.0f} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)",
+            )
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:

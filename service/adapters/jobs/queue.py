@@ -192,7 +192,8 @@ class QueueWorker(Worker):
         super().heartbeat(timeout, pipeline)
         register(self, pipeline)  # at every heartbeat, because a Redis restarted without data forgets its workers
 
-    # While Redis does not answer, a running job continues: its own heartbeat is in its record in the model store.
+    # The next two methods only log errors of Redis, so that a running job continues while Redis does not answer. The
+    # job does not need Redis to show that it is alive, because it writes its own heartbeat into the model store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:

@@ -67,8 +67,8 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (waiting time in seconds that this process last wrote to the job's record as `waited`,
-        # time of writing). With both, `expire` measures how long a job has waited for a retry.
+        # Interrupted jobs. Key: job id. Value: the number of seconds that this process last wrote as `waited` into the
+        # job's record, and the time of writing (s, `clock`). `_waited` computes the current waiting time from both.
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -160,8 +160,8 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """For each domain, the versions that its unended jobs need: the base to which a job adds labels, and the
-        champion that a job's request has recorded."""
+        """For each domain, the versions that its unended jobs need: `base` and `champion` of each job's request (see
+        `JobRequest`)."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -193,7 +193,7 @@ class JobStore:
             except NotFound:  # another process has just removed the job
                 return None
             except CorruptArtifact as error:
-                log.warning("job %s is left out: %s", name, error)
+                log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
                 return None
 
         return [job for job in self.storage.read_each(names, read) if job is not None]
@@ -235,9 +235,10 @@ class JobStore:
                 job was queued again later, and this delivery of the queue is obsolete.
             dead: number of an attempt whose process has died. The next attempt may replace it although it is recorded
                 as running.
-            champion: the domain's current champion. Only the first attempt records the champion, for later attempts: if
-                another version has become champion since the first attempt began, a later attempt of a job with
-                `promote: always` does not promote its own version.
+            champion: the domain's current champion. The first attempt records it in the job's request (for jobs with
+                a base, this was done when the labels were posted). Later attempts do not change the request. If the
+                champion has changed since the first attempt, a later attempt of a job with `promote: always` does not
+                promote its own version.
 
         Raises:
             JobCancelled: the job has ended or is being cancelled.
@@ -312,8 +313,11 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """In a bucket: the version number under which an earlier attempt may still publish, unless `DomainStore.retire`
-        has marked the number as used. None in a folder, and if no attempt has begun to publish."""
+        """The version number that the latest publishing attempt has recorded (see `check_turn`).
+
+        If that attempt has stalled, it may still publish under this number, until `DomainStore.retire` takes the
+        number. None if no attempt has begun to publish; always None in a folder.
+        """
         return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
@@ -447,9 +451,9 @@ class JobStore:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
         process wrote that value.
 
-        If another process wrote the value, this process does not know the time of writing, so the result is `waited`
-        alone. `_expire` then writes the value again. From this writing on, this process can add the time, even if the
-        other process has died.
+        If another process wrote the value, this process does not know when. The result is then `waited` alone.
+        `_expire` remembers this value with the current time, so that the next call in this process can add the time
+        since then.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)

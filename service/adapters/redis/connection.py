@@ -1,4 +1,4 @@
-"""For all modules that use Redis: refuses clusters, and ends background tasks."""
+"""Functions for all modules that use Redis: they refuse Redis clusters and end background tasks."""
 
 import asyncio
 import contextlib

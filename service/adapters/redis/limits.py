@@ -185,13 +185,14 @@ class RedisLimits:
 
 
 def places(grant: Grant) -> list[str]:
-    """The two Redis keys that hold an API key's counts: of the texts that it may send now, and of its requests in
+    """The two Redis keys of an API key. The first stores how many texts it may send now, the second its requests in
     progress."""
     return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """An API key's rate: texts per second, and the number of texts that may come at once. ("0", 0): no limit."""
+    """An API key's rate, as arguments of the script: texts per second (a decimal number as text), and the number of
+    texts that may come at once. ("0", 0) means no limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 

@@ -88,7 +88,13 @@ class ObjectStorage:
         self._fs.retries = ATTEMPTS
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """Calls the S3 client. Raises FileNotFoundError, PreconditionFailed, or OSError for all other failures."""
+        """Calls the S3 client.
+
+        Raises:
+            FileNotFoundError: the object does not exist.
+            PreconditionFailed: the condition of a write is not met.
+            OSError: any other failure, for example if the bucket does not exist.
+        """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra, as above
 
         try:

@@ -54,7 +54,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reading:
-    """Which parts of a file to read, and how. Even for `facts` the whole file is read, to count the sentences."""
+    """What to return from a file (`give`), which column to read, and hints about the file's form.
+
+    The whole file is read even if only facts about it are returned, because they include the number of sentences.
+    """
 
     give: Give = "facts"
     column: str | None = None
@@ -62,7 +65,7 @@ class Reading:
 
     @property
     def plain(self) -> bool:
-        """Whether no column and no hints are given, except possibly `hints.declared`."""
+        """True if no column is given, and no hint other than `hints.declared`."""
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
@@ -180,8 +183,8 @@ def held_whole(file: BinaryIO) -> bool:
 def too_much(memory: int) -> str:
     return (
         f"the file cannot be read within {memory >> 20:,} MB of memory and {SECONDS} seconds; send only the column "
-        "with the sentences, as plain text or CSV. Such a file may have very many columns or one huge cell, or, as a "
-        "workbook, a cell far outside the table: delete that cell"
+        "with the sentences, as plain text or CSV. Possible causes are very many columns, one huge cell, or a cell far "
+        "outside the table in a workbook; delete such a cell"
     )
 
 

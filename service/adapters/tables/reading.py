@@ -33,8 +33,8 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import named, nearest
 
-# (number, cells). In text files, the number is that of the line in which the row begins; in workbooks and Parquet, that
-# of the row. Both count from 1.
+# (number, cells). In a text file, `number` is the number of the line in which the row begins. In a workbook or a
+# Parquet file, it is the number of the row. Both count from 1.
 Row = tuple[int, list[str]]
 OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
 WITHOUT_PYARROW = (
@@ -106,7 +106,7 @@ class Table:
         """
         place = self._index(column)
         if place in self.no_text:
-            better = f"try column={self.hint}" if self.suggested not in self.no_text else "write it as text"
+            better = f"try column={self.hint}" if self.suggested not in self.no_text else "convert it to text"
             raise InvalidInput(f"column: {self.columns[place][:80]!r} holds {self.no_text[place]}, no text; {better}")
         return place
 
@@ -157,7 +157,7 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
     hints = hints or Hints()
     form = detect(file, hints)
     if hints.sheet is not None and form.format != "xlsx":
-        raise InvalidInput(f"sheet: belongs to Excel workbooks; this file is {form.format}")
+        raise InvalidInput(f"sheet: applies only to Excel workbooks; this file is {form.format}")
     no_text: dict[int, str] = {}
     names, rows, sheets, sheet = rows_of(file, form, hints.sheet, no_text)
     looked_at, blank = filled(rows)
@@ -171,7 +171,7 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
     elif hints.header is not None:
         csv_all_the_same = "; if it is a CSV with one column, add format=csv" * (form.format == "text")
         raise InvalidInput(
-            f"header: belongs to CSV, TSV and Excel workbooks; this file is {form.format}{csv_all_the_same}"
+            f"header: applies only to CSV, TSV and Excel workbooks; this file is {form.format}{csv_all_the_same}"
         )
     check_columns(len(names))
     suggested = likeliest(names, looked_at, no_text)
@@ -232,7 +232,7 @@ def column_names(header: Row | None, rows: list[Row]) -> list[str]:
 
 
 def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -> int:
-    """The column that probably contains the sentences: that with the most characters, not counting identifiers."""
+    """Index of the column that probably contains the sentences: the one with the most characters except identifiers."""
 
     def length(place: int) -> int:
         cells = [cells[place].strip() for _, cells in rows if len(cells) > place]

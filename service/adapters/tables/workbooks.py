@@ -61,7 +61,8 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # empty rows at the top are included, and counted
+    # `iter_rows` includes empty rows at the top, so the numbers are those that a spreadsheet program shows.
+    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)
 
 
 def checked_parts(file: BinaryIO) -> dict[str, str]:

@@ -55,7 +55,7 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
-MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record four times a second
+MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record as often as above
 # Seconds between comments in an event stream that has no event: some proxies close a connection after 30 s of silence,
 # others after 60 s.
 KEEP_ALIVE_SECONDS = 15.0
@@ -265,8 +265,8 @@ async def get_job(job: JobDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events with the job's state at each change, until the job ends; a comment every 15 s keeps the
-    connection open."""
+    """Server-sent events with the job's state at each change, until the job ends or is interrupted. A comment every
+    15 s keeps the connection open."""
     if service.event_streams >= MAX_EVENT_STREAMS:
         raise Overloaded(
             f"{MAX_EVENT_STREAMS} event streams are open, which is the maximum; GET /calibrate/{job.id} also gives the "
@@ -358,7 +358,7 @@ async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
 def check_domain(domain: str, trace: Trace) -> None:
     """Raises InvalidInput if the name includes a version, Forbidden if the key may not use the domain."""
     if DomainRef.parse(domain) != DomainRef(domain):
-        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; send the name without a version")
     trace.grant.check_domain(domain)
 
 
