@@ -90,7 +90,8 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
 
 
 async def refused(request: Request, error: e.IsosimError) -> Response:
-    """Answers an error of a route; for an unknown domain the message names the nearest one that the key may use."""
+    """Responds to an error that a route raised. For an unknown domain, the message suggests the nearest domain that the
+    key may use."""
     if isinstance(error, e.UnknownDomain):
         service, trace = service_of(request), request.scope["state"]["trace"]
         near = await service.listings.nearest(error.domain, trace.grant, service.domains.names)
@@ -99,9 +100,9 @@ async def refused(request: Request, error: e.IsosimError) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """Answers an exception that FastAPI's handlers did not see.
+    """Responds to an exception that FastAPI's handlers did not see.
 
-    An unexpected error is logged with its cause; the client gets only the request id.
+    Errors of storage and unexpected errors are logged. For an unexpected error, the client gets only the request id.
     """
     if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
         return await refused(request, error)

@@ -119,7 +119,7 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Stops counting the request as one of its key's concurrent requests. Called before the end of the answer is
+        """Lowers the count of concurrent requests of the request's API key. Called before the end of the answer is
         sent, because the client may send its next request as soon as it has the answer."""
         told = self._trace.leave()
         if told is not None:
@@ -355,7 +355,8 @@ def is_foreign(site: str, origin: str, host: str) -> bool:
 
 
 def authority(host: str) -> str:
-    """Host without port 80 or 443. Removes either: the scheme is unknown, because TLS may end at a proxy."""
+    """Host without the default port of http (80) or https (443). Removes both, because the scheme is unknown: TLS may
+    end at a proxy."""
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 

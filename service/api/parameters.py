@@ -98,8 +98,8 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    # A known field can be refused as unknown: the route accepts several kinds of body, and the other fields that were
-    # sent belong to a kind that lacks the field `name`.
+    # The name is one that the route knows. It is refused because the route accepts several kinds of body, and the other
+    # fields that were sent belong to a kind without this field.
     if near == name:
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:

@@ -134,7 +134,8 @@ async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
 
 @dataclass
 class Service:
-    """Parts of the server, built once at its start. Only `phase`, the locks and the two counts (int) change later."""
+    """Parts of the server, built once at its start. Only `phase`, the locks, `event_streams` and `file_readers` change
+    later."""
 
     settings: Settings
     metrics: Metrics

@@ -22,7 +22,7 @@ class ScoringRecord(NamedTuple):
     calibration: Calibration
     embeddings: Embeddings
     spent: float  # seconds that applying the calibration took
-    ended: float  # time.perf_counter() once the calibration was applied
+    ended: float  # time.perf_counter() when the calibration had been applied
 
 
 @dataclass(slots=True)
@@ -40,11 +40,11 @@ class Trace:
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
-    release: Release = nothing  # stops counting the request as one of its key's concurrent requests
+    release: Release = nothing  # lowers the count of concurrent requests of the API key
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
-        """Stops counting the request as one of its key's concurrent requests; further calls do nothing.
+        """Lowers the count of concurrent requests of the request's API key. Further calls do nothing.
 
         Returns a future that completes when Redis has lowered the count; None if the count is not in Redis.
         """
@@ -107,10 +107,10 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    Only durations are known. The stages are therefore laid out backwards from the end of the last one, calibration:
-    each stage ends when the next one begins. The duration of a stage is that of the stage's slowest text. As different
-    texts may be the slowest in different stages, the sum of the durations may be longer than the request. Stages that
-    would begin before `started` are shortened.
+    The durations of the stages are known, but not when they began. The last stage, calibration, ends at
+    `scored.ended`. Each earlier stage is assumed to end when the next one begins. A stage's duration is that of its
+    slowest text, which may be a different text in each stage. The durations may therefore add up to more than the
+    request took; a stage that would begin before `started` is shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

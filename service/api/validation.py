@@ -48,8 +48,8 @@ ENTRY = {  # the form of one entry, by the name of the field that holds the list
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
 }
-# By the name of the field that holds the list: the word for the parts of one entry (singular, plural). An entry of
-# `pairs` consists of texts, so a message says "pairs[0] has 3 texts".
+# Field that holds a list -> the word for the parts of each of its entries (singular, plural). An entry of `pairs`
+# consists of texts, so a message says "pairs[0] has 3 texts".
 PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
@@ -128,7 +128,7 @@ def path_of(detail: Detail) -> list[str | int]:
     if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
         parts.pop(1)
     if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:
-        parts[2] = LABEL_PARTS.index(parts[2])  # a pair sent as an object: field name to position
+        parts[2] = LABEL_PARTS.index(parts[2])  # a pair sent as an object: replaces the name by its position
     index = detail.get("ctx", {}).get("index")
     return [*parts, *([] if index is None else [index])]
 

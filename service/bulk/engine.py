@@ -73,8 +73,8 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                # All texts of a part are sorted by length together. Another window would give other batches,
-                # and so change the last bits of the vectors: FORMAT (plan.py) would have to be increased.
+                # None: all texts of a part are sorted by length before they are batched. If this is changed, the
+                # batches and so the last bits of the vectors change, and FORMAT (plan.py) must be increased.
                 window=None,
             )
         self.dim = artifact.spec.dim

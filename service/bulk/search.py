@@ -19,7 +19,7 @@ from service.core.arrays import Rows, Vectors
 MARGIN = 1e-5
 QUERIES = 256  # number of queries searched at once; more would take much memory if there are many copies of a text
 ASKED = 2000  # number of rows whose pairs are counted exactly, to measure the recall
-COLUMNS = 65_536  # `every_hit` compares its rows with this many of all rows at once
+COLUMNS = 65_536  # number of columns of the similarity matrix that `every_hit` computes at once
 FEWEST_PER_CELL = 39  # smallest number of training vectors per cell; FAISS warns if there are fewer
 
 

@@ -270,8 +270,8 @@ def pairs(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find near-duplicates: pairs of rows that match at a false-match rate. Each pair is written once, with similarity
-    and percentile.
+    """Find near-duplicates: pairs of rows at or above the threshold for a false-match rate or a precision. Each pair is
+    written once, with similarity and percentile.
 
     Rows are numbered from 0 over the whole input. The Ray cluster computes the vectors; the search runs on this
     machine.

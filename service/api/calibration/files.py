@@ -34,7 +34,9 @@ CHUNK = 256 * 1024  # bytes handed to a thread at once
 # Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
 # core busy. At most one may be a workbook or Parquet file.
 MOST_READERS = 4
-JSON_GROWTH = 2  # maximum number of JSON bytes per byte of the file; Asian text in UTF-16 needs 1.5
+# A posted file is converted to NDJSON, which may be at most this many times as large as the file. Asian text in UTF-16
+# needs 1.5.
+JSON_GROWTH = 2
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
@@ -161,8 +163,8 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 @contextmanager
 def one_of_few(service: Service) -> Iterator[None]:
-    """Counts one file or archive while a `with` block runs. Raises Overloaded if MOST_READERS such blocks are
-    already running."""
+    """Adds 1 to `service.file_readers` while a `with` block reads or writes a file or an archive. Raises Overloaded if
+    MOST_READERS such blocks are already running."""
     if service.file_readers >= MOST_READERS:
         raise Overloaded(
             f"this server is reading {MOST_READERS} files, which is the maximum; send the request again later",
@@ -213,12 +215,15 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
 
 
 def memory_of_reader(left: int | None, *, whole: bool) -> int:
-    """Bytes of memory that the process which reads a file may take; LEAST_MEMORY or more.
+    """Memory limit, in bytes, of the process that reads a file.
 
-    `left`: free bytes of the container; None if its memory has no limit. `whole`: the file is held in memory as a whole
-    (workbook, Parquet) instead of being read line by line. At most one whole file and three others are read at the same
-    time. The whole file may take 1/2 of the free memory and each other file 1/8, so together they take at most 7/8. A
-    file whose share of the free memory is less than LEAST_MEMORY may nevertheless take LEAST_MEMORY.
+    At most one whole file and three others are read at the same time. The process of the whole file gets 1/2 of the
+    free memory, and each other process gets 1/8, so that together they take at most 7/8. The limit is at most MEMORY
+    for a whole file and MEMORY_OF_LINES for others. It is at least LEAST_MEMORY, even if the share is smaller.
+
+    Args:
+        left: free bytes of the container; None if its memory has no limit.
+        whole: whether the file is held in memory as a whole (workbook, Parquet) instead of being read line by line.
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))

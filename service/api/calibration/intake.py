@@ -24,8 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-# Maximum bytes of a line, as a multiple of the maximum characters of a text. A line may hold two texts, and JSON may
-# write a character in 12 bytes (\uXXXX\uXXXX), so the multiple is 2 · 12.
+# A line may have at most this many bytes for each character that a text may have. A line may hold two texts, and JSON
+# may write a character in 12 bytes (\uXXXX\uXXXX).
 LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
@@ -257,8 +257,8 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     if text is None and texts:
         longest = max(texts, key=lambda name: len(value[name]))
         raise InvalidInput(
-            f"line {number} is an object with {', '.join(value)[:200]}; say which field holds the sentence, perhaps "
-            f"column={longest[:80]}"
+            f"line {number} is an object with the fields {', '.join(value)[:200]}; say which field holds the sentence, "
+            f"perhaps column={longest[:80]}"
         )
     if not isinstance(text, str):
         raise InvalidInput(

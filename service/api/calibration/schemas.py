@@ -53,13 +53,15 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-NO_VECTORS = "a text is wanted; vectors are only for encoders whose users bring them (isosim encoder add --dimensions)"
+NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
     """Validator of a side of a labelled pair: a text, or a vector."""
     if not isinstance(value, str | list):
-        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector for encoders of vectors"})
+        raise PydanticCustomError(
+            "entry_type", "no text", {"wanted": "a text, or a vector if the encoder takes vectors"}
+        )
     return value
 
 
@@ -73,8 +75,8 @@ LabelledSide = Annotated[
 class Label(NamedTuple):
     """[text, text, label] or [text, text, label, weight]; the label is 0, 1 or a grade, the weight above 0.
 
-    The weight is the inverse of the probability with which the pair was drawn. For an encoder whose users bring
-    vectors, the sides are vectors: lists of numbers, or base64 of float32.
+    The weight is the inverse of the probability with which the pair was drawn. If the encoder takes vectors
+    instead of texts, the sides are vectors: lists of numbers, or base64 of float32.
     """
 
     a: LabelledSide
@@ -137,8 +139,8 @@ class LabelsRequest(Own):
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="always",
-        description="when the new version becomes champion, as in POST /calibrate; but never if the champion has "
-        "changed since this request",
+        description="when the new version becomes champion; the values mean the same as in POST /calibrate. If the "
+        "champion has changed since this request, the new version is not promoted, whatever the value",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(

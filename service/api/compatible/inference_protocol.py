@@ -120,7 +120,8 @@ async def compute(
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
         raise InvalidInput(
-            f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send the input text, or text_1 and text_2"
+            f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send one input named text, or two named "
+            "text_1 and text_2"
         )
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):

@@ -69,7 +69,7 @@ async def resolve(
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
         asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"
-        unknown = UnknownModel(f"no model {asked!r}; there is {', '.join(known[:LISTED]) or 'none for this key'}{more}")
+        unknown = UnknownModel(f"no model {asked!r}; known: {', '.join(known[:LISTED]) or 'none for this key'}{more}")
         unknown.field = "model"
         raise unknown from None
 

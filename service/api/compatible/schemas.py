@@ -28,7 +28,7 @@ ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/defau
 
 
 def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
-    """One list of token ids for each text; `given` is one text's ids, or already a list for each text."""
+    """Lists of token ids, one for each text. `given` is either such lists, or the ids of a single text."""
     rows = [[entry] if isinstance(entry, int) else entry for entry in given]
     return [[number for row in rows for number in row]] if isinstance(given[0], int) else rows
 

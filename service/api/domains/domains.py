@@ -88,8 +88,8 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """Fields of a domain's state: its drift, and all that come from `aliases`. If `aliases` is None, because it could
-    not be read, the fields from it are null or empty."""
+    """Fields of a domain's state: `drift`, and the fields that are read from `aliases`. If the aliases could not be
+    read, `aliases` is None, and their fields are null or empty."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -185,7 +185,7 @@ async def post_labels(
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
-        limits = replace(limits, characters=8 * limits.dim)  # enough for the pairs' sides: vectors in base64
+        limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
         pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)

@@ -163,22 +163,23 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """State of a domain's migration: the share of requests that the new encoder answers; the share of the old encoder's
-    requests that the new encoder scores too, for comparison; thresholds of the old and the new version; and a
-    comparison of scores that both versions gave to pairs in this process."""
+    """State of a domain's migration. `share` is the share of scoring requests that the new encoder answers. Of those
+    that the old encoder answers, the new encoder also scores the share `shadow`, for comparison. `thresholds` lists
+    thresholds of the old and the new version. `seen` compares the scores that both versions gave to pairs in this
+    process."""
     return await shown(service, domain, await of(service, domain))
 
 
 @router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Changes the share of requests that the new encoder answers, or the share of the old encoder's requests that the
-    new encoder scores too, for comparison."""
+    """Changes `share`, `shadow`, or both. `share` is the share of scoring requests that the new encoder answers. Of
+    those that the old encoder answers, the new encoder also scores the share `shadow`, for comparison."""
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")
     given = body.model_dump(exclude_none=True, include={"share", "shadow"})
     if not given:
-        raise InvalidInput("share or shadow: give one of them")
+        raise InvalidInput("share or shadow: give at least one of them")
     if body.start != Start() and before == replace(before, **given):
         return await shown(service, domain, before)  # a retry: an earlier request made this change
     await check_start(service, domain, body.start, before)

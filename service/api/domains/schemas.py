@@ -43,8 +43,8 @@ class DriftState(BaseModel):
         description="standard deviation of log ‖z‖², divided by that of the domain's own text, for which it is 1"
     )
     stability_index: float | None = Field(
-        description="population stability index of the similarities, compared with the first ones that the champion "
-        "gave; above 0.25, they have shifted"
+        description="population stability index of recent similarities, compared with the first similarities that the "
+        "champion gave; above 0.25, the similarities have shifted"
     )
 
 
@@ -53,7 +53,8 @@ class DomainState(BaseModel):
     champion: int | None
     previous: int | None
     revision: int | None = Field(
-        description="counts the changes of champion, previous and thresholds; null if they cannot be read"
+        description="counts the changes of the domain's champion, previous version and thresholds; null if it cannot "
+        "be read"
     )
     thresholds: dict[str, TargetFacts] = Field(
         description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
@@ -131,9 +132,9 @@ class Threshold(BaseModel):
         "comparisons in searches (false_hit_rate)"
     )
     extrapolated: bool = Field(
-        description="true if the similarity is extrapolated. With fmr: because fmr is below 10 divided by `pairs`. "
-        "With false_hit_rate: because false hits were counted only among fewer entries than `gallery`, or only at "
-        "other rates"
+        description="true if the similarity is extrapolated. With fmr: because fmr or 1 - fmr is below 10 divided by "
+        "`pairs`. With false_hit_rate: because `gallery` is larger than the searches in which false hits were counted, "
+        "or because the similarity's false-match rate is outside the range of rates at which they were counted"
     )
     false_match_rate: float | None = Field(
         default=None,
@@ -156,9 +157,9 @@ class Threshold(BaseModel):
     )
     query_spread: float | None = Field(
         default=None,
-        description="with false_hit_rate: how many times more likely a query that already has a false hit is to have "
-        "a further one than a random query is to have one; about 1 if all queries are alike, null if too few queries "
-        "have false hits",
+        description="with false_hit_rate: probability of a further false hit for a query that has one, divided by the "
+        "probability of a false hit for a random query; about 1 if all queries are alike, null if too few queries have "
+        "false hits",
     )
 
 
@@ -300,7 +301,8 @@ class EquatedThreshold(BaseModel):
     equivalent: float = Field(description="threshold of the new version")
     interval: list[float] = Field(min_length=2, max_length=2, description="95 % interval of `equivalent`")
     extrapolated: bool = Field(
-        description="true if the rate is too small to be counted in the random pairs of the old or the new version"
+        description="true if `equivalent` is extrapolated, because fmr or 1 - fmr is below 10 divided by the number of "
+        "random pairs of the version that has fewer"
     )
 
 

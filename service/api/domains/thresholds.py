@@ -57,7 +57,7 @@ async def get_threshold(
         ),
     ] = None,
     unit: Annotated[
-        Unit, Query(description=f"also returns the threshold as vector databases measure raw vectors: {METRICS}")
+        Unit, Query(description=f"also returns the threshold in this unit, for a search of raw vectors: {METRICS}")
     ] = "similarity",
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""

@@ -167,7 +167,7 @@ def match_of(scores: Scores, calibration: Calibration, name: str | None, decisio
 
 
 def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
-    """Values of texts in the order a, b, a, b, …, as one entry for each pair."""
+    """Groups values of texts, in the order a, b, a, b, …, by pair: one object with `a` and `b` for each pair."""
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 

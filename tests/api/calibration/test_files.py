@@ -285,7 +285,8 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a web page; send its text without tags, one sentence"),
         (
             '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
-            "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
+            "line 1 is an object with the fields id, headline; say which field holds the sentence, perhaps "
+            "column=headline",
         ),
         ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for bodies "
          "of these content-types: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
