@@ -55,7 +55,7 @@ from service.settings import Settings
 
 PARQUET = {".parquet", ".pq"}
 SendMore = Annotated[
-    bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than ISOSIM_MAX_REMOTE_TEXTS")
+    bool, typer.Option("--yes", "-y", help="send more than ISOSIM_MAX_REMOTE_TEXTS texts to a remote encoder")
 ]
 Labels = Annotated[
     Path | None, typer.Option(help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label")
@@ -119,8 +119,10 @@ def calibrate(
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """A reader of the file's vectors; None if the file holds text. The file's suffix tells which; for Parquet, the type
-    of the column does."""
+    """A reader of the file's vectors; None if the file holds text.
+
+    A `.npy` file holds vectors. A Parquet file holds vectors if `column` contains lists, or if `text_column` is given.
+    """
     kind = file.suffix.lower()
     if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
@@ -243,7 +245,7 @@ def fit_here(
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
     """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors.
 
-    `base`: whether only labels are added to an existing version. If so, vectors may be missing.
+    `base`: True if the job only adds labels to an existing version. Such a job needs no vectors.
     """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
@@ -356,7 +358,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
     )
     if (shares := advice.facts.get("precision_interval")) is not None:
         print(
-            f"  precision {target.precision:.0%}, as requested (95 % interval by the labelled pairs with at "
+            f"  precision {target.precision:.0%}, as requested (95 % interval from the labelled pairs with at "
             f"least this similarity: {shares[0]:.0%} to {shares[1]:.0%})"
         )
     if (recall := advice.facts.get("recall")) is not None:
@@ -378,7 +380,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
                 "match a randomly chosen entry"
             )
         else:
-            print("  too few queries have two wrong matches to tell whether some queries have more than others")
+            print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")
 
 
 def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
@@ -418,8 +420,11 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     if not rows:
         labelled = model.probability
         if labelled is None or model.normalization is not None or not len(labelled.precisions):
-            advise(model, ref.name, Target(precision=0.5))  # called for the error that it raises in these cases
-        raise Conflict(f"{ref.name}@{version} stores no recall for the precisions of the table; label more pairs")
+            advise(model, ref.name, Target(precision=0.5))  # raises an error that explains why there are no rows
+        raise Conflict(
+            f"{ref.name}@{version} has no table: an earlier release made the version, or its labelled pairs reach no "
+            "precision of the table (50 % to 99 %); label more pairs"
+        )
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return
@@ -483,5 +488,8 @@ def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, in
     model = DomainStore(settings.model_store).load(ref.name, version).model
     reference = model.raw_reference if raw else model.reference
     if reference is None:
-        raise Conflict(f"{ref.name}@{version} has no reference; calibrate the domain for encoder {settings.encoder}")
+        raise Conflict(
+            f"{ref.name}@{version} has no reference (similarities of random pairs of its text); calibrate the domain "
+            f"from text for encoder {settings.encoder}"
+        )
     return ref.name, version, reference

@@ -137,7 +137,10 @@ def show_version(
 
 
 def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """(reference, version, manifest), like `stored_version`; but name@3 may be a version made for another encoder."""
+    """Resolves name, name@3 or name@previous; returns (reference, version, manifest), as `stored_version` does.
+
+    Unlike `stored_version`, accepts name@3 even if that version was made for another encoder.
+    """
     ref = known(settings, domain)
     if isinstance(ref.version, int):
         return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)
@@ -161,7 +164,7 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
         facts.append(
             (
                 "1 % false",
-                f"no threshold: {reference['smallest_rate']:.2%} of random pairs (over 1 %) have the highest score",
+                f"no threshold reaches 1 %: {reference['smallest_rate']:.2%} of random pairs have the highest score",
             )
         )
     elif reference is not None:
@@ -184,7 +187,9 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
 def left_out(report: dict[str, Any]) -> str | None:
     count = report.get("unreadable")
     return (
-        None if not count else f"{count:,} distinct sentences left out: the encoder's vocabulary has no token of them"
+        None
+        if not count
+        else f"{count:,} distinct sentences left out: the encoder's vocabulary contains none of their tokens"
     )
 
 
@@ -360,7 +365,7 @@ def import_archive(
         return
     for one in imported.versions:
         is_there = "is there already" if one.there else "would be added" if dry_run else "is added"
-        was = "" if one.was is None else f"; it was {one.was}"
+        was = "" if one.was is None else f"; {one.was} in the archive"
         print(f"{one.source} {is_there}: {one.domain}@{one.version}, encoder {one.encoder}{was}")
         if one.was == "champion" and not dry_run:
             print(

@@ -1,4 +1,4 @@
-"""`isosim encoder`: list encoders; register those that run on other servers or whose vectors users bring."""
+"""`isosim encoder`: list encoders; register encoders that run on other servers, or whose vectors users compute."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from service.core.errors import InvalidInput
 # remote server's model allows fewer tokens than the maximum, the remote server cuts or refuses the text.
 MAX_LENGTH = 8192
 
-HELP = "List encoders; add, check and remove encoders that run on another server or whose vectors you bring."
+HELP = "List encoders; add, check and remove encoders that run on another server, or whose vectors you compute."
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +30,7 @@ Id = Annotated[str, typer.Argument(metavar="NAME", help="name of the encoder in 
 
 @app.callback()
 def encoder() -> None:
-    """List encoders; add, check and remove encoders that run on another server or whose vectors you bring."""
+    """List encoders; add, check and remove encoders that run on another server, or whose vectors you compute."""
 
 
 @app.command(epilog=EPILOG)
@@ -66,11 +66,10 @@ def add(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an encoder that another server runs (POST /v1/embeddings), or change its address; or add one whose vectors
-    you bring.
+    """Add an encoder that runs on another server (POST /v1/embeddings), or whose vectors you compute.
 
-    For an encoder on another server, the command stores the vectors of four fixed texts; isosim later computes them
-    again to notice if the server runs another model.
+    For a new encoder on another server, the command stores the vectors of four fixed texts; isosim later computes them
+    again to notice if the server runs another model. For a registered encoder, it changes the address of the server.
     """
     of_server = {"url": url, "model": model, "key-file": key_file, "prompt": prompt, "max-length": max_length}
     if dimensions is not None:
@@ -134,7 +133,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts_of(artifact) | {"off": off})
         return
-    print(f"{name}: the server gives the same vectors as at the registration, up to {off:.1e} of their norm")
+    print(f"{name}: the server gives the same vectors as at the registration (relative difference up to {off:.1e})")
 
 
 @app.command(epilog=EPILOG)

@@ -50,7 +50,8 @@ def export(
     text: Annotated[
         Path | None,
         typer.Option(
-            help="for int8: text from which value ranges are determined; default: the text of Python's manual",
+            help="text on which the encoder is compared with fp32 and, for int8, the ranges of its activations are "
+            "measured; default: the text of Python's manual",
             dir_okay=False,
         ),
     ] = None,

@@ -21,8 +21,8 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Minimum for --older-than, in s. The command removes unfinished files without a lock, but a writer locks its file only
-# after creating it. So a younger file without a lock may still be in use.
+# Minimum for --older-than, in s. The command removes an unfinished file if no process has locked it. A writer first
+# creates its file and then locks it, so a younger file may be in use although it is not locked yet.
 LEAST = 60.0
 
 app = typer.Typer(

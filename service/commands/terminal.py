@@ -168,7 +168,8 @@ def ended(command: Callable[[], Any]) -> int:
         complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
         code = FAILED
     except ValueError as error:
-        if not hasattr(error, "errors"):  # not pydantic's ValidationError; importing that class is slow
+        # Only pydantic's ValidationError has `errors`. Importing the class, to test for it by type, would be slow.
+        if not hasattr(error, "errors"):
             raise
         for problem in error.errors():
             name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
@@ -202,7 +203,7 @@ def near_file(error: OSError) -> str:
     near = nearest(path.name, there, 0.7)
     if near is not None:
         return f"; did you mean {path.parent / there[near]}?"
-    return "" if path.is_absolute() else f"; the path starts at {Path.cwd()}"
+    return "" if path.is_absolute() else f"; the path is relative to {Path.cwd()}"
 
 
 def say_misuse(error: typer.TyperException) -> int:

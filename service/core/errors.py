@@ -10,7 +10,7 @@ IsosimError
 ├── Forbidden                the key lacks the scope or domain; on a server without keys: a request from another website
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         unknown model on a route that follows another service; the message lists the known models
+│   ├── UnknownModel         unknown model on a route with another service's API; the message lists the known models
 │   └── MethodNotAllowed
 ├── Conflict                 the request contradicts the current state, for example of a domain or a job
 │   └── EncoderMismatch      the version belongs to another encoder
@@ -67,9 +67,8 @@ class UnknownDomain(NotFound):
     """`near`: a domain with a similar name that the caller may use."""
 
     def __init__(self, domain: str, near: str | None = None) -> None:
-        remedy = (
-            "GET /domains lists what there is" if near is None else f"did you mean {near!r}? GET /domains lists them"
-        )
+        listing = "GET /domains lists the domains"
+        remedy = listing if near is None else f"did you mean {near!r}? {listing}"
         super().__init__(f"no domain {domain[:80]!r}; {remedy}")
         self.domain = domain
 

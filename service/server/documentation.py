@@ -97,7 +97,7 @@ ERRORS = {
     400: ("Empty", "`pairs` cannot be empty"),
     401: ("Unauthorized", "an API key is needed"),
     403: ("Forbidden", "the API key lacks the scope 'calibrate'"),
-    404: ("NotFound", "no domain 'ticket'; did you mean 'tickets'? GET /domains lists them"),
+    404: ("NotFound", "no domain 'ticket'; did you mean 'tickets'? GET /domains lists the domains"),
     409: ("Conflict", "domain 'tickets' has no reference; calibrate it from text: POST /calibrate"),
     413: ("TooLarge", "the body has 2000001 bytes, at most 2000000 are taken"),
     415: (

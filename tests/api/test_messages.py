@@ -258,10 +258,10 @@ def test_an_unknown_domain_is_told_the_nearest_that_the_key_may_use(stocked: Ser
         body = {"pairs": PAIR, "domain": domain}
         return refused_with(stocked.client.post("/similarity", json=body, headers=bearer(key)))
 
-    assert ask(OPEN, "ticket") == (404, "no domain 'ticket'; did you mean 'tickets'? GET /domains lists them")
-    assert ask(OPEN, "tick") == (404, "no domain 'tick'; did you mean 'tickets'? GET /domains lists them")
-    assert ask(NARROW, "tick") == (404, "no domain 'tick'; GET /domains lists what there is")  # not another key's
-    assert ask(OPEN, "qwxz") == (404, "no domain 'qwxz'; GET /domains lists what there is")
+    assert ask(OPEN, "ticket") == (404, "no domain 'ticket'; did you mean 'tickets'? GET /domains lists the domains")
+    assert ask(OPEN, "tick") == (404, "no domain 'tick'; did you mean 'tickets'? GET /domains lists the domains")
+    assert ask(NARROW, "tick") == (404, "no domain 'tick'; GET /domains lists the domains")  # not another key's
+    assert ask(OPEN, "qwxz") == (404, "no domain 'qwxz'; GET /domains lists the domains")
     assert ask(NARROW, "ticket")[0] == 403
 
 
@@ -271,7 +271,8 @@ def test_a_version_of_a_domain_that_is_not_there_is_an_unknown_domain(stocked: S
         ("GET", "/domains/ticket@1/threshold?fmr=0.01"),
     ):  # fmt: skip
         status, text = refused_with(stocked.client.request(method, path, headers=bearer(OPEN)))
-        assert (status, text) == (404, "no domain 'ticket'; did you mean 'tickets'? GET /domains lists them"), path
+        expected = "no domain 'ticket'; did you mean 'tickets'? GET /domains lists the domains"
+        assert (status, text) == (404, expected), path
     answer = stocked.client.get("/domains/tickets/versions/9", headers=bearer(OPEN))
     assert refused_with(answer)[0] == 404
     assert "it has" in said(answer)

@@ -101,7 +101,7 @@ def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(run: Run,
     assert "rollback" not in remedy()
     assert "isosim calibrate FILE --domain tickets" in remedy()
     (tickets / "aliases.json").write_text("{")
-    assert "delete its aliases.json" in remedy()
+    assert "delete the domain's aliases.json" in remedy()
 
 
 def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:

@@ -130,7 +130,8 @@ def test_an_advised_precision_says_what_was_asked_and_what_the_labels_allow(caps
     print_advice("tickets@2", Target(fmr=0.01), Advice({}, 0.3, (0.29, 0.31), 2_000_000, False))
     assert capsys.readouterr().out.splitlines() == [
         "tickets@2: similarity ≥ 0.8986 (95 % interval 0.8500 to 0.9300; from 600 labelled pairs)",
-        "  precision 80%, as requested (95 % interval by the labelled pairs with at least this similarity: 71% to 85%)",
+        "  precision 80%, as requested (95 % interval from the labelled pairs with at least this similarity: "
+        "71% to 85%)",
         "  lets through 45% of the matches (95 % interval 39% to 52%)",
         "tickets@2: similarity ≥ 0.3000 (95 % interval 0.2900 to 0.3100; from 2,000,000 random pairs)",
     ]

@@ -34,7 +34,9 @@ def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: Remot
     assert (listed["kind"], listed["model"], listed["dim"], listed["url"]) == ("remote", "m", 16, server.url)
     assert (listed["prompt"], listed["max_length"], listed["key_file"]) == ("p: ", 50, str(key))
     checked = command("encoder", "check", "far", model_store=store)
-    assert checked.stdout.startswith("far: the server gives the same vectors as at the registration, up to ")
+    assert checked.stdout.startswith(
+        "far: the server gives the same vectors as at the registration (relative difference up to "
+    )
     assert json.loads(command("encoder", "check", "far", "--json", model_store=store).stdout)["off"] < 1e-6
     server.seed = 1
     swapped = command("encoder", "check", "far", model_store=store)

@@ -122,8 +122,8 @@ def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(
     done = run(*words, "state", model_store=own_store)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.rstrip().endswith(
-        "texts: 1 distinct sentences among 300; method 'auto' needs at least 200; with 2,000, thresholds are "
-        "steady; column 'state' was read; the one that most likely holds the sentences is --column question"
+        "texts: 1 distinct sentences among 300; method 'auto' needs at least 200; for steady thresholds, use "
+        "2,000 or more; column 'state' was read; the one that most likely holds the sentences is --column question"
     )
     assert run(*words, "question", "--method", "identity", model_store=own_store).returncode == 0
 

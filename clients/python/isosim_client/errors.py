@@ -38,7 +38,7 @@ Example:
     ...         client.embed("a boat", domain="boats")
     ...     except NotFound as error:
     ...         print(error.status, error)
-    404 no domain 'boats'; GET /domains lists what there is
+    404 no domain 'boats'; GET /domains lists the domains
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_a_cell_without_text_is_named_by_its_place(misuse: Callable[[Client], An
     [
         ("domain 'd' was given no labels; give it some: POST /domains/d/labels", "add_labels"),
         ("domain 'd' has no reference; give it text: POST /calibrate?domain=d", "calibrate"),
-        ("no domain 'd'; GET /domains lists what there is", None),
+        ("no domain 'd'; GET /domains lists the domains", None),
     ],
 )
 def test_a_route_that_the_server_recommends_is_told_as_a_method(message: str, method: str | None) -> None:

@@ -33,7 +33,7 @@ def doctor(
         signs = {"ok": "ok", "warning": "WARNING", "fault": "FAULT"}
         show(("", "check", "found", "remedy"), [(signs[f.state], f.check, f.found, f.remedy) for f in findings])
         if sys.stdout.isatty():
-            print(f"{count['fault']} faults, {count['warning']} warnings, {count['ok']} well")
+            print(f"{count['fault']} faults, {count['warning']} warnings, {count['ok']} ok")
     if count["fault"]:
         raise typer.Exit(FAILED)
 

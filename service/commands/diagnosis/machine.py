@@ -90,7 +90,9 @@ def port(settings: Settings) -> Finding:
     except OSError as error:
         if alive(settings):
             return ok("port", f"isosim is serving on {where}")
-        return fault("port", f"{where}: {error.strerror}", "end what listens there, or set ISOSIM_PORT or ISOSIM_HOST")
+        return fault(
+            "port", f"{where}: {error.strerror}", "stop the program that uses it, or set ISOSIM_PORT or ISOSIM_HOST"
+        )
     return ok("port", f"{where} is free")
 
 

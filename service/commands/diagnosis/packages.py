@@ -54,7 +54,7 @@ def dependencies() -> Finding:
             odd.append(f"{requirement.name} {version} is not {requirement.specifier}")
     if odd:
         return fault("packages", "; ".join(odd), "pip install --upgrade isosim")
-    return ok("packages", f"{len(base)} of {len(base)} there")
+    return ok("packages", f"{len(base)} of {len(base)} installed")
 
 
 def runtime() -> Finding:

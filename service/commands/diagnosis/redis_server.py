@@ -53,8 +53,8 @@ def ping(redis: Redis) -> float:  # duration in s
 
 
 def lookup(redis: Redis) -> Finding:
-    """Checks the command with which a request looks up the cache: Redis's access rules may forbid it and still allow
-    other commands."""
+    """Checks MGET, the command with which a request reads vectors from the cache. Redis's access rules may forbid this
+    command although they allow others."""
     try:
         redis.mget(PROBED)
     except RedisError as error:
@@ -93,7 +93,7 @@ def latency(times: list[float], timeout: float) -> Finding:
 def eviction(policy: str, limit: int, used: int) -> Finding:
     """Checks the eviction policy: Redis may evict vectors, which have a time to live, but not the job queue's keys.
 
-    limit, used: bytes; `limit` 0: none.
+    `limit` and `used` are in bytes. If `limit` is 0, Redis has no memory limit.
     """
     summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
     if policy.startswith("allkeys"):
@@ -105,10 +105,12 @@ def eviction(policy: str, limit: int, used: int) -> Finding:
             "set maxmemory, and maxmemory-policy volatile-lru",
         )
     if policy == "noeviction" and used >= limit:
-        return fault("redis eviction", f"{summary}: full, no job and no vector fits", "maxmemory-policy volatile-lru")
+        return fault(
+            "redis eviction", f"{summary}: full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
+        )
     if policy == "noeviction":
         return warning(
-            "redis eviction", f"{summary}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
+            "redis eviction", f"{summary}: once full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
         )
     return ok("redis eviction", summary)
 

@@ -30,8 +30,8 @@ SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
 KNOWN = {
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Largest allowed difference of a vector component between two ONNX Runtime kernels: precision -> limit. The export
-# checks the same limit for fp32.
+# Precision -> largest allowed difference, in any component, between served vectors and those of the joined graph on the
+# CPU. For fp32, the export allows the same difference between torch and ONNX.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2  # limit for the other precisions; chosen without a measurement, but wrong kernels differ by far more
 MOST_NAMED = 100  # maximum number of versions that one finding names
@@ -84,7 +84,7 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
         return fault("encoder", f"{where}: {error}", "start the registered model there, or register the new one")
     except IsosimError as error:
         return fault("encoder", f"{where}: {error}", f"isosim encoder check {artifact.id}")
-    return ok("encoder", f"{where} gives the same vectors as at its registration, within {off:.0e} of their norm")
+    return ok("encoder", f"{where} gives the same vectors as at its registration (relative difference up to {off:.0e})")
 
 
 def bucket(root: Path) -> Finding:
@@ -109,7 +109,7 @@ def bucket(root: Path) -> Finding:
             "store", f"{address(root)} ignores If-None-Match or If-Match: two workers could both promote",
             "use a storage that has conditional writes, or a folder",
         )  # fmt: skip
-    return ok("store", f"{address(root)}: read and written, and conditional writes hold")
+    return ok("store", f"{address(root)}: read and written, and conditional writes work")
 
 
 def refused(write: Callable[[], object]) -> bool:
@@ -143,10 +143,10 @@ def space(root: Path, posted: int) -> Finding:
         return fault("disk", f"{root}: {error.strerror}", "create the folder, or correct the setting that names it")
     summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
-        return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
+        return fault("disk", summary, f"make room: one posted text may have up to {posted / 2**20:.0f} MiB")
     if free < 10 * posted:
         return warning(
-            "disk", summary, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several may wait"
+            "disk", summary, f"make room: a posted text may have up to {posted / 2**20:.0f} MiB, and several may wait"
         )
     return ok("disk", summary)
 
@@ -219,7 +219,7 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
     try:
         aliases = domains.aliases(name, artifact.digest)
     except (IsosimError, OSError):
-        return f"delete its aliases.json and promote a version: isosim domains promote {name} VERSION"
+        return f"delete the domain's aliases.json and promote a version: isosim domains promote {name} VERSION"
     for version in [aliases.previous, *reversed(domains.versions(name))]:
         if version is None or version == aliases.champion:
             continue
@@ -253,14 +253,13 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
             yield warning("default", f"no default calibration for {artifact.id}: percentiles are null", remedy)
         elif name == DEFAULT:
             yield ok("default", f"default@{champion}")
-    yield ok("domains", f"{answering} answer with this encoder")
+    yield ok("domains", f"{answering} with a champion for this encoder")
     yield from outdated(domains)
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns about versions, of any encoder, whose reference distribution has too small rates, because it was computed
-    by a release that counted equal scores (ties) wrongly. Versions that cannot be read are skipped; other checks report
-    them."""
+    """Warns about versions that state false-match rates that are too small, because an earlier release counted equal
+    scores (ties) wrongly. Checks the versions of all encoders, and skips versions that cannot be read."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):

@@ -230,7 +230,8 @@ class Embedder:
             tokenization = max(tokenization, pending.tokenization)
             queue = max(queue, pending.queue)
             inference = max(inference, pending.inference)
-        if len(new) < len(pending_texts):  # some texts belong to earlier requests: count the time since this one began
+        if len(new) < len(pending_texts):
+            # Earlier requests submitted some of the texts. Only the time since this request began is counted.
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)

@@ -47,8 +47,8 @@ def check_sentences(
         repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
         other = "" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
         raise InvalidInput(
-            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}; with 2,000, thresholds are "
-            f"steady{besides(unreadable)}"
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}; for steady thresholds, use "
+            f"2,000 or more{besides(unreadable)}"
         )
 
 
@@ -113,10 +113,10 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
 
-    Copies are removed because the fit would see one of them while another is held out for the evaluation, whose results
-    would then be too good. If any pair has a weight other than 1, each weight says how many pairs a labelled pair
-    represents, so the weights of copies are added up. If all weights are 1, the weights say nothing, and a pair keeps
-    weight 1 however often the pair was posted.
+    Copies are removed because one copy could be used for the fit while another is held out for the evaluation. The
+    results of the evaluation would then be too good. If any pair has a weight other than 1, each weight says how many
+    pairs a labelled pair represents, so the weights of copies are added up. If all weights are 1, the pairs count as
+    unweighted, and a pair keeps weight 1 however often it was posted.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)

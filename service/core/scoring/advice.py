@@ -91,7 +91,7 @@ class Target:
 
     @classmethod
     def from_facts(cls, facts: object) -> Self:
-        """The target of stored facts. Raises InvalidInput if they are malformed."""
+        """Makes a target from stored fields, as `facts` returns them. Raises InvalidInput if they are malformed."""
         if not isinstance(facts, dict) or not facts.keys() <= {one.name for one in fields(cls)}:
             raise InvalidInput(f"a target has the fields fmr, precision, false_hit_rate and gallery, not {facts!r:.80}")
         for name, value in facts.items():
@@ -161,12 +161,13 @@ def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[Refere
 
 
 def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
-    """Raises InvalidInput if `gallery` is more entries than the counts of `table` can be extrapolated to."""
+    """Raises InvalidInput if `gallery` is too large. Counts of false hits are extrapolated to at most MOST_BEYOND times
+    the number of entries at which they were counted."""
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; false hits in {domain!r} were counted on {table.entries + 1:,} sentences, which "
-            f"allow at most {most:,} entries; calibrate the domain from more text"
+            f"gallery: {gallery:,}; it may be at most {most:,}, because false hits in {domain!r} were counted on only "
+            f"{table.entries + 1:,} sentences; calibrate the domain from more text"
         )
 
 

@@ -104,8 +104,8 @@ class DomainModel:
         """The false-match rate of each pair (left[i], right[i]) of latents: the share of the domain's random pairs that
         score at least as high.
 
-        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization, normalized scores are
-        compared. Returns None if the version has no reference.
+        latents: (N, D); left, right, similarities and the result: (P,). With item normalization, normalized scores are
+        compared instead of similarities. Returns None if the version has neither item normalization nor a reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)
@@ -165,10 +165,11 @@ class Calibration:
         return self.transform is None and self.model.normalization is None
 
     def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
-        """Scores cosines (N,) of the frozen encoder: false-match rates, whether each is extrapolated, probabilities.
+        """Scores cosines (N,) of the frozen encoder.
 
-        The probabilities are None unless the version's similarity is the cosine itself. Returns None for a version
-        without a reference for cosines.
+        Returns the false-match rates, whether each rate is extrapolated, and the probabilities of a match. Each has the
+        shape (N,). The probabilities are None unless the version's similarity is the cosine itself. The whole result is
+        None for a version without a reference for cosines.
         """
         model = self.model
         scale = model.raw_reference or (model.reference if self.transform is None else None)

@@ -42,7 +42,7 @@ def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
     usable = np.abs(cosines) <= 1 + SLACK  # False for NaN
     if not usable.all():
         at = int(np.flatnonzero(~usable)[0])
-        what = "cosines lie in -1 to 1" if metric is None else f"as {metric} it stands for no cosine ({METRICS})"
+        what = "cosines lie in -1 to 1" if metric is None else f"this is not a possible value of {metric} ({METRICS})"
         raise InvalidInput(f"{place(f'{name}.{at}')} is {values[at]:g}; {what}")
     clipped: Doubles = np.clip(cosines, -1.0, 1.0)
     return clipped
@@ -66,6 +66,6 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "
-            f"encoder {encoder}; use cosine_distance, or cosines (for vectors of length 1 that callers send, register "
-            "an encoder with --unit-vectors: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"encoder {encoder}; use cosine_distance or cosines instead. If callers send vectors of length 1, register "
+            "an encoder that requires this length: isosim encoder add NAME --dimensions N --unit-vectors"
         )

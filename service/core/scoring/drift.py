@@ -1,4 +1,4 @@
-"""Drift: a sliding window per domain shows whether requests still resemble the text that calibrated its version."""
+"""Drift: a sliding window per domain shows whether requests still resemble the text that the champion was fitted to."""
 
 from array import array
 from collections import OrderedDict
