@@ -199,7 +199,7 @@ def ranking(
             encode = Encoder(EncoderStore(settings.model_store).find(name), cache)
             ready = quality.Evaluation(encode, sets, progress=lambda done, name=name: progress(name, done))  # type: ignore[misc]
             views.append(quality.measure_views(ready, methods, progress))
-    table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 (all) against identity")
+    table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 against identity, subsets joined")
     for view in views:
         table.add_row(view.encoder, "identity", *(f"{v:.1f}" for v in view.identity.values()))
         for method, changes in view.changes.items():

@@ -33,7 +33,8 @@ class Result:
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
     raw: list[float] = field(default_factory=list)  # rates of raw cosines at one threshold, set by the first language
-    mixed: list[float] = field(default_factory=list)  # rates with one calibration, fitted to equal shares of all
+    # rates with one calibration for all languages, fitted to equally many sentences of each
+    mixed: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)  # rates with the language's own calibration
     methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
 

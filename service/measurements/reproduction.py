@@ -119,7 +119,7 @@ def write_report(
 def grids(rows: Sequence[Row], diagnostics: Sequence[MethodDiagnostics], gold: float, encoder: str) -> list[Grid]:
     """All tables of an evaluation."""
     subsets = {
-        "all": "subsets of a year joined, one correlation",
+        "all": "one correlation over the joined subsets of a set",
         "wmean": "mean of the subsets, weighted by their size",
     }
     made = [table(rows, kind, f"{encoder} · Spearman × 100, {kind}: {meaning}") for kind, meaning in subsets.items()]

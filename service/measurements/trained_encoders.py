@@ -54,7 +54,9 @@ class Training:
     """An encoder to train."""
 
     name: str
-    start: str  # name of the encoder from which the training starts: a known one, or the result of another training
+    # Name of the encoder from which the training starts: the name of another training, or else a name that
+    # `checkpoints.resolve` accepts.
+    start: str
     recipe: Recipe
     data: str
 
@@ -175,7 +177,7 @@ def summary(trained: Sequence[tuple[Training, dict[str, Any]]]) -> Grid:
         start = training.start if recipe.layers is None else f"{training.start}, {recipe.layers} layers"
         cells.append((training.name, start, training.data, shape, steps, dev))
     columns = ("encoder", "start", "trained on", "batch, rate, seed", "steps kept", "STS-B dev")
-    return Grid("Trainings; weights chosen by STS-B dev", columns, cells)
+    return Grid("Trainings; of each, the weights with the best score on STS-B dev are kept", columns, cells)
 
 
 def trainings(seeds: Sequence[int]) -> list[Training]:
@@ -195,7 +197,7 @@ def promises(rows: Sequence[Row]) -> list[Promise]:
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
     lifts = [
-        Promise(f"{name}: lift over the raw encoder, identity", value - raw, LIFT)
+        Promise(f"{name}: gain over the raw encoder, both without post-processing", value - raw, LIFT)
         for (name, method), value in mean.items()
         if name.startswith(UNSUPERVISED) and name != BOTH and method == "identity"
     ]

@@ -252,8 +252,8 @@ class Encoders:
         A numbered version uses the encoder for which it was made.
 
         Args:
-            key: during a migration, decides whether the request is among the share that uses the new encoder; None: it
-                is not.
+            key: during a migration, `is_chosen` decides by this key whether the request uses the new encoder. None: the
+                request uses `active_encoder`.
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.

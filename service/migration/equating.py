@@ -62,7 +62,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
 
 
 def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[EquatingResult]:
-    """Equivalent thresholds at those of USUAL_RATES that both scales can reach."""
+    """Equivalent thresholds for each of the USUAL_RATES that both scales can reach."""
     reached = [rate for rate in USUAL_RATES if min(old.reachable(rate)[0], new.reachable(rate)[0]) >= rate / TOLERANCE]
     return [equate(old, new, old.threshold(rate)) for rate in reached]
 

@@ -188,9 +188,9 @@ class Shadow:
         return window
 
     def measure(self, domain: str, versions: tuple[int, int]) -> ComparisonResult | None:
-        """The result of comparing these two versions on requests to this process; None if none was compared.
+        """The result of comparing these two versions on requests to this process.
 
-        This method may be called from any thread.
+        None if the two versions have not been compared. This method may be called from any thread.
         """
         window = self._windows.get(domain)
         return None if window is None or window.versions != versions else window.measure()

@@ -84,7 +84,7 @@ def test_a_report_keeps_the_prose_around_its_tables(tmp_path: Path) -> None:
     assert text.count("| minilm-layers3-mean, identity |") == 1
     assert "old" not in text
     assert "SimCSE and auto, against SimCSE alone: 68.00, bar 65.90: kept" in text
-    assert "identity: 7.90, bar 8.00: NOT KEPT" in text
+    assert "both without post-processing: 7.90, bar 8.00: NOT KEPT" in text
 
 
 @pytest.fixture(autouse=True, scope="module")

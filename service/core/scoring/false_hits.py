@@ -1,4 +1,7 @@
-"""False hits: how often a search of many entries returns a wrong match, derived from the false-match rate of a pair."""
+"""False hits: how often a search among many entries returns a wrong match, as a function of the false-match rate.
+
+The false-match rate of a threshold is the share of random pairs that reach it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -31,8 +34,9 @@ class Level(NamedTuple):
 class FalseHitTable:
     """Share of queries whose best wrong match among G entries passes a threshold (FPIR; ISO/IEC 19795-1, 3.5).
 
-    Counted over subsets of the domain's own sentences. Thresholds are identified by their false-match rate. If a few
-    queries cause most false hits, the share grows more slowly than the number of entries.
+    `hits` holds the shares. Each share is a mean over subsets of G of the domain's own sentences. Thresholds are
+    identified by their false-match rate. If a few queries cause most false hits, the share grows more slowly than the
+    number of entries.
     """
 
     rates: Doubles  # (L,) false-match rates, falling
@@ -53,7 +57,8 @@ class FalseHitTable:
         rate of false matches differs from query to query. The spread of the queries' rates is fitted to the counts at
         the two largest numbers of entries.
         """
-        exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
+        # (G, L): expected number of false hits of a query, if all queries had the same false-match rate
+        exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
         at = np.log(min(gallery, self.galleries[-1]))
         inside = np.exp([np.interp(at, known, logs[:, level]) for level in range(len(self.rates))])
@@ -75,7 +80,8 @@ class FalseHitTable:
         rate = law.rate(share)
         place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
         error = nearest_known(self.errors[nearest], place, 1.0)
-        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval if extrapolated
+        # Widens the interval if `gallery` exceeds the largest number of entries at which hits were counted.
+        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
         # With 1 entry, the share of queries with a false hit is the false-match rate, so nothing is extrapolated.
@@ -129,9 +135,10 @@ class Law:
     """Expected false hits of a query as a function of the false-match rate, for one number of entries.
 
     Between the rates in `rates`, the expected hits follow a power law. Above the highest of `rates`, all queries are
-    assumed to be alike, and the hits are scaled to agree with the count at the highest rate. Below the lowest of
-    `rates`, the queries' own rates are assumed to have a Gamma distribution with shape `shape`; if `shape` is infinite,
-    hits are proportional to the rate.
+    assumed to have the same false-match rate, and the expected hits are scaled to equal `expected` at the highest of
+    `rates`. Below the lowest of `rates`, each query is assumed to have a false-match rate of its own. The rates of all
+    queries then have a Gamma distribution with shape `shape`. If `shape` is infinite, the expected hits are
+    proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling
@@ -188,7 +195,8 @@ def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)
-    for _ in range(60):  # ln x by bisection: whole / half falls with x
+    # Finds ln x by bisection. This works because whole / half = ln(1 + 2x) / ln(1 + x) decreases as x increases.
+    for _ in range(60):
         middle = (low + high) / 2
         steep = np.log1p(2 * np.exp(middle)) / np.log1p(np.exp(middle)) > growth
         low, high = np.where(steep, middle, low), np.where(steep, high, middle)

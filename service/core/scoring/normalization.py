@@ -83,7 +83,10 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence, from latents (N, D); bit for bit the same whatever the other rows are."""
+        """Usual score of each sentence, from latents (N, D).
+
+        The result for a row does not depend on the other rows, to the last bit.
+        """
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -110,7 +113,7 @@ class ItemNormalization:
         """Raises KeyError if an array is missing, ValueError if one is invalid."""
         kind, nearest = int(arrays["kind"]), int(arrays["nearest"])
         if not 0 <= kind < len(KINDS):
-            raise ValueError(f"a stored kind must be 0 to {len(KINDS) - 1}; it is {kind}")
+            raise ValueError(f"a stored kind of item normalization must be 0 to {len(KINDS) - 1}; it is {kind}")
         own = {name.removeprefix(REFERENCE): array for name, array in arrays.items() if name.startswith(REFERENCE)}
         return cls(KINDS[kind], arrays["cohort"].astype(np.float32), nearest, ReferenceDistribution.from_arrays(own))
 

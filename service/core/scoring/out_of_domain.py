@@ -27,7 +27,8 @@ class Judgement(NamedTuple):
     """Columns with one entry per vector."""
 
     p_values: Doubles  # share of the domain's own sentences at least as unusual as this text; above 0 and at most 1
-    distances: Doubles  # log ‖z‖², standardized by its mean and spread over the domain's texts of the same length
+    # log ‖z‖² of the whitened vector z, standardized by its mean and spread over the domain's texts of the same length
+    distances: Doubles
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,10 +227,13 @@ class Combination:
 class DomainTest:
     """Computes a calibrated p-value of the hypothesis that a sentence comes from the text of a domain.
 
-    It combines three statistics, each relative to texts of the same length: log ‖z‖² of the whitened vector (a
-    Gaussian's likelihood; two-sided, because random rare words lie nearer the mean than sentences do); the energies in
-    bands of the spectrum; and, if the fit had shuffled sentences, a probe that separates sentences from their own
-    shuffled words (negatives made from the text itself: Gutmann & Hyvärinen, 2010; Hendrycks et al., 2019).
+    It combines these statistics, each compared with its values for texts of the same length:
+
+    1. log ‖z‖² of the whitened vector z, which determines the likelihood of z under a Gaussian. Small values count as
+       unusual too, because texts of random rare words lie nearer the mean than sentences do.
+    2. The energies in bands of the spectrum.
+    3. The score of a probe that separates sentences from copies with shuffled words. There is a probe only if the test
+       was fitted with such copies. They serve as negative examples (Gutmann & Hyvärinen, 2010; Hendrycks et al., 2019).
     """
 
     statistics: Statistics

@@ -74,9 +74,9 @@ class ProbabilityMap:
             raise ValueError("a precision needs the labels 0 and 1 (match); the labels of this domain are grades")
         if not len(self.precisions):
             raise ValueError(
-                f"the {self.pairs} labelled pairs reach no precision of 0.5: at each threshold that they allow, less "
-                "than half of the pairs that pass are matches; label more pairs that score high, which allow higher "
-                "thresholds"
+                f"the {self.pairs} labelled pairs reach no precision of 0.5: at each threshold with enough labelled "
+                "pairs above it, less than half of the pairs that pass are matches; higher thresholds have too few "
+                "pairs above them, so label more pairs that score high"
             )
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:

@@ -13,7 +13,9 @@ Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12
 ROUNDING = 1e-6  # scores this close count as equal: cosines of identical texts differ by about 1e-7
 COUNTED = 10  # a score's rate is counted if at least this many pairs reach the score; otherwise it is extrapolated
-TOLERANCE = 1.25  # factor by which a threshold's rate may differ from the requested one, where scores tie
+# If ties put a requested rate out of reach, a threshold with a lower rate is accepted if the lower rate is at least the
+# requested rate divided by TOLERANCE.
+TOLERANCE = 1.25
 
 
 def fisher_z(similarity: Floats | float) -> Doubles:
@@ -46,7 +48,8 @@ class ReferenceDistribution:
     logits: Doubles  # (K,) logit of the false-match rate at the knots, falling
     shape: float  # ξ of the tail
     scale: float  # σ of the tail, in units of z
-    tail_error: float  # largest |ln(fitted / counted)| among the rates that can be counted in the sample
+    # largest |ln(fitted rate / counted rate)| of the tail, at similarities that at least 30 pairs reach
+    tail_error: float
     levels: Doubles  # (L,) false-match rates at which the bootstrap was evaluated, falling
     low: Doubles  # (L,) 95 % interval of the threshold at each level
     high: Doubles  # (L,)
@@ -101,7 +104,10 @@ class ReferenceDistribution:
 
     @cached_property
     def gaps(self) -> Doubles:
-        """(T, 2): the rates just above each tie and at the tie. No threshold has a rate between the two."""
+        """For each tie, the rate of a threshold just above its similarity and of a threshold at its similarity. (T, 2)
+
+        No threshold has a rate between the two.
+        """
         at = self.false_match_rate(self.tied - ROUNDING)
         return np.column_stack([np.maximum(at - self.tied_rates, 0.0), at])
 

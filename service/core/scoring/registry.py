@@ -31,7 +31,7 @@ NO_VERSIONS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class DomainAliases:
-    """Versions that a domain's aliases name, for this process's encoder."""
+    """A domain's champion and previous version for this process's encoder, and its saved thresholds."""
 
     champion: int | None
     previous: int | None
@@ -320,7 +320,10 @@ class Registry:
             self._targets.pop(domain, None)
 
     def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
-        """Keeps the targets in memory if the domain is resident; a refresh would not update them for other domains."""
+        """Keeps the targets in memory if the domain is resident.
+
+        A refresh updates only resident domains, so stored targets of other domains would become outdated.
+        """
         if domain in self._versions:
             self._targets[domain] = targets
 
@@ -387,7 +390,7 @@ class Registry:
     async def _take_over(self, domain: str) -> None:
         named = await asyncio.to_thread(self.source.named, domain)
         champion = named.champion
-        self._keep_targets(domain, named.targets)  # even if the champion cannot be loaded
+        self._keep_targets(domain, named.targets)  # before the champion is loaded, because loading may fail
         current = self.champions.get(domain)
         if domain == DEFAULT:
             self._identity = champion is None

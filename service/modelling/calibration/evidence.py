@@ -120,10 +120,10 @@ def participation_ratio(x: Doubles) -> float:
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
     """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
-    No vectors are drawn: both values follow from the expected Gram matrix of the texts' vectors, which is the Gram
-    matrix of the texts' word frequencies. With orthogonal word vectors, every Gram matrix would
-    equal the expected one. Random vectors of `dim` dimensions are only nearly orthogonal, which adds 1 / dim to the
-    inverse of the participation ratio.
+    Both values are computed from the expected Gram matrix of the texts' vectors, so no random vectors are needed. The
+    expected Gram matrix equals the Gram matrix of the texts' word frequencies. A participation ratio computed from it
+    would be exact if the word vectors were orthogonal. Random vectors of `dim` dimensions are only nearly orthogonal.
+    To correct for this, 1 / dim is added to the inverse of the participation ratio.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []

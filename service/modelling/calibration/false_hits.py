@@ -51,8 +51,8 @@ def build(
 ) -> FalseHitTable | None:
     """Builds the table from cross-fitted latents: within each group, sentences search among the other sentences.
 
-    The share of queries with a false hit among G entries is not estimated from random subsets, but is the exact mean
-    over all subsets of G entries. None if a group has fewer than 5 sentences.
+    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, computed by
+    `shares` without drawing subsets. None if a group has fewer than 5 sentences.
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]

@@ -146,8 +146,10 @@ class FlowFit:
 
     tensors: dict[str, Tensor]
     steps: int
-    bits_per_dimension: float  # of the held-out vectors (of the training vectors if none are held out)
-    start_bits_per_dimension: float  # the same before the first training step
+    # Mean negative log-likelihood per dimension, in bits, of the first CHECKED held-out vectors. If no vectors are held
+    # out, training vectors are used instead.
+    bits_per_dimension: float
+    start_bits_per_dimension: float  # the value of `bits_per_dimension` before the first training step
 
 
 def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:

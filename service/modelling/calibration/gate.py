@@ -119,7 +119,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    # The density model that belongs to whitening is a Gaussian fitted to the vectors.
+    # The likelihood of vectors under whitening is their likelihood under a Gaussian fitted to the training vectors.
     gaussian = by_method["whitening"]["bits_per_dimension"]
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
@@ -228,9 +228,9 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """Selects the labelled pairs to check the choice with, at most 2,000.
+    """Selects at most 2,000 labelled pairs, which are used to check the choice.
 
-    If the pairs cannot be used for this, returns None and the reason in a sentence.
+    If the pairs cannot be used for this, returns None and the reason in a sentence; without pairs, there is no reason.
     """
     if labels is None or not len(labels.values):
         return None, []

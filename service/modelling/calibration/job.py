@@ -100,7 +100,7 @@ class TextVectors:
     texts: list[str] | None
     vectors: Vectors
     tokens: Rows | None
-    copies: tuple[Rows, Vectors] | None  # rows of some of `vectors`, and the vectors of noisy copies of their texts
+    copies: tuple[Rows, Vectors] | None  # row numbers (M,) of some texts, and vectors (M, D) of their noisy copies
     shuffled: Vectors | None  # vectors of copies with shuffled words
     labels: Labels | None
 
@@ -138,7 +138,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # never lifted, because this process ends with its job
+        threadpool_limits(threads, "blas")  # the limit is never lifted, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -164,10 +164,9 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # Every method except identity is also fitted to the vectors outside each fold, and a fit fails if all its vectors
-    # are equal. Flows have the fewest folds, 4, so a flow is fitted to only three quarters of all vectors. If three
-    # quarters of all vectors or more are equal, all vectors of a flow's fit may be equal. Then identity replaces the
-    # chosen method, whether the chosen method is a flow or not.
+    # If three quarters of the vectors or more are equal, identity replaces the chosen method, because a later fit could
+    # fail: `cross_fitted` fits every method except identity again, each time without the vectors of one fold, and a fit
+    # fails if all its vectors are equal. The limit follows from the 4 folds of flows, and is used for all methods.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method

@@ -27,7 +27,9 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-FEWEST = 1000  # smallest number of sentences; with fewer, the 1 % level would rest on fewer than ten of them
+# Smallest number of sentences. Of fewer sentences, less than ten would have a p-value below 1 %. This would be too few
+# to estimate the value of a statistic at which p is 1 %.
+FEWEST = 1000
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
 MOST_PROBED = 3000  # maximum sentences for the probe's fit; with 500 shuffled copies, more sentences do not help
