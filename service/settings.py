@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     jobs_folder: Path | None = None  # folder of jobs and posted text; unset: model_store; needed for s3 without Redis
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
     next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/migrate-encoder.md)
-    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS); unset: one API process
+    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS); several processes need it
     redis_password: SecretStr | None = None  # Redis's password, not percent-encoded, unlike one inside redis_url
     redis_ca_file: FilePath | None = None  # PEM file to verify Redis's certificate (rediss://); unset: the system's
 
@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
     runs: NonNegativeInt = 0  # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one
     threads: NonNegativeInt = 0  # threads that compute a batch; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: a batch that runs alone uses all cores: a fifth faster, but weights take twice the memory
+    alone: bool = True  # CPU: use all cores if only one batch runs; a fifth faster, but weights take twice the memory
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
@@ -70,14 +70,14 @@ class Settings(BaseSettings):
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
-        # seconds; a request that is expected to wait longer for its batch gets 429. Exception: the wait is not limited
+        # seconds; a request gets 429 if encoding the queued texts is expected to take longer. There is no such limit
         # while at most about 64 pairs are queued, or while all queued texts together have at most 16 times as many
         # characters as the request's texts
         0.3
     )
 
     # Calibrations in memory
-    resident_bytes: NonNegativeInt = 0  # bytes for calibrations; 0: based on the memory limit, or at most 1 GiB if none
+    resident_bytes: NonNegativeInt = 0  # bytes; 0: derived from the memory limit, or at most 1 GiB if there is no limit
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache

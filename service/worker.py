@@ -118,8 +118,9 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
     """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
     Args:
-        handed: how many attempts had begun when the job was queued; None for a job without a queue.
-        dead: which attempt (1: the first) lost its process and may be replaced; None if no process has died.
+        handed: number of attempts that had begun when the job was queued; None without a queue (see `JobStore.begin`).
+        dead: number of an attempt (1: the first) whose process has died, so that this call may replace the attempt;
+            None if no process has died.
 
     Raises:
         JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
@@ -209,7 +210,7 @@ def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Resu
     except JobCancelled:  # another attempt of the job publishes instead
         raise
     except IsosimError as error:
-        log.exception("job %s could not publish", job.id)
+        log.exception("job %s could not publish its version", job.id)
         return jobs.end(job, Status.FAILED, error=str(error))
     except OSError as error:
         wait_for_storage(domains)
@@ -229,8 +230,8 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
     The earlier attempt may have died just before it promoted the version. Whether to promote a version may depend on
     held-out sentences, which only the dead process had. So if the version is not promoted and the job's text still
-    exists, deletes the version and returns None: this attempt then calibrates anew, publishes a new version, and
-    decides whether to promote it.
+    exists, the version is deleted and the result is None. The current attempt then calibrates anew, publishes a new
+    version, and decides whether to promote it.
     """
     if job.attempt == 1:
         return None

@@ -30,8 +30,8 @@ def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> b
     options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(line, default=str, option=options)
-    except (TypeError, UnicodeError, RecursionError):  # half of a surrogate pair, or a value whose str() fails
-        plain = {"time": when, "level": level, "logger": logger, "message": "a line could not be written"}
+    except (TypeError, UnicodeError, RecursionError):  # a value has half of a surrogate pair, or its str() fails
+        plain = {"time": when, "level": level, "logger": logger, "message": "a log line could not be written as JSON"}
         return orjson.dumps(plain, option=options)
 
 
@@ -66,7 +66,7 @@ class LineHandler(logging.Handler):
             line = self.render(record.created, record.levelname.lower(), logger, *said(record))
         except Exception as error:  # noqa: BLE001 - logging's own error handler would print the arguments
             facts = {"error": type(error).__name__, "from": f"{record.pathname}:{record.lineno}"}
-            line = self.render(record.created, "error", "isosim", "a line could not be made", facts)
+            line = self.render(record.created, "error", "isosim", "a log record could not be formatted", facts)
         self.write(line)
 
 
@@ -85,7 +85,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     return one_line(message)[:MESSAGE], facts
 
 
-FRAMES = 40  # maximum number of frames logged per stack, the innermost ones; an endless recursion has a thousand
+FRAMES = 40  # maximum number of logged frames per stack, from the innermost; an endless recursion has 1,000 frames
 # Errors whose messages may be logged, because they describe the state of the service: its store, its jobs, or that it
 # lacks an encoder or a package. Messages of other errors may contain a caller's text.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)

@@ -30,7 +30,7 @@ STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts with latents z, minus the mean and divided by the standard "
+    "distance_mean": "Mean of log ||z||^2 over recent texts with latents z, standardized by the mean and standard "
     "deviation of the domain's own text; 0 is normal",
     "distance_spread": "Standard deviation of log ||z||^2 over recent texts with latents z, divided by that of the "
     "domain's own text; 1 is normal",
@@ -112,7 +112,8 @@ class KeySeries:
         )
         self.texts = Counter(
             "isosim_key_texts_total",
-            "Texts in requests, by name of the API key, admitted or refused by the key's limits; only with key_metrics",
+            "Texts in requests, by name of the API key and by result (admitted, or refused by the key's limits); only "
+            "with key_metrics",
             ["key", "result"],
             registry=registry,
         )
@@ -235,7 +236,7 @@ class Metrics:
         )
         self.limits_fallback = Counter(
             "isosim_key_limit_fallbacks_total",
-            "Checks of a key's limit by the counts of this process alone, because Redis did not answer",
+            "Checks of a key's limit that used only this process's counts, because Redis did not answer",
             registry=r,
         )
         self.keys_use = KeySeries(r)

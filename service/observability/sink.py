@@ -73,7 +73,8 @@ class QueuedSink:
         closing = False
         while not closing:
             self._wake.wait()
-            # Cleared before the pause: if a line or `close` sets the event in the pause, the next wait ends at once.
+            # `_wake` is cleared before the pause. If `write` or `close` sets it during the pause, the next round of
+            # this loop begins without waiting.
             self._wake.clear()
             if not self._closing:
                 time.sleep(PAUSE)

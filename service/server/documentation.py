@@ -18,10 +18,11 @@ DESCRIPTION = """
 Every response carries `x-request-id`, the version of this contract (`x-isosim-contract`), the total time
 (`x-total-time`, ms), and `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`, which
 are 0 if no text was encoded. Scoring answers name their origin in `x-isosim-domain`, `x-isosim-version` and
-`x-isosim-encoder`. `x-isosim-flags: unreadable` means that the encoder knows no token of some text; all such texts get
-nearly the same vector. Compatible routes list unused fields in `x-isosim-ignored`, but refuse a field whose name
-resembles `domain`, `space`, `gallery` or `threshold`. Other routes refuse unknown fields and query parameters, and
-suggest the nearest known name. Errors under `/v1` have OpenAI's form. A server with a key file needs an API key.
+`x-isosim-encoder`. `x-isosim-flags: unreadable` means that at least one text contains no token that the encoder knows;
+all such texts get nearly the same vector. Compatible routes list unused fields in `x-isosim-ignored`, but refuse a
+field whose name resembles `domain`, `space`, `gallery` or `threshold`. Other routes refuse unknown fields and query
+parameters, and suggest the nearest known name. Errors under `/v1` have OpenAI's form. A server with a key file needs an
+API key.
 """.strip()
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"

@@ -80,7 +80,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a `RemoteEncoder`: timeout of its requests, and whether each includes a text with a known vector."""
+    """Options of a `RemoteEncoder`: timeout, and whether every request includes a text whose vector is known."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
@@ -181,7 +181,7 @@ class EncoderParts:
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
-                "the export of encoder %s stored no vector to check against; export it again, to have vectors checked",
+                "encoder %s cannot be checked, because its export stored no vector to check against; export it again",
                 artifact.id,
             )
         return loaded
@@ -235,8 +235,10 @@ async def look_at(remote: RemoteEncoder) -> None:
 
 
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Runs a batch of two texts of each length (tokens), once on a run's usual cores and once on all cores, so that
-    onnxruntime allocates its memory before the first request."""
+    """Runs a batch of two texts of each length (tokens), so that onnxruntime allocates memory before the first request.
+
+    Each batch runs twice: with the usual number of threads, and with that of a batch that runs alone.
+    """
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

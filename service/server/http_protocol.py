@@ -48,8 +48,8 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Flow control that can keep reading paused: while held, it ignores `resume_reading`, which uvicorn calls whenever
-    a request waits for its body."""
+    """Flow control that can stop reading from the connection: from `hold` until `release`, it ignores `resume_reading`,
+    which uvicorn calls whenever a request waits for its body."""
 
     held = False
 
@@ -112,8 +112,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        # True while `on_response_complete` runs. A request that `on_response_complete` starts was pipelined: it arrived
-        # before the previous answer was complete. `_start_asgi_task` puts such a pipelined request into `turns`.
+        # True while `on_response_complete` runs. All requests started there are pipelined, because they arrived before
+        # the previous answer was complete. If this is True, `_start_asgi_task` puts the request into `turns`.
         self._answered = False
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
@@ -121,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = self._in_body = False
         self._taken = 0  # bytes of the current body that have arrived
         self._around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
-        # Time, and size of the write buffer in bytes, when the buffer was first found not empty.
+        # (time, bytes in the write buffer) when `_is_left_unread` first found unread bytes; None if it found none
         self._unread: tuple[float, int] | None = None
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
@@ -131,7 +131,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None  # the client has read nearly everything: `_is_left_unread` begins a new measurement
+        self._unread = None  # the client has read nearly everything, so its speed is measured anew
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -296,7 +296,8 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.transport.is_closing():
             return
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
-            self._deadline += self._round  # the delay is the server's: it has paused reading, or owes an answer
+            # The client waits for the server, which has paused reading or has not answered yet.
+            self._deadline += self._round
         elif self._in_body:
             unwanted = self.cycle.response_complete
             if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):

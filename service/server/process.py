@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         with super().capture_signals():
             yield
-            logs.flush()  # now, because uvicorn then raises the signal again, which ends the process
+            logs.flush()  # before uvicorn raises the signal again, which ends the process
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         serving = self.service is not None and self.service.phase is Phase.SERVING

@@ -44,7 +44,7 @@ async def watch_champions(service: Service) -> None:
                 log.warning("the model store is read again")
             away = False
             if not service.encoders.behind:
-                current = began  # not the read's end, because the read may have missed a promotion made during it
+                current = began  # the start of the read, which may miss a promotion made while it runs
         await asyncio.sleep(service.settings.poll_seconds)
 
 

@@ -137,7 +137,7 @@ def test_a_message_that_cannot_be_made_does_not_show_its_arguments() -> None:
     handler.handle(odd)
     assert MARKER not in written[0].decode()
     assert json.loads(written[0])["from"].startswith("/")
-    assert json.loads(written[1])["message"] == "a line could not be written"
+    assert json.loads(written[1])["message"] == "a log line could not be written as JSON"
 
 
 def test_what_asyncio_says_of_a_lost_task_has_no_words_of_its_exception(written: list[bytes]) -> None:

@@ -18,11 +18,11 @@ from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
-HALVES = 40  # number of random halves of the sentences from which a standard error is estimated
+HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-# Parts of a champion that callers would lose if a version without them replaced it; such a version is not promoted
-# automatically. Values: the part's name in messages, and what a calibration needs to make the part.
+# Parts that the champion may have and a new version may lack. Such a new version is not promoted automatically, because
+# callers would lose the part. Values: the part's name in messages, and what a calibration needs to make the part.
 LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
@@ -99,7 +99,7 @@ class Result:
                 return version, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
             else:
                 return version, True, why
-        return version, False, "other promotions kept winning"
+        return version, False, "other versions became champion first, in each of 5 attempts"
 
     def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
         """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted."""
@@ -137,9 +137,9 @@ class Result:
 
         A version's threshold error says how far its measured false-match rates are from the nominal rates (see
         `off_by`). Both errors are computed on the same held-out sentences. The new map was not fitted to these
-        sentences; nor was the champion's map, unless the same text was posted before. The sentences do belong to the
-        new version's reference distribution. This advantage of the new version is limited: the sentences are at most a
-        tenth of the distribution's sentences, and the maps used for their scores were fitted without them.
+        sentences; nor was the champion's map, unless the same text was posted before. The new version has an advantage:
+        its reference distribution includes the held-out sentences. This advantage is small, because they are at most a
+        tenth of the distribution's sentences, and the distribution scores them by maps that were fitted without them.
         The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
         Romano, 1994).
         """
@@ -157,7 +157,7 @@ class Result:
         if scale is None:
             return True, f"version {champion} has no reference distribution to compare with"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
-            return False, f"there is no new text on which to compare it with version {champion}"
+            return False, f"there is no new text on which to compare this version with version {champion}"
         theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
@@ -189,8 +189,8 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
     """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
 
-    Where many random pairs have the same similarity, the false-match rate drops by a step, and no threshold has a rate
-    inside this step. A nominal rate inside a step is replaced by the rate at the upper end of the step.
+    Where many random pairs have the same similarity, the false-match rate jumps from one value to another, and no
+    threshold has a rate between the two. A nominal rate between them is replaced by the higher of the two.
     """
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -15,9 +15,9 @@ def recall_at(
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
 
-    `weighted_count` gives one interval for the weighted number of found matches, and one for that of missed matches;
-    the method MOVER (Donner & Zou, 2012) combines the two into the interval of the recall. Pairs with large weights
-    widen the interval even if none of them is a match, since they represent many pairs of the population.
+    `weighted_count` gives two intervals: of the weighted number of found matches, and of the weighted number of missed
+    matches. The method MOVER (Donner & Zou, 2012) combines the two into the interval of the recall. Pairs with large
+    weights widen the interval even if none of them is a match, since they represent many pairs of the population.
     similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
@@ -36,10 +36,10 @@ def precision_interval(
 ) -> tuple[Doubles, Doubles]:
     """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
-    Uses only the labels at or above the threshold, counted as in `recall_at`. The thresholds come from smooth curves
-    of the probability of a match (`probability.curves`). An interval from a bootstrap of these curves would be too
-    narrow: with few pairs above the threshold, such an interval contained the true precision in only 25 to 90 of 100
-    draws.
+    Each threshold is the similarity at which smooth curves (`probability.curves`) reach the precision in `precisions`.
+    The interval does not use these curves. It counts the labels at or above the threshold, as `recall_at` does. A
+    bootstrap of the curves would give too narrow intervals: with few pairs above the threshold, they contained the true
+    precision in only 25 to 90 of 100 random draws of labels.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))
@@ -62,9 +62,9 @@ class WeightedCount(NamedTuple):
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
     """Sum of the weights of the matches among these pairs, with its interval.
 
-    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. Its mean is the sum plus half the largest
-    weight. Fay & Feuer add the whole weight, which makes the interval too wide; half of it, as in Jeffreys' interval,
-    gives a coverage of 95 %.
+    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. The distribution's mean is the sum plus
+    half the largest weight. Fay & Feuer add the whole largest weight, which makes the interval too wide. Adding half of
+    the weight, as in Jeffreys' interval, gives a coverage of 95 %.
 
     Args:
         targets: (N,), 0 or 1; weights: (N,) of the same pairs.
@@ -79,7 +79,7 @@ def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> Weight
 
 
 def ratio_limit(upper: WeightedCount, lower: WeightedCount) -> float:
-    """Upper confidence limit of the count `upper` divided by the count `lower` (Donner & Zou, 2012, section 3)."""
+    """Upper confidence limit of the quotient `upper` / `lower` of two counts (Donner & Zou, 2012, section 3)."""
     if lower.low <= 0:
         return np.inf
     spread = lower.low * (2 * lower.sum - lower.low)

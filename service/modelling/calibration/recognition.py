@@ -1,8 +1,9 @@
-"""Tests without labels whether an encoder recognizes a sentence after a change of capitals, punctuation and the like.
+"""Measures whether an encoder recognizes a sentence after a change of capitals, punctuation and the like.
 
-A raw encoder maps a changed sentence close to others that were changed likewise; an encoder trained on meaning maps it
-close to the original sentence. Measured on three families of encoders (docs/quality.md): trained encoders recognize 87
-to 98 % of SENTENCES, and the middle layers of these encoders 16 to 50 %.
+The measurement needs no labels. A raw encoder maps a changed sentence close to other sentences with the same change; an
+encoder trained on meaning maps it close to the original sentence. Measured on three families of encoders
+(docs/quality.md): trained encoders recognize 87 to 98 % of SENTENCES. The middle layers of these encoders recognize
+only 16 to 50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,9 +107,8 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 def recognition(vectors: Vectors) -> float:
     """Share of cases, 0–1, in which a sentence is closer to another version of itself than to any other sentence.
 
-    A version is the original or a copy made by one of DISGUISES. A case is a sentence in a version v, and another
-    version w of this sentence. The sentence in version v is compared with its version w, and with all other sentences
-    in version v.
+    A version is the original or a copy made by one of DISGUISES. A case is a sentence and two of its versions, v and w.
+    It counts if version v of the sentence is closer to version w than to version v of every other sentence.
     vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]

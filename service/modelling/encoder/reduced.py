@@ -101,7 +101,7 @@ def export_reduced(
     bench = Bench(model, ids[: precision.TRIED], score)
     candidates = {"fp16": precision.half} if wanted == "fp16" else {
         "int8": lambda m: precision.int8(m, [bench.fp32.prepare([row]) for row in ids], bench, say),
-        **({"int8 with the batch's ranges": precision.dynamic} if wanted == "auto" else {}),
+        **({"int8 with one range per batch": precision.dynamic} if wanted == "auto" else {}),
     }  # fmt: skip
     trials: list[tuple[Trial, onnx.ModelProto]] = []
     for name, make in candidates.items():

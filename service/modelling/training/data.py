@@ -118,7 +118,10 @@ def read_classes(path: Path) -> Examples:
         if words is None:
             words = label in CLASSES
         if words is not (label in CLASSES):
-            raise InvalidInput(f"{path}, line {number}: the label {label!r}: all labels must be words, or all numbers")
+            raise InvalidInput(
+                f"{path}, line {number}: the label {label!r} does not fit the earlier labels; "
+                "all labels must be words, or all numbers"
+            )
         rows.append(row)
         labels.append(CLASSES.index(label) if words else int(label))
     seen = set(labels)

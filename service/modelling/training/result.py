@@ -132,8 +132,10 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         settings.insert(5, ("classes", str(outcome.classes)))
     if identity.dev is not None and outcome.start_score is not None:
         kept = scores.by_step.get(scores.kept, float("nan"))
-        said = f"{identity.dev.name}, {identity.dev.examples:,} pairs, SHA-256 {identity.dev.sha256}: Spearman × 100"
-        settings.append(("chosen by", f"{said} {100 * outcome.start_score:.2f} before, {100 * kept:.2f} kept"))
+        said = f"{identity.dev.name}, {identity.dev.examples:,} pairs, SHA-256 {identity.dev.sha256}; Spearman × 100:"
+        settings.append(
+            ("chosen by", f"{said} {100 * outcome.start_score:.2f} before, {100 * kept:.2f} after training")
+        )
     head = ["---", "library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
     head += [f"license: {json.dumps(licence)}"] if licence else []
     head += ["tags: [sentence-transformers, sentence-similarity, feature-extraction]", "---"]

@@ -82,7 +82,7 @@ def test_a_quoted_cell_over_lines_does_not_move_the_line_numbers(tmp_path: Path)
         (read_graded, "s.tsv", "1\ta\tb\n\n2\tc\n", "line 3: expected score, sentence1, sentence2, separated by tabs"),
         (read_graded, "s.tsv", "1\ta\tb\n1\tc\td\n", "all scores are 1; training needs"),
         (read_classes, "n.tsv", "neutral\ta\tb\n-\tc\td\n", "line 2: the label '-' is neither one of entailment"),
-        (read_classes, "n.tsv", "neutral\ta\tb\n1\tc\td\n", "line 2: the label '1': all labels must be words, or"),
+        (read_classes, "n.tsv", "neutral\ta\tb\n1\tc\td\n", "line 2: the label '1' does not fit the earlier labels"),
         (read_classes, "n.tsv", "0\ta\tb\n2\tc\td\n", "labels go up to 2, but 1 has no example"),
         (read_classes, "n.tsv", "neutral\ta\tb\n", "all labels are the same"),
         (read_triplets, "t.jsonl", '{"anchor":"a","positive":"b"}\n', "line 1: 'negative' is missing; found 'anchor'"),

@@ -132,7 +132,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
 
     similarities = model.similarity_pairwise(model.encode(pairs.left), model.encode(pairs.right)).numpy()
     assert spearmanr(similarities, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
-    assert f"{100 * scores[best]:.2f} kept" in (done.folder / "README.md").read_text()
+    assert f"{100 * scores[best]:.2f} after training" in (done.folder / "README.md").read_text()
 
 
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
