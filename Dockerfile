@@ -67,7 +67,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM ${ENGINE}-packages AS worker-packages
 # The explicit +cpu build keeps gigabytes of CUDA out of the image: if no index has it, the build fails here.
-# For a worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0.
+# For a worker that embeds on a GPU: ENGINE=gpu. The fits run on the CPU, so torch needs no CUDA.
 ARG TORCH=torch==2.13.0+cpu
 # Index for torch only: the index for CPU builds from PyTorch's installation page. Empty: pip's configured index and
 # docker/wheels.

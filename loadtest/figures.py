@@ -117,7 +117,7 @@ def table(folder: Path) -> str:
     for file in sorted(folder.glob("*.json")):
         part = json.loads(file.read_text(encoding="utf-8"))
         machine = part["hardware"]["processor"].removesuffix(" Processor").replace("(R)", "")
-        for line in part["lines"]:
+        for line in part.get("lines", ()):
             bar = f"{'≤' if line['at_most'] else '≥'} {figure_text(line['bar'], line['unit'], 6)}"
             cells = [line["name"], figure_text(line["value"], line["unit"])]
             cells += ["", line["note"]] if line["note"] == "no bar" else [bar, "" if line["holds"] else "**short**"]
@@ -144,8 +144,54 @@ def capacity(folder: Path) -> str:
     return "\n".join(rows)
 
 
+def gpu(folder: Path) -> str:
+    """Markdown table of a run of gpu.py: one column for each encoder."""
+    part = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
+    encoders, torch = part["encoders"], part["torch"]
+    rows = [[part["hardware"]["gpu"], *(f"`{name}`" for name in encoders)]]
+    for length in torch["sdpa"]:
+        rows.append([f"tokens/s, texts of {length} tokens"])
+        rows[-1] += [f"{one['tokens_per_second'][length]:,}" for one in encoders.values()]
+    for size in next(iter(encoders.values()))["of_16_by_batch"]:
+        rows.append([f"texts of 16 tokens, {int(size):,} tokens in a batch"])
+        rows[-1] += [f"{one['of_16_by_batch'][size]:,}" for one in encoders.values()]
+    ways = {
+        "largest": "the CPU's fp32, largest",
+        "mean": "the same, mean",
+        "by_batch": "the text alone, in batches of 64",
+    }
+    for key, name in ways.items():
+        rows.append([f"difference of a cosine from {name}"])
+        rows[-1] += [f"{one['cosines'][key]:.1e}" for one in encoders.values()]
+    rows.append(["a run of one text of 16 tokens, p50 / p99"])
+    rows[-1] += ["{p50_ms:.2f} / {p99_ms:.2f} ms".format(**one["latency_of_one"]) for one in encoders.values()]
+    for number, name in (("first", "first run"), ("second", "second run")):
+        rows.append([f"{name} of a new shape, p50 / p99"])
+        rows[-1] += ["{p50_ms:.1f} / {p99_ms:.1f} ms".format(**one["new_shapes"][number]) for one in encoders.values()]
+    for texts in next(iter(encoders.values()))["calibrator_ms"]["cpu"]:
+        rows.append([f"calibration of {texts} vectors, CPU / GPU"])
+        rows[-1] += [
+            f"{one['calibrator_ms']['cpu'][texts]:.2f} / {one['calibrator_ms']['gpu'][texts]:.2f} ms"
+            for one in encoders.values()
+        ]
+    for count in next(iter(encoders.values()))["http"]:
+        for pairs in ("1", "32"):
+            rows.append([f"HTTP, servers: {count}, pairs in a request: {pairs}; pairs/s (p50 / p99 ms)"])
+            for one in encoders.values():
+                load = one["http"][count][f"requests_of_{pairs}"]
+                rows[-1].append(f"{load['pairs_per_second']:,} ({load['p50_ms']:.0f} / {load['p99_ms']:.0f})")
+    for key, name in (
+        ("resident_mib", "resident memory of a server"),
+        ("gpu_mib_per_server", "GPU memory of a server"),
+    ):
+        rows.append([name])
+        rows[-1] += [f"{max(load[key] for load in one['http'].values()):,} MiB" for one in encoders.values()]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
 # Name in the two comments that enclose the table in README.md (`marks`) -> function that makes the table.
-TABLES = {"measured": table, "capacity": capacity}
+TABLES = {"measured": table, "capacity": capacity, "gpu": gpu}
 
 
 def marks(name: str) -> tuple[str, str]:

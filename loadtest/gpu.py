@@ -1,40 +1,52 @@
-"""Measures the service's graphs on a GPU machine: `python -m loadtest.gpu --store model_store`.
+"""Measures the service on a GPU machine: `python -m loadtest.gpu --data DATA`.
 
-For the exported encoder at fp32 and fp16, measures tokens/s, the latency of a single text, the calibrator's share of
-the computing time, and requests over HTTP (`--data`). For comparison, measures tokens/s of torch on the same weights
-(`--checkpoint`), at fp16 with fused attention, not compiled and compiled. Needs onnxruntime-gpu, and torch with CUDA
-for the comparison. `--providers CPUExecutionProvider` runs it without a GPU.
+For each encoder of the store: agreement of its cosines with fp32 on the CPU; tokens/s by length and by batch size;
+latency of one text; what the first run of a new shape costs; the calibrator's time on GPU and CPU; pairs/s over HTTP
+with several servers on the GPU, and the memory that each takes. With `--config`, torch with fused attention is measured
+on a model of the same shape. Needs onnxruntime-gpu. `--providers CPUExecutionProvider`
+runs it without a GPU.
 """
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from loadtest import servers, texts
 from loadtest.bench import hardware
+from loadtest.client import request
 from loadtest.setup import UNCACHED, drive
-from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, load_cuda
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.arrays import Vectors
+from service.core.scoring.similarity import cosine
 from service.modelling.calibration.linear import identity
 from service.modelling.calibration.methods import weights_of
 
-LENGTHS = (16, 64, 128, 512)
-TOKENS = 16384  # per batch
+LENGTHS = (16, 64, 128, 256)
+BATCHES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  # padded tokens
+TOKENS = 16384  # padded tokens in a batch, where the batch size is not varied
+PAIRS = 500  # pairs on which cosines are compared
+REQUESTS = {1: 64, 32: 16}  # pairs in a request -> connections to each server
+ROWS = (2, 64, 512)  # texts in a request of 1, 32 and 256 pairs
+CPU = ["CPUExecutionProvider"]
 
 
-def gpu_name() -> str:
+def from_driver(fields: str) -> str:
     with suppress(OSError, subprocess.CalledProcessError):
-        command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
-    return "none"
+    return ""
 
 
 def per_second(run: Callable[[], object], seconds: float) -> float:
@@ -48,49 +60,94 @@ def per_second(run: Callable[[], object], seconds: float) -> float:
     return done / spent
 
 
-def percentiles(run: Callable[[], object], count: int = 300) -> dict[str, float]:
-    for _ in range(20):
-        run()
+def milliseconds(run: Callable[[], object], count: int) -> list[float]:
     spent = []
     for _ in range(count):
         began = time.perf_counter()
         run()
         spent.append(1e3 * (time.perf_counter() - began))
-    return {"p50_ms": round(float(np.percentile(spent, 50)), 3), "p99_ms": round(float(np.percentile(spent, 99)), 3)}
+    return spent
+
+
+def percentiles(spent: Sequence[float]) -> dict[str, float]:
+    return {f"p{q}_ms": round(float(np.percentile(spent, q)), 3) for q in (50, 99)} | {"max_ms": round(max(spent), 3)}
 
 
 def ids_of(count: int, length: int) -> list[list[int]]:
     rng = np.random.default_rng(0)
-    found: list[list[int]] = rng.integers(5, 300, (count, length)).tolist()
-    return found
+    ids: list[list[int]] = rng.integers(5, 300, (count, length)).tolist()
+    return ids
 
 
-def onnx_figures(artifact: EncoderArtifact, providers: list[str], tokens: int, seconds: float) -> dict[str, Any]:
-    """Tokens/s by length, latency of one text of 16 tokens, and the calibrator's share of the time."""
+def tokens_per_second(encoder: OnnxEncoder, length: int, tokens: int, seconds: float) -> int:
+    """Speed of batches of equally long texts, `tokens` in each."""
+    count = max(1, tokens // length)
+    prepared = encoder.prepare(ids_of(count, length))
+    return round(per_second(lambda: encoder.run(prepared), seconds) * count * length)
+
+
+def agreement(encoder: OnnxEncoder, reference: OnnxEncoder, ids: list[list[int]]) -> dict[str, float]:
+    """Differences of cosines of consecutive texts (largest and mean) from the reference's, and the largest change of
+    such a cosine if the texts are encoded in mixed batches of 64 instead of one by one."""
+
+    def cosines(vectors: Vectors) -> Vectors:
+        return cosine(vectors[0::2], vectors[1::2])
+
+    expected = cosines(np.concatenate([reference([row]) for row in ids]))
+    alone = cosines(np.concatenate([encoder([row]) for row in ids]))
+    together = cosines(np.concatenate([encoder(ids[start : start + 64]) for start in range(0, len(ids), 64)]))
+    off = np.abs(alone - expected)
+    return {"largest": float(off.max()), "mean": float(off.mean()), "by_batch": float(np.abs(together - alone).max())}
+
+
+def first_runs(artifact: EncoderArtifact, providers: list[str]) -> dict[str, Any]:
+    """Time of the first and of the second run of shapes that a new session has not seen, in random order."""
     encoder = OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
-    calibrator = OnnxCalibrator(artifact.calibrator, providers).bind(weights_of(identity(artifact.spec.dim)))
-    found: dict[str, Any] = {"tokens_per_second": {}, "calibrator_share": {}}
-    for length in (length for length in LENGTHS if length <= artifact.spec.max_length):
-        count = max(1, tokens // length)
-        prepared = encoder.prepare(ids_of(count, length))
-        pooled = encoder.run(prepared)
-        runs = per_second(lambda prepared=prepared: encoder.run(prepared), seconds)  # type: ignore[misc]
-        behind = per_second(lambda pooled=pooled: calibrator(pooled), seconds / 4)  # type: ignore[misc]
-        found["tokens_per_second"][length] = round(runs * count * length)
-        found["calibrator_share"][length] = round((1 / behind) / (1 / runs + 1 / behind), 4)
+    encoder(ids_of(2, 16))
+    lengths = [length for length in (16, 32, 64, 128) if length <= artifact.spec.max_length]
+    shapes = list(itertools.product((1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 256), lengths))
+    order = np.random.default_rng(0).permutation(len(shapes))
+    batches = [encoder.prepare(ids_of(*shapes[place])) for place in order if np.prod(shapes[place]) <= TOKENS]
+    return {
+        name: percentiles([milliseconds(lambda batch=batch: encoder.run(batch), 1)[0] for batch in batches])  # type: ignore[misc]
+        for name in ("first", "second")
+    }
+
+
+def encoder_figures(artifact: EncoderArtifact, providers: list[str], tokens: int, seconds: float) -> dict[str, Any]:
+    encoder = OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
+    lengths = [length for length in LENGTHS if length <= artifact.spec.max_length]
     one = encoder.prepare(ids_of(1, 16))
-    found["latency_of_one"] = percentiles(lambda: encoder.run(one))
-    return found
+    milliseconds(lambda: encoder.run(one), 20)
+    return {
+        "tokens_per_second": {length: tokens_per_second(encoder, length, tokens, seconds) for length in lengths},
+        "of_16_by_batch": {
+            size: tokens_per_second(encoder, 16, size, seconds / 2) for size in BATCHES if size <= 4 * tokens
+        },
+        "latency_of_one": percentiles(milliseconds(lambda: encoder.run(one), 300)),
+        "new_shapes": first_runs(artifact, providers),
+    }
 
 
-def torch_figures(checkpoint: Path, longest: int, tokens: int, seconds: float) -> dict[str, Any]:
-    """Tokens/s of the same checkpoint in torch at fp16 with fused attention, plain and compiled."""
+def calibrator_milliseconds(artifact: EncoderArtifact, providers: list[str], seconds: float) -> dict[int, float]:
+    """Time to calibrate the texts of a request, by their number."""
+    calibrator = OnnxCalibrator(artifact.calibrator, providers).bind(weights_of(identity(artifact.spec.dim)))
+    vectors = np.random.default_rng(0).standard_normal((max(ROWS), artifact.spec.dim), np.float32)
+    return {
+        rows: round(1e3 / per_second(lambda rows=rows: calibrator(vectors[:rows]), seconds), 3)  # type: ignore[misc]
+        for rows in ROWS
+    }
+
+
+def torch_figures(config: Path, longest: int, tokens: int, seconds: float) -> dict[str, Any]:
+    """Tokens/s of torch with fused attention, plain and compiled, for a model of the same shape with random weights."""
     import torch  # noqa: PLC0415 - only for the comparison
-    from transformers import AutoModel  # noqa: PLC0415
+    from transformers import AutoConfig, AutoModel  # noqa: PLC0415
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = torch.float16 if device == "cuda" else torch.float32
-    model = AutoModel.from_pretrained(checkpoint, attn_implementation="sdpa", dtype=kind).to(device).eval()
+    model: Any = AutoModel.from_config(AutoConfig.from_pretrained(config), attn_implementation="sdpa")  # type: ignore[no-untyped-call]
+    model = model.to(device, kind).eval()
     found: dict[str, Any] = {}
     for name, forward in (("sdpa", model), ("compiled", torch.compile(model, dynamic=False))):
         found[name] = {}
@@ -108,41 +165,99 @@ def torch_figures(checkpoint: Path, longest: int, tokens: int, seconds: float) -
     return found
 
 
-def http_figures(store: Path, encoder: str, providers: list[str], data: Path, seconds: float) -> dict[int, Any]:
-    import itertools  # noqa: PLC0415
+def send(port: int, pairs: list[texts.Pair], size: int, connections: int, seconds: float) -> dict[str, Any]:
+    """Sends requests of `size` pairs for some seconds, in a process of its own."""
+    bodies = [texts.body_of(pairs[start : start + size]) for start in range(0, len(pairs) - size, size)]
+    requests = itertools.cycle([request("/similarity", body) for body in bodies])
+    load = drive(port, requests, connections, seconds, warm=2.0)
+    return {**load.summary(), "pairs_per_second": load.rate * size, "requests": len(load.statuses)}
 
-    requests = texts.single_pairs(texts.sts_pairs(data))
-    settings: dict[str, Any] = {**UNCACHED, "providers": json.dumps(providers)}
-    with servers.own_store(store, encoder) as own, servers.isosim(own, encoder, **settings) as server:
-        return {c: drive(server.port, itertools.cycle(requests), c, seconds).summary() for c in (1, 64, 256)}
+
+def http_figures(
+    store: Path, encoder: str, providers: list[str], pairs: list[texts.Pair], count: int, seconds: float
+) -> dict[str, Any]:
+    """Pairs/s of `count` servers that share the GPU, each with a client process of its own and no cache."""
+    settings: dict[str, Any] = {**UNCACHED, "providers": json.dumps(providers), "max_wait": 5}
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        before = from_driver("memory.used")
+        running = [
+            stack.enter_context(
+                servers.isosim(stack.enter_context(servers.own_store(store, encoder)), encoder, **settings)
+            )
+            for _ in range(count)
+        ]
+        found["ready_seconds"] = round(max(server.ready for server in running), 2)
+        pool = stack.enter_context(ProcessPoolExecutor(count, multiprocessing.get_context("spawn")))
+        for ready in [pool.submit(time.sleep, 1) for _ in running]:  # the processes start before anything is measured
+            ready.result()
+        for size, connections in REQUESTS.items():
+            cpu = [server.processor_seconds() for server in running]
+            sent = [
+                pool.submit(send, server.port, pairs[place * 1000 :] + pairs, size, connections, seconds)
+                for place, server in enumerate(running)
+            ]
+            time.sleep(2 + seconds / 2)
+            busy = from_driver("utilization.gpu")
+            loads = [one.result() for one in sent]
+            spent = sum(server.processor_seconds() for server in running) - sum(cpu)
+            total = sum(load["pairs_per_second"] for load in loads)
+            found[f"requests_of_{size}"] = {
+                "pairs_per_second": round(total),
+                "p50_ms": float(np.median([load["p50_ms"] for load in loads])),
+                "p99_ms": max(load["p99_ms"] for load in loads),
+                "failed": sum(load["failures"] + load["requests"] - load["statuses"].get("200", 0) for load in loads),
+                "cpu_ms_per_pair": round(1e3 * spent / (total * (seconds + 2)), 3),  # the warm-up counts too
+                "gpu_busy_percent": float(busy) if busy else None,
+            }
+        found["resident_mib"] = round(max(server.resident() for server in running) / 2**20)
+        used = from_driver("memory.used")
+        found["gpu_mib_per_server"] = round((int(used) - int(before)) / count) if used else None
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, default=servers.ROOT / "model_store")
     parser.add_argument("--encoders", default="minilm,minilm-fp16", help="ids in the store; missing ones are skipped")
-    parser.add_argument("--checkpoint", type=Path, help="folder with the same weights, to compare with torch")
-    parser.add_argument("--data", type=Path, help="folder with the test data, for requests over HTTP")
+    parser.add_argument("--config", type=Path, help="checkpoint folder of the same shape, to compare with torch")
+    parser.add_argument("--data", type=Path, help="folder with the test data, for cosines and requests over HTTP")
     parser.add_argument("--providers", default="CUDAExecutionProvider,CPUExecutionProvider")
+    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2, 4], help="that share the GPU; a run of each")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="per batch")
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of a measurement")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
-    with suppress(AttributeError):
-        ort.preload_dlls()  # loads CUDA's libraries from torch's wheels
+    load_cuda()
     providers = given.providers.split(",")
-    found: dict[str, Any] = {"hardware": hardware() | {"gpu": gpu_name()}, "providers": providers, "encoders": {}}
+    gpu, _, driver = from_driver("name,driver_version").partition(", ")
+    found: dict[str, Any] = {"hardware": hardware() | {"gpu": gpu or "none", "driver": driver}, "encoders": {}}
+    pairs = [] if given.data is None else texts.sts_pairs(given.data)
+    reference: OnnxEncoder | None = None
     for name in given.encoders.split(","):
         if not (given.store / "encoders" / name).is_dir():
             continue
         artifact = EncoderStore(given.store).find(name)
-        found["encoders"][name] = onnx_figures(artifact, providers, given.tokens, given.seconds)
-        if given.data is not None:
-            found["encoders"][name]["http"] = http_figures(given.store, name, providers, given.data, given.seconds)
-    if given.checkpoint is not None:
-        found["torch"] = torch_figures(given.checkpoint, 512, given.tokens, given.seconds)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps(found, indent=1) + "\n")
+        own = found["encoders"][name] = encoder_figures(artifact, providers, given.tokens, given.seconds)
+        own["calibrator_ms"] = {
+            device: calibrator_milliseconds(artifact, names, given.seconds / 4)
+            for device, names in (("gpu", providers), ("cpu", CPU))
+        }
+        if pairs:
+            reference = reference or OnnxEncoder(artifact.encoder, CPU, 0, artifact.spec.pad_token_id)
+            ids = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)(
+                [text for pair in pairs[:PAIRS] for text in pair], "right"
+            )
+            encoder = OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
+            own["cosines"] = agreement(encoder, reference, [list(tokens.ids) for tokens in ids])
+            own["http"] = {
+                n: http_figures(given.store, name, providers, pairs, n, given.seconds) for n in given.servers
+            }
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
+    if given.config is not None:
+        found["torch"] = torch_figures(given.config, 512, given.tokens, given.seconds)
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 

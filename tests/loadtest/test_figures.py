@@ -1,6 +1,7 @@
 """The benchmark's own parts: its clients count right, its limit lines are lines, its GPU script runs without one."""
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -73,13 +74,26 @@ def test_the_bare_session_runs_every_batch_size_both_ways(tiny: EncoderArtifact,
 
 
 def test_the_gpu_script_runs_where_there_is_none(tiny_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "sts" / "stsb").mkdir(parents=True)
+    for part in ("train", "dev", "test"):
+        lines = [f"1\t{a}\t{b}" for a, b in itertools.pairwise(sentences(60))]
+        (tmp_path / "sts" / "stsb" / f"{part}.tsv").write_text("\n".join(lines))
     target = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "loadtest.gpu", "--store", str(tiny_store), "--encoders", "tiny,absent"]
-    options = ["--providers", "CPUExecutionProvider", "--tokens", "64", "--seconds", "0.1", "--output", str(target)]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
-    found = json.loads(target.read_text())["encoders"]["tiny"]
-    assert found["tokens_per_second"]["16"] > 0
-    assert 0 < found["calibrator_share"]["16"] < 1
+    options = ["--providers", "CPUExecutionProvider", "--tokens", "64", "--seconds", "0.1", "--servers", "1"]
+    subprocess.run(
+        [*command, *options, "--data", str(tmp_path), "--output", str(target)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    figures = json.loads(target.read_text())["encoders"]["tiny"]
+    assert figures["tokens_per_second"]["16"] > 0
+    assert figures["new_shapes"]["first"]["p50_ms"] > 0
+    assert figures["calibrator_ms"]["cpu"].keys() == {"2", "64", "512"}
+    assert figures["cosines"]["largest"] == 0  # the reference is the same graph on the same device
+    assert figures["cosines"]["by_batch"] < 1e-5
+    assert figures["http"]["1"]["requests_of_32"]["failed"] == 0
 
 
 def test_a_bar_holds_on_its_own_side() -> None:

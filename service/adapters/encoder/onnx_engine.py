@@ -26,8 +26,10 @@ SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 CUDA = "CUDAExecutionProvider"
 LOAD_ERRORS = (RuntimeError, ValueError)  # raised if a provider does not load; a broken graph raises other errors
-# Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception.
+# Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception. A run with bound
+# inputs (`run_bound`) raises Python's RuntimeError, for example if a batch does not fit into the GPU's memory.
 RUN_ERRORS = (
+    RuntimeError,
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
     ort.capi.onnxruntime_pybind11_state.RuntimeException,
@@ -113,7 +115,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     """One set of options for each provider.
 
     CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). Matrix
-    multiplications of a float32 graph are computed in float32: TF32 would change scores by 1e-3.
+    multiplications of a float32 graph are computed in float32: TF32 would change scores by up to 2e-4, and a
+    float16 graph is faster (loadtest/README.md).
     """
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
     if memory:
@@ -205,6 +208,7 @@ class OnnxCalibrator:
 
     def __init__(self, path: Path, providers: list[str]) -> None:
         self.session = open_session(path, providers, threads=1)
+        self.device = "cuda" if providers[0] == CUDA else "cpu"
         self.shapes: dict[str, tuple[list[int], str]] = {
             value.name.removeprefix(PREFIX): (value.shape, value.type)
             for value in self.session.get_overridable_initializers()
@@ -216,7 +220,9 @@ class OnnxCalibrator:
         if shapes != self.shapes:
             wrong = sorted(name for name in shapes.keys() | self.shapes if shapes.get(name) != self.shapes.get(name))
             raise CorruptArtifact(f"calibrator weights do not fit this encoder's graph: {', '.join(wrong[:5])}")
-        values = {PREFIX + name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+        values = {
+            PREFIX + name: ort.OrtValue.ortvalue_from_numpy(array, self.device) for name, array in weights.items()
+        }
         return BoundCalibrator(self.session, values)
 
 
@@ -224,7 +230,7 @@ ONNX_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)"}
 
 
 class BoundCalibrator:
-    """The calibrator of one domain version; its weights stay in ONNX Runtime's memory."""
+    """The calibrator of one domain version; its weights stay in the memory of the device."""
 
     def __init__(self, session: ort.InferenceSession, weights: dict[str, Any]) -> None:
         self.session = session
