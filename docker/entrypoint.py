@@ -22,10 +22,11 @@ def stop(_: int, __: FrameType | None) -> None:
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
-    """Seeds the model store. Sets ISOSIM_ENCODER to the image's encoder, unless the variable is already set.
+    """Copies the image's encoder into the model store. Sets ISOSIM_ENCODER to it, unless the variable is already set.
 
-    The encoder is named with its digest, so that an image serves the encoder it was built with, whatever else the
-    store holds. A failure to seed is reported but does not stop the command: a server reports a missing encoder itself.
+    ISOSIM_ENCODER contains the encoder's digest, so that the image serves the encoder that it was built with, even if
+    the store has another encoder of the same name. If copying fails, the error is reported and the command still runs:
+    a server reports a missing encoder itself.
     """
     from service.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
     from service.commands.terminal import complain  # noqa: PLC0415
@@ -41,8 +42,8 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
 
 
 def main() -> None:
-    # The kernel ignores SIGTERM for a container's first process unless it has a handler. Without this one, a stop
-    # during start-up would wait for SIGKILL.
+    # The kernel ignores SIGTERM for a container's first process if the process has no handler. Without this handler, a
+    # container that is stopped during start-up would run until SIGKILL.
     signal.signal(signal.SIGTERM, stop)
     from service.cli import main as isosim  # noqa: PLC0415 - after the signal
     from service.commands.terminal import ended  # noqa: PLC0415
@@ -51,13 +52,13 @@ def main() -> None:
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        # Exits without an exception: an extension module that is being imported may turn the SystemExit of `stop` into
-        # another error. `os._exit` runs no cleanup, but during the import there is nothing to clean up.
+        # During the import, `stop` is replaced by `os._exit`: an extension module that is being imported may turn the
+        # SystemExit of `stop` into another error. `os._exit` runs no cleanup; there is nothing to clean up yet.
         signal.signal(signal.SIGTERM, lambda _, __: os._exit(STOPPED))
         import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
 
-        # At its start, uvicorn saves the current handler. After draining, it restores the saved handler and raises the
-        # signal again. The default handler then ends the process with the signal.
+        # uvicorn saves the current handler when it starts. After SIGTERM it finishes open requests, restores the saved
+        # handler and raises SIGTERM again. With the default handler, SIGTERM then ends the process.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     isosim()
 

@@ -5,7 +5,7 @@ Name the extra `gpu` to include CUDA for the gpu image.
 
     python docker/wheels.py [cpu train gpu …]
 
-TORCH_INDEX names an index for torch only, as in the Dockerfile.
+The environment variable TORCH_INDEX names an index from which only torch is downloaded, as in the Dockerfile.
 """
 
 import os

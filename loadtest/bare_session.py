@@ -1,9 +1,9 @@
-"""Upper limit for the encoder: ONNX Runtime alone on a stream of token lists, at its best batch size.
+"""Measures ONNX Runtime alone, the upper limit for the speed of the encoder.
 
-`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON with the sentences/s of each batch size,
-measured in two ways: one call of ONNX Runtime at a time, which uses all cores, and one single-threaded call per core,
-in parallel. Batches keep the order of the stream. The JSON also contains the median time (ms) of a call with a single
-pair on all cores.
+`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON. STREAM.json is a list of token lists,
+which are sent in batches in this order. The JSON has the sentences/s of each batch size, measured in two ways: one call
+at a time on all cores, and parallel calls, each on one core. It also has the median time (ms) of a call with two
+sentences (one pair) on all cores.
 """
 
 import itertools

@@ -1,15 +1,14 @@
 """Requests of a cluster to its bucket: 50 API processes poll 10,000 domains, and 100 workers send heartbeats.
 
-The bucket is a moto server in its own process, which counts the requests by kind. One domain is published through the
-adapter. Its objects are then copied directly into the bucket for each of the other domains, under the keys that the
-adapter would use. An API process polls its registry and its migrations once per `ISOSIM_POLL_SECONDS`. Here, the polls
-of all 50 API processes run in one process with the real adapters, because the machine has two cores.
+Counts the requests of a poll, of the heartbeats of 100 running jobs, and of a count of jobs. Then computes requests per
+second and cost per month, for the default intervals.
 
-The measurement counts the requests of a poll, of the heartbeats of 100 running jobs, and of a count of jobs. From these
-numbers and the default intervals, it computes the requests per second and the cost per month.
+The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published
+through the adapter. Its objects are copied into the bucket for the other domains. All 50 API processes are simulated in
+one process with the real adapters, because the machine has two cores.
 
-For each listing, moto would read all keys of the bucket. Its listing is therefore replaced by one that finds the keys
-with the prefix in an index, as S3 does.
+moto would read all keys of the bucket for each listing. Its listing is replaced by one that finds the keys in an index,
+as S3 does.
 """
 
 import asyncio
@@ -53,8 +52,8 @@ BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 # Price in $ per 1,000 requests, of S3 in us-east-1.
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}
-# Requests of an older release, in which the store had no change counter ("bell"): per poll (measured), and per full
-# comparison, which listed all aliases in pages of 1,000.
+# Requests of an older release, which had no object `domains/bell`. FORMER: per poll (measured). FORMER_FULL: per full
+# comparison, which listed the aliases of all domains in pages of 1,000.
 FORMER = {"LIST": 1, "GET": 1}
 FORMER_FULL = {"LIST": DOMAINS // 1000}
 

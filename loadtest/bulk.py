@@ -1,7 +1,7 @@
-"""Compares the speed of `isosim bulk embed` with a bare ONNX Runtime session, and the files of different runs.
+"""Compares `isosim bulk embed` with a bare ONNX Runtime session (speed), and the files of different runs.
 
-A run that was killed and resumed must write the same files as an uninterrupted run, and two nodes the same files as one
-machine.
+A run that was killed and resumed must write the same files as an uninterrupted run. A run on two nodes must write the
+same files as a run on one machine.
 """
 
 import hashlib

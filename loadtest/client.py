@@ -178,9 +178,9 @@ async def closed_loop(port: int, requests: Iterator[bytes], connections: int, se
 
 
 async def open_loop(port: int, requests: Iterator[bytes], per_second: float, seconds: float, seed: int = 0) -> Load:
-    """Sends requests at random (Poisson) times, independent of the answers; latency counts from the planned time.
+    """Sends requests at random (Poisson) times, without waiting for answers. Latency counts from the planned time.
 
-    Opens a connection whenever none is free, up to 2,000.
+    Opens a new connection if none is free. If 2,000 connections are open, the request is not sent and counts as failed.
     """
     recorder = Recorder()
     free: deque[Connection] = deque()

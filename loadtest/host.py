@@ -1,7 +1,7 @@
 """Host cost: processor time of the API process per pair, without the encoder's computation.
 
-It determines how many cores a GPU needs. The encoder waits instead of computing (waiting_encoder.py); a bare FastAPI
-route is measured in turn for comparison.
+The host cost determines how many cores a GPU needs. The encoder waits instead of computing (waiting_encoder.py). For
+comparison, a bare FastAPI route is measured in turn.
 """
 
 import itertools

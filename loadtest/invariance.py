@@ -1,4 +1,4 @@
-"""Measures how much a pair's score depends on the other texts of its batch and on its padding, at every precision.
+"""Measures how much a pair's score changes if the pair is scored in a batch with other texts, at every precision.
 
 The scores are requested over HTTP, without a cache.
 """

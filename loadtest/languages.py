@@ -37,7 +37,7 @@ def language_of(path: str | Path) -> str | None:
 
 
 def fetch(repository: str, commit: str, folder: Path) -> None:
-    """Fetches a repository's catalogues in these languages at a commit, whose hash verifies their content.
+    """Fetches a repository's catalogues in LANGUAGES at a commit. git checks their content against the commit's hash.
 
     Raises:
         subprocess.CalledProcessError: git or the network failed; the folder is then not created.

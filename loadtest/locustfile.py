@@ -1,8 +1,9 @@
-"""Simulated users of the service, for locust. Prints the time in each stage; a run fails if it exceeds its limits.
+"""Simulated users of the service, for locust. Prints the time that requests spend in each stage of the service.
 
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8000 --users 16 --run-time 2m SimilarityUser
 
-Class names choose the users; without any, all four run. See loadtest/README.md.
+Class names choose the kinds of users; without any, all four run. The run fails if it exceeds `--most-p99` or
+`--most-failures`. See loadtest/README.md.
 """
 
 import itertools

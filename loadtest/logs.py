@@ -1,7 +1,7 @@
 """Cost of access logs and traces, on cached requests.
 
-Measures answers per second, and the server's processor time per answer. At the limit of the single-threaded event loop
-one is the inverse of the other, but the second is more stable on a shared machine.
+Measures answers per second, and the server's processor time per answer. If the single-threaded event loop is always
+busy, the rate is 1 / processor time. The processor time is measured too, because it varies less on a shared machine.
 """
 
 import itertools

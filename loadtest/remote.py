@@ -1,7 +1,7 @@
 """Compares a remote encoder with a local one: processor time of the API process per pair, and scores.
 
-When processor time is measured, both encoders wait instead of computing. The remote encoder runs in a process of its
-own, whose time is not counted.
+While processor time is measured, both encoders wait instead of computing. The remote encoder runs in another process,
+whose processor time is not counted.
 """
 
 import shutil

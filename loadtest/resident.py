@@ -1,7 +1,7 @@
 """Measures whether `resident_bytes` limits the memory of many domains, with a cache and different texts per domain.
 
-loadtest/many.py sends the same two texts to every domain, without a cache. So it could not detect a former leak, in
-which cached texts kept their domain's out-of-domain test in memory.
+An earlier release had a memory leak: cached texts kept their domain's out-of-domain test in memory. loadtest/many.py
+could not detect the leak, because it sends the same two texts to every domain, without a cache.
 """
 
 from typing import Any

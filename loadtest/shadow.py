@@ -1,6 +1,6 @@
 """Cost of shadow scoring: rates and latencies without a migration, and with 0 %, 10 % and 100 % of requests shadowed.
 
-A migration that shadows 0 % costs nothing, so its figures show how much equal runs differ.
+Shadowing 0 % does no extra work. The difference between 0 % and no migration therefore shows the measurement noise.
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""A server of `POST /v1/embeddings` that waits as long as `waiting_encoder.py` instead of computing.
+"""A server of `POST /v1/embeddings` that does not compute vectors but waits, as long as `waiting_encoder.py` does.
 
-The same text always gets the same vector, as the check of a remote encoder requires.
+The same text always gets the same vector; otherwise isosim would refuse to register the server as a remote encoder.
 """
 
 import asyncio

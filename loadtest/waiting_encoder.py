@@ -1,7 +1,7 @@
 """`python -m loadtest.waiting_encoder`: `isosim serve` with an encoder that waits instead of computing.
 
-The processor time of a request is then the time of everything except the encoder. While the encoder waits, it does not
-hold the interpreter's lock, as if a GPU computed. Its vectors are random.
+The processor time of a request is then that of the service without the encoder. While the encoder waits, it releases
+the interpreter's lock, as it does while a GPU computes. Its vectors are random.
 """
 
 import time

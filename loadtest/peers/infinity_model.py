@@ -1,7 +1,7 @@
-"""Writes the model folder for infinity: the default encoder's checkpoint with an ONNX graph, as on the hub.
+"""Writes the model folder for infinity: the default encoder's checkpoint and its ONNX graph, laid out as on the hub.
 
-Runs in infinity's environment: `python infinity_model.py CHECKPOINT FOLDER`. The legacy exporter and eager attention
-give a graph that ONNX Runtime's optimizer, which infinity uses, can fuse.
+Runs in infinity's environment: `python infinity_model.py CHECKPOINT FOLDER`. Exports with the legacy exporter and eager
+attention, because infinity uses ONNX Runtime's optimizer, which can fuse the operators of such a graph.
 """
 
 import shutil

@@ -8,8 +8,8 @@ PAUSE = 2.0  # seconds that the circuit stays open before one request tries agai
 
 
 class CircuitBreaker:
-    """Refuses calls (the circuit opens) after `failures` failures in a row. After `pause` seconds it allows one
-    attempt: if that succeeds, all calls are allowed again (the circuit closes)."""
+    """After `failures` failures in a row, refuses all calls (the circuit is open). After `pause` seconds it allows one
+    call as an attempt. If the attempt succeeds, all calls are allowed again (the circuit is closed)."""
 
     def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
         self.limit, self.pause, self.clock = failures, pause, clock
@@ -30,8 +30,8 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        # The pause is over, and this call is the one attempt. All other calls are refused until the attempt succeeds.
-        # If the attempt has not succeeded after another `pause` seconds, the next call becomes a new attempt.
+        # This call is the attempt. Other calls are refused until the attempt succeeds. If it has not succeeded after
+        # another `pause` seconds, the next call is a new attempt.
         self.closed_at = self.clock() + self.pause
         return True
 

@@ -15,7 +15,7 @@ Calibrate your own domain with unlabelled text, and get a similarity threshold f
     >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # one sentence per line; iterables work too
     >>> client.wait(job).promoted
     True
-    >>> advice = client.threshold("tickets", fmr=0.01)  # one random pair in a hundred is more similar
+    >>> advice = client.threshold("tickets", fmr=0.01)  # one random pair in a hundred reaches this threshold
     >>> [similarity >= advice.similarity for similarity in client.similarity(pairs, domain="tickets").similarity]
     [True, False]
 

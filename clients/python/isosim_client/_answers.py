@@ -44,8 +44,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Smallest similarity of a match. None if the version cannot reach the target, or if the version was calibrated with
-    # a `normalization` (`as-norm` or `csls`): then pairs match by their percentile, not by their similarity.
+    # Smallest similarity of a match. None if the version cannot reach the target. Also None if the version was
+    # calibrated with a `normalization` (`as-norm` or `csls`): its pairs match by percentile, not by similarity.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -63,8 +63,8 @@ class Similarity:
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
-    # Whether the percentile is extrapolated. This is so if fewer than 10 random pairs score as high as this
-    # pair or higher, or if fewer than 10 score as low as this pair or lower.
+    # Whether the percentile is extrapolated, because fewer than 10 of the domain's random pairs score at least as high
+    # as this pair, or fewer than 10 score at least as low.
     extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
@@ -84,8 +84,8 @@ class Ranked:
     index: int
     score: float
     text: str | None = None  # only if the request has `return_text`
-    # Share of searches in which at least one wrong match reaches this score, if each search compares its query with
-    # `gallery` entries. None if the request has no `gallery`.
+    # Share of searches among `gallery` entries that return at least one wrong match with this score or a higher one.
+    # None if the request has no `gallery`.
     false_hit_rate: float | None = None
 
 
@@ -165,13 +165,13 @@ class Drift:
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # The next two fields summarize the distances of the recent texts. A text's distance is log ‖z‖², where z is the
-    # text's vector, whitened by the statistics of the domain's own text. Each distance is then standardized by the mean
-    # and standard deviation of the distances of the domain's own texts of the same length.
+    # A text's distance shows how unusual the text is for the domain. It is log ‖z‖², where z is the text's whitened
+    # vector. It is standardized by the mean and standard deviation over the domain's own texts of the same length. The
+    # next two fields summarize the distances of recent texts.
     distance_mean: float | None = None  # mean of the standardized distances; 0 is normal
     distance_spread: float | None = None  # standard deviation of the standardized distances; 1 is normal
-    # Population stability index (PSI): compares recent similarities with the first ones that the version computed. A
-    # value above 0.25 means that similarities have shifted.
+    # Population stability index (PSI) of the recent similarities against the first similarities that the version
+    # computed. A value above 0.25 means that the similarities have shifted.
     stability_index: float | None = None
 
 
@@ -179,15 +179,15 @@ class Drift:
 class Domain:
     """A domain: its champion and previous version, thresholds, versions and drift.
 
-    Champion 0 occurs only for the domain named `default`. It means that this domain has no stored champion, so that
-    its texts are scored without a calibration.
+    Champion 0 occurs only for the domain `default`. It means that texts of `default` are scored without a calibration,
+    because no champion is stored.
     """
 
     domain: str
     champion: int | None = None
     previous: int | None = None
-    # Counts the changes of `champion`, `previous` and `thresholds`. None if the server cannot read these three, or if
-    # its release is too old to count changes.
+    # Number of changes of `champion`, `previous` and `thresholds`. None if the server cannot read these three fields,
+    # or if its release is too old to count changes.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
@@ -208,12 +208,12 @@ class Threshold:
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 % interval, from a bootstrap over sentences or labelled pairs
-    # Number of pairs that `similarity` was computed from. For a false-match rate: random pairs. For a precision:
-    # labelled pairs. For a false hit rate: pairs of a query and an entry that were compared.
+    # Number of pairs from which `similarity` was computed: random pairs for a false-match rate, labelled pairs for a
+    # precision, pairs of a query and an entry for a false hit rate.
     pairs: int | None = None
-    # Whether `similarity` is extrapolated. For a false-match rate: because the requested rate is below 10 / `pairs`.
-    # For a false hit rate: because `gallery` exceeds the largest number of entries for which false hits were counted
-    # when the version was calibrated, or because the requested rate is below or above all rates that were counted.
+    # Whether `similarity` is extrapolated. For a false-match rate: because at this rate fewer than 10 of the random
+    # pairs match, or fewer than 10 do not match. For a false hit rate: because `gallery` is larger than the largest
+    # search in which false hits were counted, or the threshold's false-match rate is outside the counted range.
     extrapolated: bool = False
     target: dict[str, float] = field(default_factory=dict)  # target of the request
     space: str = "calibrated"
@@ -224,9 +224,9 @@ class Threshold:
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # Only for a false hit rate: whether a few queries cause most false hits. A value of 5 means that a query with a
-    # false hit is 5 times as likely as an average query to match another random entry. About 1 if all queries are
-    # equally likely to match an entry; None if too few queries have a false hit.
+    # Only for a false hit rate: shows whether a few queries cause most false hits. With a value of 5, a query that
+    # already has a false hit matches another random entry 5 times as often as an average query does. With 1, all
+    # queries match random entries equally often. None if too few queries have a false hit.
     query_spread: float | None = None
 
 

@@ -19,8 +19,8 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-# Pairs of a route and this client's method for it. If an error message of the server tells the user to call the route,
-# the client adds the method's name to the message.
+# Route -> this client's method for it. If an error message of the server mentions the route, the client adds the
+# method's name to the message.
 METHODS = (
     (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
     (re.compile(r"POST /calibrate\?"), "calibrate"),
@@ -29,12 +29,12 @@ METHODS = (
 UNKNOWN = {404, 405, 415, 422}  # statuses that an answer may have if the server is too old for the request
 
 IdempotencyKey = str | bool
-# Argument -> advice on how to read its value from a file. If the argument is a path or a single string instead of a
-# list, the function `many` adds the advice to its error message.
+# Argument -> advice on how to read its value from a file. The function `many` adds the advice to its error message if
+# the argument is a path or a single string, not a list.
 FROM_FILE = {
     "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
-    'csv.reader(open(path, newline=""))], with delimiter="\\t" if it has tabs, and with `for label, a, b` if the label '
-    "comes first; or give the file to the command line: isosim label FILE --domain NAME",
+    'csv.reader(open(path, newline=""))]. If tabs separate the columns, add delimiter="\\t" to csv.reader; if the '
+    "label comes first, write `for label, a, b`. Or use the command line: isosim label FILE --domain NAME",
 }
 
 
@@ -84,9 +84,10 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """A sentence with the contract versions of server and client if the server's is older; otherwise None.
+    """Compares the contract versions of server and client. Returns a sentence with both versions if the server's is
+    older, otherwise None.
 
-    Servers up to release 0.1.0, and proxies, send no contract; their answers are not checked.
+    An answer without a contract version, from a server up to release 0.1.0 or from a proxy, is not checked.
 
     Raises:
         IncompatibleServer: the major versions differ, so fields may have other meanings.
@@ -118,8 +119,8 @@ def segment(value: object) -> str:
 
 
 def many(texts: Any, name: str) -> list[Any]:
-    """`texts` as a list. Raises TypeError for a path, and for a single string, which would otherwise be taken as a list
-    of its characters."""
+    """`texts` as a list. Raises TypeError for a path, and for a single string, because `list` would split the string
+    into characters."""
     if isinstance(texts, os.PathLike):
         raise TypeError(f"{name}: give a list, not a path; {FROM_FILE.get(name, 'read the file first')}")
     if isinstance(texts, str):

@@ -1,7 +1,7 @@
 """The client for programs without asyncio.
 
-The methods are documented here. `AsyncClient` repeats the docstrings without the examples, and the functions that build
-the calls repeat the docstrings' first lines. A test compares the signatures and docstrings of all three.
+The methods are documented here. `AsyncClient` repeats the docstrings without the examples. The functions that build the
+calls repeat only the first lines. A test compares the signatures and docstrings.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Client:
         Args:
             pairs: each a (text, text); a server accepts 512 per request by default.
             domain: `name`, `name@3` or `name@previous`.
-            threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
+            threshold: the name of a saved threshold (see `save_threshold`). The result then has `match`, which says
+                for each pair whether it reaches the threshold.
             detail: adds token counts and out-of-domain scores.
 
         Returns:
@@ -171,11 +172,12 @@ class Client:
             domain: `name`, `name@3` or `name@previous`.
             raw_scores: if True, scores are similarities instead of percentiles.
             return_text: if True, the answer repeats each text.
-            gallery: number of entries that were searched to find the texts; adds the `false_hit_rate` of each text.
+            gallery: number of entries that were searched to find the texts. The result then has the `false_hit_rate`
+                of each text.
 
         Returns:
-            An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
-            has no random pairs to compute percentiles from.
+            An index into `texts` and a score for each text. Scores are percentiles, 0-1. They are similarities if the
+            domain has no random pairs, from which percentiles are computed.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -220,16 +222,16 @@ class Client:
         """Posts unlabelled text of a domain; a background job fits a calibration to it.
 
         Args:
-            source: a `pathlib.Path` to a file with one sentence per line (`.ndjson` and `.jsonl`: one JSON value per
-                line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. The source is read while
-                it is sent and never held in memory as a whole. It must contain at least 200 distinct sentences.
+            source: an iterable of sentences, or a `pathlib.Path` to a file: text with one sentence per line, `.ndjson`
+                or `.jsonl` with one JSON value per line, or a table (CSV, TSV, Parquet, `.xlsx`). At least 200
+                distinct sentences are needed. The source is never held in memory as a whole.
             domain: the domain's name, without a version.
             method: `auto`, or a method of the server; the error for an unknown method lists all methods.
             promote: whether the new version becomes champion: `if_better`, `always` or `never`.
             seed: seed of the random numbers; the same text, settings and seed give the same version.
             normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
-            labels: labelled pairs, from which probabilities are learned: (text, text, 0 or 1 or a grade), optionally
-                with a weight.
+            labels: labelled pairs, from which probabilities are learned: (text, text, label) or (text, text, label,
+                weight). A label is 0, 1 or a grade.
             force: takes each line as a sentence even if the lines look like rows of a table.
             column: for a table: name or number (from 1) of the column with the sentences.
             charset, sheet, header: encoding of the file, sheet of a workbook, and whether the first row names the
@@ -285,7 +287,7 @@ class Client:
 
         Args:
             domain: the domain's name, without a version.
-            labels: (text, text, 0 or 1 or a grade), optionally with a weight; at least 20 pairs.
+            labels: at least 20 pairs: (text, text, label) or (text, text, label, weight). A label is 0, 1 or a grade.
             version: the version to start from; default: the champion.
             promote: whether the new version becomes champion: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
@@ -295,8 +297,8 @@ class Client:
 
         Raises:
             InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
-            Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion is not that of
-                `seen`.
+            Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion has changed
+                since `seen`.
 
         Example:
             >>> import csv
@@ -416,7 +418,7 @@ class Client:
         Args:
             domain: `name`, `name@3` or `name@previous`.
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
-            precision: wanted share of true matches among the pairs that reach the threshold, judged by labelled pairs.
+            precision: share of true matches among the pairs that reach the threshold, estimated from labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: with `false_hit_rate`: number of entries searched.
             space: `calibrated`, or `raw` for a threshold on `Similarity.cosine`.
@@ -620,7 +622,7 @@ class Client:
             The job if it has succeeded, with its version, whether it was promoted, and its report.
 
         Raises:
-            JobFailed, JobCancelled, JobInterrupted: the job ended without success; the error has the `job`.
+            JobFailed, JobCancelled, JobInterrupted: the job ended without success. The error's `job` is its last state.
             WaitTimeout: the time is up; the job continues. NotFound: no such job.
 
         Example:

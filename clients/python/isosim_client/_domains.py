@@ -134,13 +134,13 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A call that changes a domain and states the champion and the revision that it expects. If `seen` is None, the
-    client first reads both from the server.
+    """A call that changes a domain only if its champion and revision are still those of `seen`. If `seen` is None, the
+    client first reads the domain.
 
     Args:
-        change: makes the call from a dictionary with the expected champion and revision. The dictionary is empty if
-            the revision is unknown: the server's release has no revisions (it would refuse the fields), or the API key
-            has no permission to read the domain.
+        change: makes the call from a dictionary with the expected champion (`from`) and `revision`. The dictionary is
+            empty if the revision is unknown: the server is too old to have revisions and would refuse the two fields,
+            or the API key has no permission to read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -162,7 +162,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again. SAFE if the request states the champion that the client expects. The server
-    then recognizes that an earlier request has already made exactly this change, and reports success, not a conflict.
-    """
+    """Whether a change may be sent again. SAFE if the request states the expected champion: if the server has already
+    made exactly this change for an earlier request, it then reports success instead of a conflict."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -69,7 +69,7 @@ class Following:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
     def feed(self, chunk: bytes) -> Iterator[Job]:
-        """Yields the states of the job in a chunk of the stream; skips a state that equals the one before.
+        """Yields the states of the job in a chunk of the stream, except states that equal the last state.
 
         Raises:
             WaitTimeout: the time is up.
@@ -88,7 +88,7 @@ class Following:
 
         Raises:
             IsosimError: the error, if no retries are left.
-            WaitTimeout: the time is up, or would be after the pause.
+            WaitTimeout: the time is up, or the pause would last longer than the time that is left.
         """
         if self._left() <= 0:
             raise self._too_late() from error

@@ -15,8 +15,7 @@ from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
 CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
-# Seconds without data from the server after which a request fails. Not measured, but 512 pairs on two cores are
-# expected to take less.
+# Seconds without data from the server after which a request fails. Unmeasured; 512 pairs on two cores should take less.
 TIMEOUT = 30.0
 
 # httpx2's errors -> (our error, what happened). For an error, the entry of its most specific class applies.

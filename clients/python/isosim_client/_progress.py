@@ -11,8 +11,8 @@ from ._answers import Job
 
 @contextmanager
 def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
-    """Yields a function to call with each state of a job. It draws a bar if `wanted`, standard error is a terminal and
-    rich is installed; otherwise it does nothing."""
+    """Yields a function that shows a job's state as a progress bar on standard error. The function does nothing if
+    `wanted` is False, standard error is not a terminal, or rich is not installed."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,6 +1,6 @@
-"""Converts JSON to frozen dataclasses, and accepts answers of newer and older servers.
+"""Converts JSON to frozen dataclasses. Accepts answers of newer and older servers.
 
-Unknown fields are ignored. A missing field gets its default; if it has none, UnexpectedAnswer is raised.
+Unknown fields are ignored. A missing field gets its default. A missing field without a default raises UnexpectedAnswer.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ class Repeat(Enum):
 class Retries:
     """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The pause before retry n (counted from 0) is the server's `Retry-After` plus a random share of the smaller of `most`
-    and `first` x 2^n. The random share keeps callers that were refused at the same time from all returning at the same
-    time. All defaults are unmeasured.
+    The pause before a retry is the server's `Retry-After` plus a random number of seconds: up to 0.5 s before the first
+    retry (`first`), up to 1 s before the second, then 2 s, 4 s and at most 8 s (`most`). Because of the random part,
+    clients that were refused at the same time do not all return at the same time. All defaults are unmeasured.
 
     Example:
         >>> from isosim_client import Client, Retries
@@ -43,8 +43,8 @@ class Retries:
 
     times: int = 5  # retries after the first attempt
     budget: float = 60.0  # seconds after the start of the first attempt; no retry begins later
-    first: float = 0.5  # seconds; maximum random pause before the first retry, doubled for each further one
-    most: float = 8.0  # seconds; upper limit for the doubled maximum
+    first: float = 0.5  # seconds; maximum of the random pause before the first retry, doubled for each further retry
+    most: float = 8.0  # seconds; the doubled maximum never exceeds this
     random: Callable[[], float] = chance.random  # returns the random share, 0-1
     clock: Callable[[], float] = time.monotonic  # returns seconds
 

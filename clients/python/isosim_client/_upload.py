@@ -23,9 +23,8 @@ FIELDS = ("a", "b", "label", "weight")
 class Upload:
     """A body that is generated while it is sent.
 
-    A file is sent unchanged if no `labels` are given with the file. An iterable of sentences is sent as NDJSON, so that
-    sentences may contain line breaks. If `labels` are given, the lines of a text file are also sent as NDJSON, and the
-    labelled pairs follow after the sentences.
+    Without `labels`, a file is sent unchanged. An iterable is sent as NDJSON, so that its sentences may contain line
+    breaks. With `labels`, the body is always NDJSON: first the sentences, then the labelled pairs.
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
@@ -33,10 +32,11 @@ class Upload:
 
         Args:
             read: if True, the file is sent unchanged with the content type `application/octet-stream`, whatever its
-                suffix. Needed if the request says how the server reads the file, for example which `column`.
+                suffix. Needed if the request tells the server how to read the file, for example which `column`.
 
         Raises:
-            TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
+            TypeError: `source` is a string, which could be a path or a text; or there are labels and `source` is a
+                table or `read` is True; or `read` is True and `source` is not a file.
         """
         if isinstance(source, str | bytes):
             raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be a path or a sentence")
@@ -49,9 +49,9 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # A table is sent as `application/octet-stream`: the server then detects the format and encoding of the file. A
-        # file with an unknown suffix, like `corpus.de`, is also sent as a table, unless labels are given, which cannot
-        # be sent with a table. With labels, each line of a file with an unknown suffix is sent as a sentence.
+        # Tables are sent as `application/octet-stream`, so that the server detects format and encoding. A file with an
+        # unknown suffix, like `corpus.de`, is sent in the same way. But labels cannot be sent with a table. With
+        # labels, each line of a file with an unknown suffix is therefore sent as a sentence.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
             table = not is_utf8(self._path)  # the server detects the encoding only of files sent as tables

@@ -154,8 +154,8 @@ class ServerFault(ApiError):
 class NoAnswer(IsosimError):
     """No complete answer arrived.
 
-    After an error of a subclass, the client retries the request, unless sending it twice could do harm or is
-    impossible. After an error of exactly this class, the client does not retry the request.
+    The client retries the request after an error of a subclass, if the request can be sent twice without harm. It does
+    not retry after an error of exactly this class.
     """
 
 

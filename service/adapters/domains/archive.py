@@ -4,15 +4,18 @@ The file is an uncompressed tar, because a small compressed file could expand to
 
     archive.json                        the archive's format and the release that wrote it
     <domain>/domain.json                aliases by encoder, and saved thresholds; before the domain's versions
-    <domain>/<version>/manifest.json    as in the store it came from; before the version's other files
+    <domain>/<version>/manifest.json    the version's manifest; before the version's other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
 Exporting the same versions again gives the same bytes. Writing and reading hold one version in memory at a time.
 
-An import does not trust the archive. Members must have known names and be regular files of limited size, the hash of
-every file must match its manifest, arrays must contain numbers and be as long as their headers say, and each version
-must be able to score random vectors, as it would in a server. The archive is read twice, so that all of it is checked
-before anything is added.
+An import does not trust the archive. It reads the archive twice: first it checks everything, then it adds the versions.
+It checks that
+
+- members have known names and are regular files of limited size,
+- each file has the hash that its manifest states,
+- arrays contain numbers and are as long as their headers say,
+- each version can score random vectors, as it would in a server.
 """
 
 import contextlib
@@ -69,8 +72,8 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# An imported version keeps its number if this is at most HIGHEST_KEPT; otherwise it gets a new one. Later versions of
-# the domain need higher numbers (at most 999,999,999), and a very high imported number would leave few of them.
+# An imported version whose number is higher than this gets a new number. Otherwise few numbers could be left for later
+# versions of the domain: their numbers only rise, up to 999,999,999.
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
@@ -122,13 +125,14 @@ class Imported:
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
-    # domain/name of each threshold of the archive that was not saved, because the store keeps another target under this
-    # name, the name is invalid, or the domain already has MOST_TARGETS saved thresholds.
+    # domain/name of each threshold that was not imported, because the store has another target under the same name, the
+    # name is invalid, or the domain already has MOST_TARGETS saved thresholds.
     kept: list[str] = field(default_factory=list)
 
 
 def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[int]]:
-    """Resolves a reference: `name` means all versions of the domain; name@3, @previous or @champion mean one.
+    """The name and versions that `domain` refers to: `name` means all versions of the domain; `name@3`, `name@previous`
+    and `name@champion` mean one version.
 
     Raises:
         InvalidInput: `domain` is not a valid reference.
@@ -149,7 +153,7 @@ def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[i
 
 
 def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
-    """Writes versions of domains to `out`; skips versions that are deleted meanwhile. Returns how many domains and how
+    """Writes versions of domains to `out`, except versions that are deleted meanwhile. Returns how many domains and how
     many versions were written.
 
     Raises:
@@ -340,14 +344,13 @@ class Import:
                     self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
 
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
-        """Adds a version. Returns the version's number in this store, and whether a concurrent import has added the
-        version instead.
+        """Adds a version, unless a concurrent import has added the same version. Returns the version's number in this
+        store, and whether the concurrent import has added it.
 
-        The store chooses the next free number, calls `claim`, and then publishes the version under the number. `claim`
-        raises AlreadyThere if a concurrent import has already published the same version. If the concurrent import
-        publishes the version only after this check, the concurrent import has usually chosen the same next free number.
-        The store then finds the number in use, chooses another number, and calls `claim` again. This second call finds
-        the version of the concurrent import.
+        The store chooses the next free number, calls `claim`, and publishes the version under the number. If `claim`
+        finds the version of a concurrent import, it raises AlreadyThere. If the concurrent import publishes only after
+        `claim`, it usually takes the number that this import has chosen. This import then chooses another number and
+        calls `claim` again, which finds the version.
         """
         what = made_of(version.manifest)
 
@@ -404,7 +407,7 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """A key that two versions share if they have the same files and encoder. With it, a repeated import recognizes the
+    """A key that is equal for versions with equal files and the same encoder. A repeated import uses it to recognize
     versions that the store already has."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
@@ -436,7 +439,7 @@ class EncodersOfStore:
             there = ", ".join(self.store.ids()) or "none"
             raise EncoderMismatch(
                 f"encoder_mismatch: {place} was made for encoder {encoder['id']} ({str(encoder['digest'])[:12]}), "
-                f"which this store does not have; there are: {there}. Export it into this store first: isosim export"
+                f"which this store does not have; it has: {there}. Export the encoder into this store: isosim export"
             )
         return self.store.find(f"{encoder['id']}@{encoder['digest']}")
 
@@ -454,8 +457,8 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # Either a file of the version is invalid, or arrays have wrong shapes or values. Domain models do not check
-            # arrays before they compute with them, so a wrong array can raise any of these errors.
+            # Domain models do not check arrays before they compute with them. So an array with a wrong shape or value
+            # can raise any of these errors, like an invalid file.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -466,11 +469,11 @@ def bytes_of(calibrator: OnnxCalibrator) -> int:
 
 
 def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: int) -> None:
-    """Scores random vectors as a server would.
+    """Scores random vectors as a server would, and checks the results.
 
     Raises:
         CorruptArtifact: the weights do not fit the calibrator, or the results are not valid scores.
-        ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit one another.
+        ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit together.
     """
     transform = None if stored.weights is None else calibrator.bind(stored.weights)
     pooled = np.random.default_rng(0).standard_normal((ROWS, dimensions)).astype(np.float32)
@@ -503,8 +506,8 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
 
 
 def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
-    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact if a rate is outside [0, 1] or
-    increases with the similarity, or if a threshold is NaN or infinite."""
+    """The reference's false-match rates at similarities from −1 to 1. Raises CorruptArtifact if a rate is outside
+    [0, 1], if a higher similarity has a higher rate, or if a rate or threshold is NaN or infinite."""
     rates = reference.false_match_rate(np.linspace(-1, 1, 401))
     finite("false-match rates", rates)
     if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
@@ -523,9 +526,9 @@ def finite(name: str, numbers: npt.NDArray[Any]) -> None:
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Yields name and size (bytes) of each member of a tar. `file` is then at the start of the member's content.
+    """Yields name and size (bytes) of each member of a tar. At each yield, `file` is at the start of its content.
 
-    Used instead of `tarfile`, which accepts extended headers of any length and sparse files; our archives have neither.
+    `tarfile` is not used for reading, because it accepts sparse files and extended headers of any length.
 
     Raises:
         InvalidInput: the file is not a tar, or a member is not a regular file.
@@ -605,8 +608,8 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The `origin` of an imported version's manifest: its domain and version in the store that first exported it.
-    Raises InvalidInput if `origin` is malformed."""
+    """The known fields of `origin`, which states the domain and version that an imported version had in the store that
+    first exported it. Raises InvalidInput if `origin` is malformed."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin must have the fields domain, version, release and imported (a date)")
@@ -627,7 +630,8 @@ def check_date(date: object, name: str) -> None:
 def check_arrays(path: Path) -> None:
     """Raises CorruptArtifact unless a .npz contains uncompressed arrays of numbers, each as long as its header says.
 
-    Compressed zeros, a false header, or overlapping members could make numpy fill terabytes of memory from a few kB.
+    Without this check, a file of a few kB could make numpy fill terabytes of memory, with compressed zeros, a false
+    header or overlapping members.
     """
     size = path.stat().st_size
     try:
@@ -636,9 +640,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # numpy recognizes a .npz by its first four bytes. The end record of a zip states the length of the zip's
-        # directory. The length is limited below, because `zipfile` reads the whole directory into memory. A zip64 file
-        # is refused, because its end record does not state the length.
+        # `zipfile` reads the whole directory of a zip into memory, so the directory's length is limited below. The end
+        # record states this length, except in a zip64 file, which is therefore refused. A .npz begins with `PK\3\4`.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -15,8 +15,7 @@ from service.core.errors import CorruptArtifact, EncoderMismatch
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import DomainAliases, Registry
 
-# Bytes of a calibration besides its arrays. Measured (loadtest/domains.py): from 10,000, for a version of the method
-# `identity`, to 140,000.
+# Bytes of a calibration besides its arrays. Measured with loadtest/domains.py: 10,000 (method `identity`) to 140,000.
 OVERHEAD = 100_000
 
 
@@ -80,8 +79,7 @@ def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, 
 
 
 FULL_LOOK = 60.0  # seconds within which each domain in memory (resident) is compared with the store
-# In a folder, each call compares at least this many domains, or all if there are fewer. This takes 0.16 ms of CPU time
-# (measured).
+# In a folder, minimum number of domains that each call compares. 16 domains take 0.16 ms of CPU time (measured).
 FEWEST = 16
 
 
@@ -108,8 +106,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # `bell` changes with every announcement, and is read before the announcements are listed. If the listing
-            # misses an announcement, `bell` differs at the next call, which therefore lists the announcements again.
+            # Every announcement changes `bell`. `bell` is read before the announcements are listed: an announcement
+            # that comes after the listing changes `bell` again, so that the next call lists it.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:
@@ -129,11 +127,11 @@ class ChangeWatch:
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
         """The domains to compare now, `elapsed` seconds after the last comparison.
 
-        In a folder, their number grows with `elapsed`, so that all domains are compared within FULL_LOOK. In a bucket,
-        none are compared before FULL_LOOK has passed, then all.
+        In a folder, each call compares a part of the domains: 10 % of them if 10 % of FULL_LOOK has elapsed, but at
+        least FEWEST. In a bucket, no domains are compared before FULL_LOOK has elapsed.
 
-        After FULL_LOOK or more, for example because the process was suspended, all domains are compared: announcements
-        made meanwhile may have been removed before this process listed them.
+        If FULL_LOOK has elapsed, all domains are compared. This also covers a process that was suspended for so long
+        that announcements were removed before it listed them.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

@@ -34,8 +34,8 @@ ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses o
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read. In a bucket, `tag` is the ETag of their object: `replace` fails if the
-    object has another tag by then."""
+    """A domain's aliases as they were read. In a bucket, `tag` is the ETag of the aliases' object, and `replace` fails
+    if the object has another ETag by then."""
 
     content: bytes | None  # None: the domain has no aliases
     tag: str | None = None
@@ -52,8 +52,8 @@ class VersionStorage(Protocol):
     a file does not exist, and OSError if the storage cannot be reached.
     """
 
-    # Whether `changing` locks the domain. Without a lock, a deletion first lists the versions as `deleted` in the
-    # aliases, so that none of them is promoted meanwhile.
+    # Whether `changing` locks the domain. Without a lock, a deletion first writes the versions into the list `deleted`
+    # of the aliases, so that other processes cannot promote them.
     exclusive: bool
 
     def prepare(self) -> None:
@@ -61,8 +61,8 @@ class VersionStorage(Protocol):
         ...
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Sorted names of domains that have a version: those after `after` that contain `contains`, if `wanted`
-        returns True for them."""
+        """Yields, sorted, the names of domains that have a version. A name must sort after `after` and contain the text
+        `contains`, and `wanted` must return True for it."""
         ...
 
     def versions(self, domain: str) -> list[int]:
@@ -88,14 +88,14 @@ class VersionStorage(Protocol):
         ...
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder for the files of a new version. At the end of the context, the folder is removed
-        unless it was published."""
+        """An empty folder for the files of a new version. If it is not published inside the context, it is removed."""
         ...
 
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
-        """Publishes the folder under the next free number, which is at least `least`, and returns the number.
+        """Publishes the folder as a version and returns the version's number, which is added to `facts` as `version`.
+        The number is the highest used number + 1, or `least` if that is higher.
 
-        The number is added to `facts` as `version`. The version becomes visible as a whole or not at all.
+        The version becomes visible as a whole or not at all.
         """
         ...
 
@@ -126,8 +126,8 @@ class VersionStorage(Protocol):
         ...
 
     def bell(self) -> str | None:
-        """A value that changes with every announcement. While a value other than None is unchanged, callers need not
-        call `announced`; if it is None, they call `announced` each time.
+        """A value that changes with every announcement. Callers need to call `announced` only if the value has changed
+        or is None.
 
         Always None in a folder, where calling `announced` costs little. None in a bucket before the first announcement.
         """
@@ -135,15 +135,17 @@ class VersionStorage(Protocol):
 
     def announced(self) -> Iterable[str]:
         """Names of recent announcements: `<ns>-<domain>`, where ns is the time in nanoseconds. No two announcements
-        share a name, so a reader recognizes new ones by their names."""
+        have the same name, so a reader recognizes new announcements by their names."""
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of its versions in `domains` is
-        deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of the given versions is deleted.
+
+        Args:
+            domains: domain -> versions.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, its domains would seem to be deleted.
+            OSError: the volume is not reachable. Without this error, all its domains would seem to be deleted.
         """
         ...
 
@@ -158,8 +160,8 @@ class VersionStorage(Protocol):
 
     def garbage(self, age: float) -> Iterator[Garbage]:
         """Files that belong to no version and are older than `age` seconds: unfinished uploads, announcements, and
-        placeholders for the numbers of deleted versions. The placeholder of a domain's highest number is not garbage:
-        the next version gets the number after it."""
+        placeholders for the numbers of deleted versions. A domain's highest number keeps its placeholder, so that the
+        number is not used again."""
         ...
 
 
@@ -278,7 +280,7 @@ class FolderStorage:
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
         """Announcements that were written before `before` (seconds since the epoch), by the volume's clock. The times
-        in their names are not used, because the writers' clocks may differ."""
+        in their names are not used, because they come from the writers' clocks, which may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # removed by another process

@@ -1,9 +1,11 @@
-"""Stores the migrations of domains from one encoder to another: in one small file of the model store for all domains,
+"""Stores the migrations of domains from one encoder to another. The model store has one small file for all migrations,
 so that each replica watches only one file.
 
-In a folder, the file is `domains/.migrations.json` (no domain's name begins with a dot), which is changed under a lock.
-In a bucket, it is `domains/migrations.json`, which is replaced only if it has not changed since it was read. Then
-the object `domains/bell` is replaced, so that readers notice the change (see `objects.py`).
+In a folder, the file is `domains/.migrations.json`, which is changed under a lock. No domain has this name, because
+names of domains do not begin with a dot.
+
+In a bucket, the file is `domains/migrations.json`. A writer replaces it only if it has not changed since it was read.
+Then the writer replaces `domains/bell`, so that readers notice the change (see `objects.py`).
 """
 
 import contextlib
@@ -26,8 +28,8 @@ log = logging.getLogger("isosim")
 NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # number of the file's format; increased if older releases would misread the new format
 ATTEMPTS = 5  # maximum attempts to replace the file; in a bucket, other processes may change it meanwhile
-# Seconds after which the file is read again even if `bell` is unchanged: a writer may have been killed after it wrote
-# the file and before it changed `bell`.
+# Seconds after which the file is read again even if `bell` is unchanged. A writer first writes the file, then changes
+# `bell`, and may be killed in between.
 FULL_LOOK = 60.0
 
 
@@ -56,7 +58,7 @@ class MigrationStore:
         """Like `all`, but reads the file again only if `bell` has changed since the last call, or after FULL_LOOK.
 
         Args:
-            bell: `DomainStore.bell`, just read by the caller; it changes when a domain or a migration changes. If None,
+            bell: the present value of `DomainStore.bell`, which changes when a domain or a migration changes. If None,
                 the file is read.
 
         Raises:
@@ -102,10 +104,11 @@ class MigrationStore:
             ) from error
 
     def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
-        """If a domain's migration equals `expected`, replaces it by `wanted`, or removes it if `wanted` is None.
+        """Replaces a domain's migration by `wanted`, or removes it if `wanted` is None.
 
         Raises:
-            Conflict: another caller has changed the migration.
+            Conflict: the domain's migration is not `expected`, because another caller has changed it; or, in a bucket,
+                other processes kept changing the file.
         """
         for _ in range(ATTEMPTS):
             with self._alone(), contextlib.suppress(PreconditionFailed):
@@ -113,8 +116,7 @@ class MigrationStore:
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # `before` may contain fields that a newer release has added under the same FORMAT. If the migration is
-                # replaced, these fields are kept.
+                # A newer release with the same FORMAT may have added fields to the migration; they are kept.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)

@@ -1,15 +1,15 @@
 """Domains in object storage, which has no locks: a version's files are written first, then its manifest.
 
     domains/files/<domain>/<upload>/<file>   files of one attempt to publish; never changed
-    domains/manifests/<domain>!<version>     written only if it does not exist: writing it takes the number and makes
-                                             the version visible; empty after a deletion, so that the number stays taken
+    domains/manifests/<domain>!<version>     makes the version visible and takes its number; written only if it does not
+                                             exist. Empty after a deletion, so that the number stays taken
     domains/aliases/<domain>                 replaced only if it has not changed since it was read
-    domains/changes/<ns>-<domain>            announces that the domain's aliases were replaced, at this time in ns;
-                                             readers then read only the aliases of announced domains
-    domains/bell                             replaced after each announcement; readers list the announcements only if
-                                             it has changed
+    domains/changes/<ns>-<domain>            announcement: the domain's aliases were replaced at the time ns
+                                             (nanoseconds). Readers read only the aliases of announced domains
+    domains/bell                             replaced after each announcement. Readers list the announcements only if
+                                             this object has changed
 
-`!` sorts before all characters that a name may have, so that keys sort as names do.
+`!` sorts before all characters that a name may have, so that keys have the same order as names.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-# On S3, one page of a listing costs as much as LISTING requests that each return the ETag of a single object. `stamps`
-# sends one such request for the aliases of each domain, unless listing all pages is cheaper.
+# On S3, listing one page of objects costs as much as requesting 12 ETags one by one. `stamps` needs the ETags of many
+# domains' aliases, and chooses the cheaper way.
 LISTING = 12
 OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
@@ -162,8 +162,8 @@ class BucketStorage:
     def announce(self, domain: str) -> None:
         while True:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
-                # Unique content: if the reply to a successful request is lost, `write` repeats the request, finds that
-                # the object exists, and recognizes its own content.
+                # Unique content: if the reply to a write is lost, `write` tries again, finds that the object exists,
+                # and recognizes its own content.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
         self.storage.write(BELL, uuid.uuid4().bytes)  # last: readers of the new value must find the announcement
@@ -180,8 +180,8 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """The tag of each domain's aliases. It also changes when a version is deleted, because a deletion replaces the
-        aliases. A few tags are requested one by one; for many, a listing is cheaper."""
+        """The ETag of each domain's aliases. A deletion of a version changes the ETag too, because it replaces the
+        aliases. A few ETags are requested one by one. For many domains, a listing is cheaper."""
         if len(domains) <= LISTING * self._pages:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 return dict(zip(domains, pool.map(self._tag, domains), strict=True))
@@ -199,8 +199,8 @@ class BucketStorage:
         return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
-        """Removes announcements that all readers have seen. Leaves unfinished uploads to `garbage`, which spares recent
-        uploads, as they may be in use."""
+        """Removes announcements that all readers have seen. Unfinished uploads are kept, because another process may be
+        writing them; `garbage` finds the old ones."""
         self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
 
     def _old_news(self, age: float) -> Iterator[Entry]:
@@ -211,8 +211,8 @@ class BucketStorage:
         keys = [entry.key for entry in self._old_news(age)]
         if keys:
             yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
-        # Uploads are listed before manifests: if an upload is published in between, its manifest is still found, and
-        # the upload is not mistaken for garbage.
+        # Uploads must be listed before manifests. An upload that is published after the first listing then has a
+        # manifest in the second one, and is not taken for garbage.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
             (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])

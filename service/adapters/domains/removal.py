@@ -11,14 +11,14 @@ from service.core.scoring.registry import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:
-    """Deletes a domain. Safe to repeat: a later call also succeeds, and completes an interrupted earlier one.
+    """Deletes a domain. Safe to repeat: a second call succeeds too, and completes a deletion that was interrupted.
 
     Returns:
-        The calibrations to cancel. The caller must stop the running ones, and then call `JobStore.cancel` for all.
+        The calibrations to cancel. The caller must stop those that run, and then call `JobStore.cancel` for all.
 
     Raises:
         UnknownDomain: there never was such a domain.
-        Conflict: the domain is `default`, which cannot be deleted; or other processes keep changing it.
+        Conflict: the domain is `default`, which cannot be deleted; or other processes keep changing the domain.
         CorruptArtifact: the migrations cannot be read; nothing was changed.
     """
     if domain == DEFAULT:
@@ -32,9 +32,9 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     ended = []
     for job in unfinished:
         with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
-            # `decide` returns False if another process has already decided how the job ends, for example a worker that
-            # is about to publish the job's version. If such a job is running, the job is not cancelled: its worker
-            # finds the domain deleted, and the job fails.
+            # `decide` returns False if another process already ends the job, for example a worker that is about to
+            # publish the job's version. A running job is then not cancelled here: its worker finds the domain deleted,
+            # and the job fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):
@@ -43,7 +43,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    # Forgets the idempotency keys of these jobs. Otherwise, a POST that repeats such a key would get the old job as its
-    # answer; now it starts a new calibration.
+    # Forgets the idempotency keys of the domain's jobs. A POST that repeats a key then starts a new calibration;
+    # otherwise its answer would be the old job.
     jobs.free_keys({job.id for job in mine})
     return ended

@@ -1,6 +1,7 @@
 """Domains in the model store, which is a folder or a bucket: versions and aliases, and the rules by which they change.
 
-Each encoder has its own aliases, stored under its digest, so that servers with different encoders can share a store.
+Each encoder has its own aliases, stored under the encoder's digest. So servers with different encoders can share a
+store.
 """
 
 import contextlib
@@ -142,7 +143,7 @@ class DomainStore:
         self.storage.prepare()
 
     def checked(self, domain: str) -> str:
-        """Returns a domain's name unchanged. Every name is checked here before it becomes part of a path or key.
+        """Checks a domain's name before it becomes part of a path or key. Returns the name unchanged.
 
         Raises:
             InvalidInput: the name breaks the rule for names.
@@ -168,11 +169,11 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Yields sorted names of domains that have a version: those after `after` that contain the text `contains`, if
-        `wanted` returns True for them.
+        """Yields, sorted, the names of domains that have a version. A name must sort after `after` and contain the text
+        `contains`, and `wanted` must return True for it.
 
-        Each name is tested against these conditions when the iteration reaches it. In a folder, a domain's versions are
-        looked up only if `wanted` has returned True.
+        Each name is tested when the iteration reaches it. In a folder, the test for a version comes last, because it
+        reads the disk.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -186,11 +187,13 @@ class DomainStore:
         return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of its versions in `domains` is
-        deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of the given versions is deleted.
+
+        Args:
+            domains: domain -> versions.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, its domains would seem to be deleted.
+            OSError: the volume is not reachable. Without this error, all its domains would seem to be deleted.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
@@ -296,11 +299,12 @@ class DomainStore:
         """Publishes a new version and returns its number. An incomplete version is never visible.
 
         Args:
-            generation: the domain's generation when the work on the version began; None skips the check.
+            generation: how often the domain had been deleted when the work on the version began (see `generation`).
+                None skips the check.
             claim: called with the version's number before it is published; if it raises an error, nothing is published.
 
         Raises:
-            Conflict: the domain was deleted after `generation` was read.
+            Conflict: the domain was deleted after the work had begun.
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
@@ -316,9 +320,9 @@ class DomainStore:
             with self.storage.changing(domain):  # in a folder, this lock prevents a deletion until the end of the block
                 self.check_generation(domain, generation)
                 version = self.storage.publish(domain, folder, facts, claim)
-            # In a bucket there is no lock. A deletion first replaces the aliases and then lists the versions. This code
-            # first publishes the version and then checks the aliases. So either the deletion lists this version, or the
-            # check finds the replaced aliases.
+            # A bucket has no lock, so the domain may be deleted during the publication. This check finds the deletion:
+            # a deletion first increases the generation, then lists and deletes the versions. If it increases the
+            # generation only after this check, its list contains this version.
             if not self.storage.exclusive:
                 try:
                     self.check_generation(domain, generation)
@@ -335,14 +339,14 @@ class DomainStore:
         least: int,
         claim: Claim = lambda _: None,
     ) -> int:
-        """Publishes the files of a version that was made in another store, and returns its number in this one.
+        """Publishes the files of a version that was made in another store, and returns its number in this store.
 
         Args:
             folder: contains the version's files and no others; the caller has verified them.
             manifest: the version's manifest without its number and files.
-            least: the number that the version gets; if this or a higher number is in use, the version gets the next
-                free number.
-            claim: as for `publish`; called again with the next number if another process has used the first one.
+            least: lowest number that the version may get. The version gets the domain's highest used number + 1, or
+                `least` if that is higher.
+            claim: as for `publish`; called again with the next number if another process takes the first number.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
@@ -400,7 +404,7 @@ class DomainStore:
         """Makes a version the champion if the aliases have not changed since `expected` was read.
 
         Args:
-            repeatable: whether to succeed also if another call has already changed the aliases to what this call wants.
+            repeatable: if another call has already made exactly this change, return the aliases and raise no Conflict.
                 A client may then repeat a request whose reply was lost.
 
         Raises:
@@ -437,8 +441,8 @@ class DomainStore:
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
             if wanted.champion is not None:
-                # Raises NotFound if the version was deleted. In a bucket, it may be deleted between this check and
-                # `_replace`; then `_replace` raises Conflict, because the deletion has replaced the aliases.
+                # Raises NotFound if the version was deleted. In a bucket, it may also be deleted after this check. The
+                # deletion then replaces the aliases, so that `_replace` below raises Conflict.
                 self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
@@ -447,9 +451,8 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback from version a to version b is stored as the entry [a, b]. When an older release then changes
-            # the champion, it does not remove the entry. `aliases_in` therefore ignores [a, b] unless a is previous and
-            # b is champion.
+            # A rollback from version 3 to version 2 is stored as [3, 2]. This entry counts only while 3 is previous and
+            # 2 is champion (see `aliases_in`), because older releases do not remove it when they change the champion.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -461,8 +464,8 @@ class DomainStore:
     def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
         """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
 
-        Safe to repeat with the same arguments: if an earlier call has already saved or deleted the target, nothing
-        changes, and no Conflict is raised although the aliases are no longer at `revision`.
+        Safe to repeat: if the target is already saved, nothing changes and no error is raised, whatever `revision` is.
+        The same applies to a repeated deletion with `revision`.
 
         Returns:
             The revision of the aliases.
@@ -477,8 +480,8 @@ class DomainStore:
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        # Checked before `changing`, which in a folder creates the domain's subfolder and a lock file, even if there is
-        # no such domain.
+        # Checked first, because in a folder `changing` would create a subfolder and a lock file for a domain that does
+        # not exist.
         check_any(domain, self.versions(domain))
         for left in reversed(range(ATTEMPTS)):
             try:
@@ -499,8 +502,8 @@ class DomainStore:
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                # The aliases have changed since `revision`: an earlier request for the same deletion, whose reply was
-                # lost, may have deleted the target already. The repeated request therefore succeeds.
+                # If the aliases have changed since `revision`, this may be a repeated request: the first request has
+                # deleted the target, but its reply was lost. So this request succeeds.
                 if revision is not None and revision < now:
                     return now
                 raise unknown_threshold(domain, name, saved)
@@ -547,12 +550,11 @@ class DomainStore:
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes unfinished files of killed workers, and all versions except the newest `keep`. Returns the deleted
-        versions.
+        """Deletes old versions, and what `VersionStorage.sweep` removes. Keeps the newest `keep` versions, and all that
+        are champion or previous. Returns the deleted versions.
 
         Args:
-            spare: versions to keep although they are old, for example because a job needs them. Champions and previous
-                versions are always kept.
+            spare: old versions to keep, for example because a job needs them.
         """
         self.storage.sweep(self.checked(domain))
         with self.storage.changing(domain) as before:
@@ -563,11 +565,11 @@ class DomainStore:
         return old
 
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
-        """Deletes versions, and replaces the aliases, which makes readers read the domain again.
+        """Deletes versions and replaces the aliases. The new aliases make readers read the domain again.
 
-        In a bucket, which has no locks, the aliases are replaced first, so that a concurrent promotion of one of these
-        versions fails. In a folder, the lock prevents such a promotion, and the versions' files are deleted first: a
-        full disk may have no room for the new aliases until the files are deleted.
+        In a bucket, the aliases are replaced first: there is no lock, and the new aliases make a concurrent promotion
+        of these versions fail. In a folder, which has a lock, the files are deleted first: a full disk may have room
+        for the new aliases only after the files are deleted.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -609,9 +611,9 @@ class DomainStore:
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
-        Used version numbers stay taken, so that a new domain of the same name continues with the next number. The
-        aliases file stays: it then has no aliases, but counts the domain's deletions (generation). A calibration that
-        began before a deletion has read a lower generation, and therefore cannot publish.
+        Version numbers are not used again: a new domain of the same name continues with the next number. The aliases
+        file stays, without aliases. It counts the domain's deletions (`generation`), so that a calibration which began
+        before a deletion cannot publish.
 
         Raises:
             Conflict: in a bucket, other processes kept changing the aliases.
@@ -630,9 +632,9 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The generation (how often the domain was deleted) cannot be read from the damaged file. The time in
-                # seconds, which is larger than any number of deletions, becomes the generation. Calibrations that began
-                # earlier have read a lower generation, and therefore cannot publish.
+                # The damaged file does not tell the generation (how often the domain was deleted). The new generation
+                # must be higher, so that calibrations that began earlier cannot publish. The time in seconds is higher
+                # than any number of deletions.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
             # In a folder, files are deleted first: a full disk may have no room for the new aliases until the files are
@@ -642,8 +644,8 @@ class DomainStore:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            # In a bucket, the versions' files are deleted after the aliases are replaced. Until the files are deleted,
-            # the list `deleted` keeps these versions from being promoted.
+            # In a bucket, the versions are deleted below, after the aliases are replaced. The list `deleted` prevents
+            # promotions of these versions until then.
             if versions and not self.storage.exclusive:
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)

@@ -175,7 +175,7 @@ def test_a_domain_that_the_caller_may_not_change_is_refused_before_anything_is_a
 
 
 def test_another_encoder_is_refused_by_name(members: Members, target: DomainStore, take: Take) -> None:
-    with pytest.raises(EncoderMismatch, match=r"news/2 was made for encoder other .* not have; there are: .*tiny"):
+    with pytest.raises(EncoderMismatch, match=r"news/2 was made for encoder other .* not have; it has: .*tiny"):
         take(packed(remade(members, lambda facts: facts["encoder"].update(id="other"))), target)
     with pytest.raises(EncoderMismatch):
         take(packed(remade(members, lambda facts: facts["encoder"].update(digest="0" * 64))), target)
