@@ -41,8 +41,8 @@ class AccessEntry(NamedTuple):
         return self.status >= 500 or self.status == 424
 
 
-# The stack trace of an error is logged at most once in this time (s; chosen without a measurement). While a store
-# cannot be reached, every request fails at the same line; a stack trace of 3 kB for each would fill the log.
+# Minimum seconds between two logged stack traces of the same error; chosen without a measurement. While a store cannot
+# be reached, every request fails at the same line, and a stack trace of 3 kB for each would fill the log.
 STACK_SECONDS = 60.0
 MOST_STACKS = 100
 
@@ -50,8 +50,9 @@ MOST_STACKS = 100
 class AccessLog:
     """Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off").
 
-    A request has failed if its status is 5xx or 424. A failed request is logged at level `error` with its cause. The
-    stack trace of a repeated cause is written at most once a minute. Requests to PROBES are logged only if they failed.
+    A request has failed if its status is 5xx or 424. A failed request is logged with its cause, at level `error`. The
+    stack trace of a repeated cause is logged at most once a minute. Requests to PROBES are logged only if they failed,
+    and at level `info`.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class AccessLog:
     def _cause(self, error: Exception) -> dict[str, Any]:
         """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
 
-        For an error other than IsosimError, adds the line that raised it and its stack trace. If the same line raises
-        this error again, the stack trace is logged at most once in STACK_SECONDS.
+        Unless the error is an IsosimError, the fields include the line that raised it and its stack trace. If the same
+        line raises the same error again within STACK_SECONDS, the stack trace is left out.
         """
         facts = told(error)
         stack = facts.pop("stack")

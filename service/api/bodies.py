@@ -20,9 +20,9 @@ SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
 
 
 def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
-    """Validator that checks the entries of a list, and reports only the first entry for which `holds` is false.
+    """Validator that reports the first entry of a list for which `holds` is false, and no further entries.
 
-    Pydantic's FailFast also stops at the first wrong entry, but cannot be applied to a union such as `str | list[str]`.
+    Pydantic's FailFast does the same, but cannot be applied to a union such as `str | list[str]`.
     """
 
     def check(value: Any) -> Any:
@@ -88,9 +88,9 @@ REF = "#/components/schemas/{model}"
 
 
 def body_of(model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """`openapi_extra` of a route that parses its body itself: `model` is the schema of a JSON body, `others` maps other
-    media types to their schemas. READ_BY_ROUTES of `server.documentation` must list `model`: the
-    documentation takes the schemas of such bodies from there."""
+    """`openapi_extra` of a route that parses its body itself. `model` is the schema of a JSON body; `others` maps other
+    media types to their schemas. `model` must also be in READ_BY_ROUTES of `server.documentation`, from where the
+    documentation takes the schemas of such bodies."""
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
     content |= {kind: {"schema": schema} for kind, schema in (others or {}).items()}
     return {"requestBody": {"required": True, "content": content}}

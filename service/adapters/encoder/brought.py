@@ -105,7 +105,7 @@ def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vecto
     """A vector (D,) for the encoder, from JSON.
 
     Raises:
-        InvalidInput: the vector cannot be used. The message begins with `name`, which says where the vector stands.
+        InvalidInput: the encoder cannot use the vector. The message begins with `name`, for example `the vector`.
     """
     try:
         vector = vector_of(value)

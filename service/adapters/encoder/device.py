@@ -13,8 +13,8 @@ CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without 
 GPU_TOKENS = 16384  # padded tokens per batch on a GPU
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
-# Bytes of memory that a process uses besides weights, cache and calibrations: 220 MiB under load, and 85 MiB more with
-# many domains. The sum is rounded up.
+# Bytes of memory that a process uses besides weights, cache and calibrations. Measured: 220 MiB under load, plus 85 MiB
+# with many domains; rounded up.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2**30  # the same with CUDA's libraries: 700 MiB on an NVIDIA H200, and 85 MiB more for many domains
 GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
@@ -44,14 +44,12 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain
-    it.
+    """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain it. None
+    if no limit is below the machine's memory.
 
-    None if no limit is below the machine's memory: cgroup version 1 states a number like 2**63 if there is no limit.
-
-    The file `own` contains the path of the process's cgroup below `root`. With cgroup version 1, a container may have
-    no cgroup namespace. The path is then valid on the host, but not in the container. Such a container usually has its
-    own cgroup mounted at `root`/memory. Therefore the limit in `root`/memory is always included.
+    The file `own` contains the path of the process's cgroup below `root`. With cgroup version 1, this path may exist
+    only on the host. The container then usually has its cgroup mounted at `root`/memory. Therefore the limit in
+    `root`/memory is always included.
     """
     return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
@@ -67,8 +65,8 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-# Key: name of the file with the memory limit (cgroup version 2 or 1). Value: name of the file with the bytes in use,
-# and the field of memory.stat with the bytes of cached files that the kernel can free.
+# Files of a cgroup (version 2, then version 1). Key: file with the memory limit. Value: file with the bytes in use, and
+# the field of the file memory.stat with the bytes of cached files, which the kernel can free.
 USAGE = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
@@ -98,9 +96,12 @@ def lines_of(path: Path) -> list[str]:
 
 
 def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool = False) -> int:
-    """Bytes of calibrations that fit into the container's `limit` next to `held` bytes of weights and caches.
+    """Maximum bytes of calibrations that this process may keep in memory.
 
-    With `jobs`, calibration jobs run in this container too; half of the remaining memory is left to them.
+    Args:
+        limit: memory limit of the container in bytes; None if it has no limit.
+        held: bytes of weights and caches.
+        jobs: calibration jobs run in this container too, and half of the remaining memory is left to them.
     """
     room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
     budget = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))

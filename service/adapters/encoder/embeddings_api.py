@@ -40,7 +40,8 @@ METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's metadata service
 
 
 def checked_url(url: str) -> str:
-    """Checks a server's address and returns it without `/embeddings` and slashes at its end: http://127.0.0.1:8080/v1.
+    """Checks a server's address, such as http://127.0.0.1:8080/v1. Returns it without slashes and `/embeddings` at its
+    end.
 
     Raises:
         InvalidInput: the address is not http or https, contains a password or a query, or is link-local.
@@ -62,8 +63,8 @@ def checked_url(url: str) -> str:
 
 
 def refuse_link_local(host: str) -> None:
-    """Raises InvalidInput if `host` is a link-local address or one of METADATA. At such an address, a cloud's metadata
-    service may answer and give away secrets of the machine."""
+    """Raises InvalidInput if `host` is a link-local address or one of METADATA. Clouds have their metadata service at
+    such an address, and the service returns secrets of the machine."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:  # a host name; it is checked after it is resolved
@@ -76,9 +77,10 @@ def refuse_link_local(host: str) -> None:
 
 
 class Watchdog:
-    """Ends requests that exceed their time limit, even if the server sends its answer byte by byte.
+    """Ends requests that exceed their time limit. One thread watches all requests.
 
-    A socket's own timeout would not end these, because it restarts with every byte. One thread watches all requests.
+    A socket's own timeout is not enough: it restarts with every byte, so a server that sends its answer byte by byte
+    never exceeds it.
     """
 
     def __init__(self) -> None:
@@ -213,8 +215,8 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        # Checked here too: if only some of the headers have arrived when the watchdog shuts the socket down,
-        # http.client raises no error and treats these headers as complete.
+        # The watchdog may have shut the socket down before all headers arrived. http.client then raises no error and
+        # treats the headers as complete, so the time is checked here too.
         if time.monotonic() >= until:
             raise Refusal(TOO_LATE)
         if status != 200:

@@ -29,23 +29,22 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded tokens per batch on a CPU. With 2048 instead of 256, the same texts took 1.13 times the processor time (1.04 to
-# 1.17) and 1.17 times the wall time. These are medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens. The
-# blocks alternated between both sizes. MiniLM ran with 2 threads on 2 cores of an Intel Xeon with AVX2 and AVX-512.
-# Other programs used the machine too, so single wall times are unreliable.
+# Padded tokens per batch on a CPU. Larger batches are slower: with 2048 instead of 256, the same texts took 1.13 times
+# the processor time (1.04 to 1.17) and 1.17 times the wall time. Measured with MiniLM and 2 threads on an Intel Xeon
+# (AVX2, AVX-512) that other programs used too; medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-# A string of digits with fewer characters than this is the number of a row in a vector file. Other strings are vectors
-# in base64, which have at least 44 characters (8 dimensions).
+# A string of fewer than 24 digits is the number of a row in a vector file. All other strings are vectors in base64. The
+# shortest vector has 8 dimensions, which are 44 characters of base64.
 SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors (N, D) of N texts. For each text also: the number of tokens, including special ones; whether the text was
-    cut; whether all its tokens are unknown to the encoder."""
+    """Vectors (N, D) of N texts, and three facts about each text: its number of tokens, including special ones; whether
+    it was cut; whether the encoder knows none of its tokens."""
 
     vectors: Vectors
     tokens: Rows
@@ -132,14 +131,14 @@ class RemoteTexts:
         return encodings
 
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request. Always raises an error if the server has rejected the request's texts.
+        """The vectors of a request.
 
-        In that case, each text is first sent again in a request of its own, until the server rejects one, so that the
-        error message can name this text. The vectors of these requests are not used.
+        If the server has rejected the request, each of its texts is sent again alone, until the server rejects one. The
+        error message names that text. The vectors of the texts sent alone are not used.
 
         Raises:
-            BackendFailure: the server has rejected the request's texts. The message names the first text that the
-                server also rejects alone. If the server rejects no text alone, the message names none.
+            BackendFailure: the server has rejected the request. If the server accepts each text alone, the message
+                names no text.
             EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
         """
         try:
@@ -162,7 +161,7 @@ class RemoteTexts:
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
     """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens in all.
 
-    A text with more tokens than that has a request of its own.
+    A text with more than REQUEST_TOKENS tokens has a request of its own.
     """
     group: list[int] = []
     size = 0
@@ -184,7 +183,8 @@ class OfflineEncoder:
         providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
         batch_tokens: padded tokens per batch; 0 means the default for this device. Affects the last bits of vectors.
         codec: rounds vectors as the cache of a server would.
-        window: number of texts that are sorted by length together; None sorts all texts of a call. Affects the batches.
+        window: the texts are split into windows of this many texts, and sorted by length in each window. None means one
+            window for all texts of a call.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class OfflineEncoder:
         self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Encodes the texts. `progress` is called with the share that is done, 0–1, several times a second.
+        """Encodes the texts. After each batch, calls `progress` with the share of the texts that is done, 0–1.
 
         Raises:
             TokenizerFailure: a text cannot be tokenized.
@@ -218,11 +218,11 @@ class OfflineEncoder:
         return encodings
 
     def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
-        """Encodes the texts of a window into the rows from `start`. `progress` is called with the number of texts
-        done, including earlier windows."""
+        """Encodes one window of texts. `start` is the row of its first text in `encodings`. After each batch, calls
+        `progress` with the number of texts done so far, including earlier windows."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
-        # A text of control characters has no tokens if the tokenizer adds no special ones. The encoder needs at least
-        # one token, so it gets the one for padding.
+        # A text of control characters may have no tokens. The encoder needs at least one, so such a text gets the
+        # padding token.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
         rows = slice(start, start + len(texts))
         encodings.tokens[rows] = [len(one) for one in ids]
@@ -237,8 +237,8 @@ class OfflineEncoder:
 
 
 class BroughtItems:
-    """A `TextEncoder` for vectors that users computed. In place of each text, it gets a vector in base64, or the number
-    (from 0) of a row in `file`."""
+    """A `TextEncoder` for vectors that users computed. Its `texts` are not texts: each is a vector in base64, or the
+    number (from 0) of a row in `file`."""
 
     def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
         self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
@@ -282,10 +282,10 @@ def default_batch_tokens(*, gpu: bool) -> int:
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Batches of rows with similar length, each of at most `max_tokens` padded tokens. A longer text
-    forms a batch alone.
+    """Yields batches (lists of rows) of texts with similar length, each of at most `max_tokens` padded tokens. A text
+    with more than `max_tokens` tokens has a batch of its own.
 
-    Rows are sorted, the shortest first, so that the last row of a batch determines its padded length.
+    Rows are sorted by length, the shortest first. Each text of a batch is padded to the length of its last row.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
     batch: list[int] = []

@@ -19,9 +19,9 @@ log = logging.getLogger("isosim")
 
 PREFIX = "calibrator."  # prefix of the names of the calibrator's weights among the graph's inputs
 
-# Fusions that are switched off. On the CPU, the fused kernel takes five times as long as the addition and normalization
-# that it replaces (ONNX Runtime 1.31, AVX2: 296 µs against 60 µs for 128 × 384). Without the fusion, the
-# encoder is 8 % faster (loadtest/README.md).
+# Fusions that are switched off on the CPU: without them, the encoder is 8 % faster (loadtest/README.md). The fused
+# kernel takes 296 µs for 128 × 384 numbers; the addition and normalization that it replaces take 60 µs (ONNX Runtime
+# 1.31, AVX2).
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 CUDA = "CUDAExecutionProvider"
@@ -38,10 +38,10 @@ RUN_ERRORS = (
 
 
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The execution providers to use, in order of preference.
+    """The execution providers to use, the preferred one first.
 
-    These are the `wanted` providers. If `wanted` is empty, CUDA is used if it is installed and can load the graph
-    `trial`. The CPU provider is appended if it is missing.
+    With `wanted`: these providers. Without: CUDA, if it is installed and can load the graph `trial`. In both cases the
+    CPU provider is appended if it is missing.
 
     Raises:
         Unavailable: a wanted provider is not installed.
@@ -69,8 +69,7 @@ def open_session(
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
-    With `spin`, threads do not sleep while they wait for each other, nor in the first milliseconds of waiting for the
-    next run.
+    With `spin`, threads that wait for work do not sleep: neither during a run, nor in the first milliseconds after it.
 
     Raises:
         Unavailable: the first provider does not load; ONNX Runtime alone would silently use the next one.
@@ -79,8 +78,8 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Threads that spin between runs occupy cores that the event loop needs under load. In a session that has the
-    # machine to itself, spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
+    # Under load, threads that spin occupy cores that the event loop needs. For a run that has the machine to itself,
+    # spinning saves the time to wake threads: 4 % of a single request's p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
     # Memory patterns would make ONNX Runtime keep a plan for each shape of input, and most batches differ in shape.
@@ -124,8 +123,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-# Padded lengths on a GPU are multiples of this number, so that fewer shapes occur: each shape needs its own kernels and
-# memory.
+# On a GPU, padded lengths are multiples of this number. Each shape of input needs its own kernels and memory, and so
+# fewer shapes occur.
 BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
 
@@ -133,8 +132,8 @@ Feeds = dict[str, npt.NDArray[np.int64]]
 class OnnxEncoder:
     """Converts token ids to pooled vectors.
 
-    With `threads_alone`, a run that has the device to itself uses that many threads. This needs a second session, which
-    has its own copy of the weights.
+    With `threads_alone`, a run that has the device to itself uses `threads_alone` threads instead of `threads`. This
+    needs a second session, which has its own copy of the weights.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class OnnxEncoder:
         return feeds
 
     def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
-        """Prepared arrays -> vectors (N, D) float32. Thread-safe. `exclusive` states that no other run is in progress.
+        """Prepared arrays -> vectors (N, D) float32. Thread-safe. `exclusive`: True if no other run is in progress.
 
         Raises:
             BackendFailure: the run failed, or returned NaN or infinity.

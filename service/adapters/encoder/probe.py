@@ -1,7 +1,7 @@
-"""Checks that this machine computes the same vector for a known sentence as the export did.
+"""Checks that this machine computes the vector that was stored for a known sentence at the export.
 
-With a wrong kernel, a provider of lower precision or a tokenizer of another release, scores are wrong but look
-plausible. Only the comparison with a known result reveals this.
+A wrong kernel, a provider of lower precision or a tokenizer of another release gives wrong scores that look plausible.
+Only the comparison with a known vector reveals them.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ from service.core.errors import CorruptArtifact, TokenizerFailure
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
 # Largest accepted ratio ‖computed − known‖ / ‖known‖: TOLERANCE for encoders in fp32, REDUCED_TOLERANCE for all others.
-# Wrong vectors give a ratio of 0.1 or more. Other texts in the batch, or more padding, change the scores of pairs by
-# 1e-7 (loadtest/README.md). Unmeasured: how much they change this ratio, and how much instruction sets and GPUs differ.
+# Wrong vectors give a ratio of 0.1 or more. The ratio of correct vectors on other instruction sets and GPUs, or in
+# other batches, is unmeasured. Other batches change the scores of pairs by 1e-7 (loadtest/README.md).
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
@@ -38,10 +38,10 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
 def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
     """Computes the sentence's vector twice, alone and padded in a batch, and compares both with the known vector.
 
-    Returns the larger distance, divided by the known vector's norm; None if the export stored no probe.
+    Returns the larger of the two ratios ‖computed − known‖ / ‖known‖; None if the export stored no probe.
 
     Raises:
-        CorruptArtifact: the distance is larger than the encoder's precision explains.
+        CorruptArtifact: the ratio is above TOLERANCE (encoders in fp32) or REDUCED_TOLERANCE (all others).
     """
     probe: Probe | None = artifact.probe
     if probe is None:

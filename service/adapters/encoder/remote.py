@@ -1,8 +1,8 @@
 """An encoder on another server: any server with OpenAI's `POST /v1/embeddings`.
 
-Requests carry one of the probes: texts whose vectors were stored when the encoder was registered. The answer's vector
-of the probe is compared with the stored one before any other vector of the answer is used. If the server has replaced
-the model under the same name, its answers are therefore rejected.
+A probe is a text whose vector was stored when the encoder was registered. Requests contain a probe besides their texts.
+The vector that the server returns for the probe is compared with the stored vector. If they differ, the server runs
+another model under the same name, and the whole answer is rejected.
 """
 
 import copy
@@ -29,8 +29,8 @@ from service.core.errors import (
     Overloaded,
 )
 
-# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured: at most 0.010 with fp16; at least 0.07
-# with int8, 0.12 without the encoder's prompt, and 1.1 with another model (docs/how-to/remote-encoder.md).
+# Largest accepted ratio ‖answered − registered‖ / ‖registered‖ of a probe's vectors. Measured: at most 0.010 with fp16;
+# at least 0.07 with int8, 0.12 without the encoder's prompt, 1.1 with another model (docs/how-to/remote-encoder.md).
 TOLERANCE = 0.05
 BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
 REQUESTS = 8  # maximum number of parallel requests, per process
@@ -39,13 +39,13 @@ REQUEST_TOKENS = 16_384  # maximum number of estimated tokens per request
 TRIAL_SECONDS = 10.0  # time limit of the single request that tests whether a failed server answers again
 ATTEMPTS = 3  # maximum number of attempts per request while a client of the API waits
 PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 pauses add up to 21 to 64 s
-# Seconds between attempts. The pause doubles from FIRST_PAUSE up to LONGEST_PAUSE. Each pause is then multiplied by a
-# random number from 0.5 to 1.5.
+# Seconds between attempts: 0.2, 0.4, 0.8 and so on, up to 10. Each pause is then multiplied by a random number from 0.5
+# to 1.5.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
 PROBE_SECONDS = 60.0  # for a RemoteEncoder with `each=False`: seconds between requests that carry a probe
-# Longest pause (s) before another attempt while a client of the API waits: if the server asks for a longer one, the
-# client gets the error at once. Jobs wait longer.
+# Longest pause (s) between attempts while a client of the API waits. If the server asks for a longer pause, the client
+# gets the error at once. Jobs wait longer.
 LONGEST_WAIT = 2.0
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
@@ -154,8 +154,9 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        # Number of failures so far. If it grows during a request without a probe, `_ask` rejects the request's answer
-        # (unless a probe has been correct since), because the server may have been restarted with another model.
+        # Number of failures so far. A failure may mean that the server is being restarted with another model. Therefore
+        # `_ask` rejects the answer to a request without a probe if another request failed meanwhile and no probe has
+        # been correct since.
         self._failures = 0
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
@@ -210,9 +211,10 @@ class RemoteEncoder:
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
-        """Whether this request is a trial, which tests a server that failed. False while the circuit is closed.
+        """Whether this request is a trial: a request that tests whether a failed server works again.
 
-        While the circuit is open, only one request at a time is a trial; all others raise the last failure.
+        False while the circuit is closed. While the circuit is open, one request at a time becomes a trial; for all
+        other requests, the last failure is raised.
         """
         with self._lock:
             if not self._breaker.is_open:
@@ -243,8 +245,8 @@ class RemoteEncoder:
             if failures == self._failures:
                 self._probed = started if due else self._probed
             elif not due and self.failure is not None:
-                # Another request failed while this request was in progress, so the server may have been restarted with
-                # another model. This request had no probe, so the vectors in its answer cannot be verified.
+                # Another request failed meanwhile, so the server may have been restarted with another model. This
+                # request had no probe, so its answer cannot be verified.
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -266,8 +268,9 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: True for the last attempt, and for every attempt from the third (ATTEMPTS) on. If the status is 500, a
-        request with only a probe is then sent. If the server answers it, the texts are the reason for the 500.
+        `tried`: True for the last attempt, and from the third attempt (ATTEMPTS) on. If the status is 500 and `tried`
+        is true, a request with only a probe is sent: if the server answers this request, the texts are the reason for
+        the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
@@ -300,8 +303,8 @@ class RemoteEncoder:
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
-    """Sends every probe separately. Returns the largest distance between a probe's vector and its known vector, divided
-    by the known vector's norm.
+    """Sends each probe in a request of its own. Returns the largest ratio ‖answered − registered‖ / ‖registered‖ of the
+    probes' vectors.
 
     Raises:
         EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: for the reasons given at `RemoteEncoder.run`.
@@ -318,8 +321,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Their vectors are rounded to seven digits. A server's answers to the same
-    text differ from each other by more than this rounding."""
+    """The probes that a registration stores. Their vectors are rounded to seven digits: a server's answers to the same
+    text differ by more than this."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

@@ -62,10 +62,11 @@ Kind = Literal["onnx", "remote", "vectors"]
 
 @dataclass(frozen=True)
 class EncoderArtifact:
-    """An encoder's files. For the kind `onnx`, `joined` is the whole graph; `encoder` and `calibrator` are its parts.
+    """An encoder's files and facts.
 
-    The other kinds have only a calibrator: an encoder of the kind `remote` runs on another server; for the kind
-    `vectors`, users compute the vectors themselves, and only the number of dimensions is known.
+    - Kind `onnx`: the file `joined` is the whole graph; `encoder` and `calibrator` are its two parts.
+    - Kind `remote`: the encoder runs on another server. The only graph is `calibrator`.
+    - Kind `vectors`: users compute the vectors themselves. The only graph is `calibrator`.
     """
 
     id: str
@@ -120,8 +121,8 @@ class EncoderStore:
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """Verifies an export and returns it. `name` is an encoder's id, which stands for its newest export, or
-        `<id>@<start of a digest>`.
+        """Verifies an export and returns it. `name` is an encoder's id, or `<id>@<start of a digest>`. If several
+        exports match, the newest one is returned.
 
         Raises:
             Unavailable: there is no such encoder, or it was exported by a release that computes other vectors. The
@@ -181,8 +182,8 @@ class EncoderStore:
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports that can be removed. All are older than `age` (s), and are either unfinished or have a digest that is
-        not in `needed`. If `needed` is None, only unfinished exports are yielded."""
+        """Yields the exports that can be removed and are older than `age` (s): unfinished exports, and exports whose
+        digest is not in `needed`. If `needed` is None, yields only unfinished exports."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -332,8 +333,8 @@ class EncoderBucket:
         self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports that can be removed. All are older than `age` (s), and are either incomplete or have a digest that is
-        not in `needed`. If `needed` is None, only incomplete exports are yielded."""
+        """Yields the exports that can be removed and are older than `age` (s): incomplete exports, and exports whose
+        digest is not in `needed`. If `needed` is None, yields only incomplete exports."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
             # The manifest comes first, so that it is deleted first: without it, readers ignore the other files.
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))

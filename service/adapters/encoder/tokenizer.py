@@ -28,9 +28,9 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if all its tokens are special or unknown. In a text that begins with one of
-    `prompts`, only the tokens after the prompt are considered, unless the text is only the prompt. A tokenizer that
-    falls back to bytes can read every text.
+    A text is marked `unreadable` if all its tokens are special or unknown. If the text begins with one of `prompts`,
+    the tokens of the prompt do not count, unless the text is only the prompt. A tokenizer that falls back to bytes can
+    read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -69,22 +69,21 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # Fast for most texts: `issuperset` is False as soon as one id is not suspected, usually the id after [CLS].
-            # Otherwise `_is_unreadable` decides, which is slower.
+            # Fast for most texts: `issuperset` stops at the first id that is not suspected, usually the id after [CLS].
+            # Only the other texts need `_is_unreadable`, which is slower.
             unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable))
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether all tokens are special or unknown. In a text that begins with a prompt, only the tokens after the
-        prompt are considered, unless the text is only the prompt."""
+        """Whether all tokens are special or unknown. If the text begins with a prompt, the tokens of the prompt do not
+        count, unless the text is only the prompt."""
         if self.unknown.issuperset(ids):
             return True
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        # A text that is only a prompt is readable here: if all its tokens were special or unknown, this method would
-        # have returned True above.
+        # The text is only a prompt. Not all its tokens are special or unknown (see above), so it is readable.
         if not content[begin:].strip():
             return False
         encoding = self.sides[side].encode(content)

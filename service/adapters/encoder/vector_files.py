@@ -45,7 +45,7 @@ class NpyFile:
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         """Raises InvalidInput if the file is no `.npy` with an array (N, D) of floats, or if its size contradicts its
-        header."""
+        header; EmptyInput if it has no vectors."""
         self.path, self.name = path, name or str(path)
         with path.open("rb") as file:
             try:
@@ -85,11 +85,12 @@ class NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Reads the header of a `.npy`: shape, whether the order is Fortran's (column by column), and type. Unpickles
-    nothing.
+    """Reads the header of a `.npy`: shape, whether the array is stored column by column (Fortran order), and type.
+    Unpickles nothing.
 
     Raises:
         InvalidInput: the file is not a `.npy`, or does not contain rows of floating-point numbers.
+        EmptyInput: the file contains no vectors.
     """
     if file.read(len(MAGIC)) != MAGIC:
         raise InvalidInput("not a .npy file: it does not begin like the files that numpy.save writes")
@@ -204,10 +205,10 @@ def hash_of(vector: Vectors, seed: int = 0) -> int:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """The rows to use, and the number of distinct vectors in the file.
+    """The drawn rows of a file with their vectors, and the number of distinct vectors in the file.
 
-    If all distinct vectors are used, the rows are in the order of the file. Otherwise they are in the order of their
-    vectors' hashes.
+    If all distinct vectors were drawn, the rows are in the order of the file, otherwise in the order of their vectors'
+    hashes.
     """
 
     rows: Rows
@@ -218,7 +219,7 @@ class DrawnRows:
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
     """Draws at most `most` distinct vectors: those with the smallest hashes, as `core.jobs.requirements.draw` does for
-    texts. Reads the file twice, so that only the drawn vectors and the hashes of all vectors are held in memory.
+    texts. Reads the file twice, first for the hashes and then for the drawn vectors, and never holds it all in memory.
 
     Raises:
         InvalidInput: for the reasons given at `checked_blocks`.

@@ -3,8 +3,9 @@
 job.json       the record, which is changed under a lock
 input          posted text and labels; deleted when the job ends
 vectors.npy    posted vectors; deleted when the job ends
-decided        created when a process has decided how the job ends, and is about to record it
-claim          the job's idempotency key, if it has one; the key's file in `jobs/idempotency` is a hard link to `claim`
+decided        created when a process has decided how the job ends, before it records the end
+claim          only for a job with an idempotency key: the job's id and the fingerprint of its content; the file
+               `jobs/idempotency/<hash of the key>` is a hard link to `claim`
 """
 
 import contextlib
@@ -57,8 +58,8 @@ class JobStorage(Protocol):
     job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    # True: `change` locks the record. False (a bucket): nothing is locked, so an attempt that stalled may still publish
-    # its version after the job's next attempt has begun.
+    # True (a folder): `change` locks the record. False (a bucket): there are no locks, so a stalled attempt may still
+    # publish its version after the job's next attempt has begun.
     exclusive: bool
     scratch: Path  # a local folder for input that is still arriving
 
@@ -67,8 +68,8 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Creates a job from the spooled input. If `key` is given, the caller must then call `take`, which reserves
-        this idempotency key for the job."""
+        """Creates a job from the spooled input. Does not yet reserve the idempotency key `key`: the caller must call
+        `take` afterwards."""
         ...
 
     def names(self) -> list[str]:
@@ -84,8 +85,8 @@ class JobStorage(Protocol):
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
         """Calls `step` with a record, replaces the record if the result differs, and returns the result.
 
-        Never overwrites a change by another process: a folder locks the record; in a bucket, `step` is called again if
-        the record has changed meanwhile.
+        Never overwrites a change by another process. In a folder, the record is locked. In a bucket, if another process
+        has changed the record meanwhile, `step` is called again with the changed record.
         """
         ...
 
@@ -259,8 +260,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key if its job does not exist or is in `deleted`. A job is removed before its key is freed: a process
-        that dies in between leaves a key without a job, which this method frees later."""
+        """Frees a key if its job does not exist or is in `deleted`. A job does not exist if a process died after it had
+        removed the job and before it freed the key."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

@@ -104,9 +104,9 @@ class LocalJobs:
             "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
-        # The child stays in this process's session, so that its low priority has an effect: Linux gives each session
-        # an equal share of processor time, and compares priorities only within a session (sched(7), autogroup). In a
-        # session of its own, a child took half of the machine, and raised the p99 of single requests from 12 to 115 ms.
+        # The child gets no session of its own, because its low priority would then have no effect: Linux gives each
+        # session an equal share of processor time, and compares priorities only within a session (sched(7), autogroup).
+        # With its own session, a child took half of the machine; the p99 of single requests rose from 12 to 115 ms.
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
@@ -120,12 +120,12 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended, perhaps before it recorded the job's end. When the child begins the job, it counts an
-            # attempt in the job's record. What happens now depends on the status in the record:
+            # The child has ended, perhaps without recording the job's end. The job's record then says:
             # - running: the child died during the job. The job is marked as interrupted.
-            # - queued, without a new attempt: the child died before it began. The job is marked as interrupted.
-            # - queued, with a new attempt: that attempt was interrupted, and a client's retry has already queued the
-            #   job again. The job stays queued.
+            # - queued, with the same number of attempts: the child died before it began the job. The job is marked as
+            #   interrupted.
+            # - queued, with one attempt more: the child's attempt was interrupted, and a client has already retried the
+            #   job. The job stays queued.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -141,10 +141,10 @@ class LocalJobs:
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:
-    """Kills a child process and all processes that it started, and waits for the child's end.
+    """Kills a child process and all processes that it started, and waits until the child has ended.
 
-    These processes are in a process group that the child creates when it begins. A child that has not begun yet has no
-    such group, so the child itself is killed too.
+    When the child begins, it creates a process group for itself and the processes that it starts. This group is killed.
+    The child itself is killed too, because it may not have created the group yet.
     """
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):

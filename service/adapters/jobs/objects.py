@@ -1,7 +1,7 @@
 """Jobs in object storage, which has no locks: a record is replaced only if it has not changed since it was read
 (`If-Match`).
 
-jobs/records/<id>          the record; created after the input, and removed before it
+jobs/records/<id>          the record; written after the input, so that input without a record is garbage
 jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
 jobs/input/<id>/vectors    posted vectors, a `.npy`
 jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of that job's content
@@ -56,8 +56,8 @@ class Parts(BytesIO):
 
 
 class BucketSpool(Spool):
-    """Writes text into the bucket as it arrives. Writes vectors into a local file first, because the number of vectors,
-    which is part of the file's header, is known only at the end."""
+    """Writes text into the bucket as it arrives. Writes vectors into a local file first, because the file's header
+    contains the number of vectors, which is known only at the end."""
 
     def __init__(self, storage: ObjectStorage, scratch: Path) -> None:
         self.storage, self.kept = storage, False
@@ -169,13 +169,13 @@ class BucketJobs:
             item.remove()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Input without a record. Input is listed before records: if a job is created in between, its record is still
-        found, and its input is not mistaken for garbage."""
+        """Yields input without a record. Lists the input first and the records afterwards: if a job is created in
+        between, its record is in the second list, and its input does not count as garbage."""
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        # `modified` comes from the storage's clock, `now` from this machine's. These clocks may differ by minutes.
-        # ABANDONED is much longer (an hour), so that input that is still arriving never counts as garbage.
+        # Input that is still arriving must not count as garbage. `modified` comes from the storage's clock, `now` from
+        # this machine's. The two clocks may differ by minutes, but not by ABANDONED (an hour).
         known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
@@ -231,8 +231,8 @@ class BucketJobs:
 
 
 def content_of(record: Record) -> bytes:
-    """The stored form of a record, with a random value. If the reply to a write is lost, `write` reads the stored
-    record; this value shows whether it is the record that was to be written."""
+    """The stored form of a record, with a random value (`change`). If the reply to a write is lost, `write` reads the
+    record back: it contains this value only if the write succeeded."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

@@ -111,15 +111,15 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            # The job's record still says queued, so no worker has begun this attempt. If RQ has nevertheless marked the
-            # attempt as ended, it is queued again.
+            # No worker has begun this attempt, because the job's record still says queued. If RQ nevertheless says that
+            # the attempt has ended, it is queued again.
             if before.get_status() in ENDED:
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # RQ retries a job once, if its process or worker was killed. It does not retry a calibration that fails: for
-        # RQ, such a job ends normally, without an error.
+        # If the process or the worker of a job is killed, RQ retries the job once. A calibration that fails is not
+        # retried, because `run_queued` then returns without an error.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -160,9 +160,9 @@ def heartbeats(redis: Redis) -> list[float]:
 
 log = logging.getLogger(__name__)
 
-# In seconds. RQ derives three intervals from TTL: how often a waiting worker sends a heartbeat (every 45 s: TTL - 15),
-# after how long a worker notices a broken connection (55 s: TTL - 5), and how long a worker counts as alive after its
-# last heartbeat (120 s: TTL + 60).
+# In seconds. RQ derives three intervals from TTL. A waiting worker sends a heartbeat every 45 s (TTL - 15). A worker
+# notices a broken connection after 55 s (TTL - 5). After its last heartbeat, a worker counts as alive for 120 s
+# (TTL + 60).
 TTL = 60
 MONITORING = 10  # seconds between RQ's heartbeats of a job; after a minute without one, another worker may run the job
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
@@ -170,8 +170,8 @@ PAUSE = 2.0  # seconds between attempts to reach Redis
 
 
 class QueueWorker(Worker):
-    """Runs jobs one after the other, each in its own child process. If a child process is killed, and RQ has no retry
-    left for its job, calls `on_lost` with the job's id."""
+    """Runs jobs one after the other, each in its own child process. If a child process is killed and RQ will not retry
+    its job, calls `on_lost` with the job's id."""
 
     def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
         super().__init__(
@@ -192,8 +192,8 @@ class QueueWorker(Worker):
         super().heartbeat(timeout, pipeline)
         register(self, pipeline)  # at every heartbeat, because a Redis restarted without data forgets its workers
 
-    # The next two methods only log errors of Redis, so that a running job continues while Redis does not answer. The
-    # job does not need Redis to show that it is alive, because it writes its own heartbeat into the model store.
+    # The next two methods log errors of Redis instead of raising them, so that a running job continues while Redis does
+    # not answer. The job does not need Redis: it writes its own heartbeat into the model store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:
@@ -212,8 +212,8 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        # KILLED tells the retry that the process of the earlier attempt is dead. If Redis cannot store KILLED, the
-        # retry first waits for a heartbeat of that process, and runs the job if no heartbeat comes.
+        # KILLED tells the retry that the earlier process is dead, so that the retry begins at once. If Redis cannot
+        # store KILLED, the retry first waits for a heartbeat of the earlier process, and begins if none comes.
         with contextlib.suppress(RedisError):
             job.save_meta()
 

@@ -17,9 +17,9 @@ from service.core.jobs.job import LabelledPair
 class Spool:
     """Writes input to disk and hashes it. A job created from the input gets the spool's id.
 
-    The file of text and labels has JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
-    [text, text, label, weight]. Vectors have a file of their own. If vectors are posted, a pair contains, in place of
-    each text, a vector in base64 or a row number in the file of vectors.
+    Text and labels are written as JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
+    [text, text, label, weight]. Vectors have a file of their own. A pair of vectors has the same form as a pair of
+    texts; each vector is written in base64, or as its row number in the file of vectors.
     """
 
     def __init__(self, root: Path) -> None:
@@ -76,8 +76,8 @@ class Spool:
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
-        """Overwrites the first bytes of the file of vectors with `begin`, the header with the number of vectors, which
-        is known only now. Then flushes the file, so that it can be read."""
+        """Overwrites the beginning of the file of vectors with `begin`, a header with the final number of vectors. Then
+        flushes the file, so that it can be read. `begin` is empty if a `.npy` was posted, which has its own header."""
         if self._vectors is not None:
             self._vectors.seek(0)
             self._vectors.write(begin)

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request as a client posts it, to compare requests with the same idempotency key. Facts that the server adds
-    are left out, because they may have changed when a client repeats its request."""
+    """The request as the client posted it, to compare requests with the same idempotency key. Facts that the server
+    adds are left out, because they may have changed when the client repeats the request."""
     facts = to_facts(request)
     facts.pop("generation", None)
     if request.base is not None:
@@ -54,11 +54,11 @@ class Ended:
 class JobStore:
     """The jobs of a folder or of a bucket.
 
-    How a job ends is decided once: the first process that sets `decided` in the record also records the end. This is
-    the worker that is about to publish, the worker that failed, or the API if a client cancels the job.
+    How a job ends is decided once: the first process that sets `decided` in the record also records the end. For
+    example, a worker sets `decided` before it publishes, and the API sets it if a client cancels the job.
 
-    A running job counts as interrupted if its heartbeat stays the same for SILENCE. Each process measures this by its
-    own clock, because the clocks of machines differ and may jump.
+    A running job counts as interrupted if its heartbeat does not change for SILENCE seconds. Each process measures
+    these seconds by its own clock, because the clocks of machines differ and may jump.
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,8 +67,7 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs. Key: job id. Value: the number of seconds that this process last wrote as `waited` into the
-        # job's record, and the time of writing (s, `clock`). `_waited` computes the current waiting time from both.
+        # Interrupted jobs: id -> (`waited` in the job's record, as last written by this process; time of that write).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -82,8 +81,7 @@ class JobStore:
         return self.storage.scratch
 
     def _checked(self, job_id: str) -> str:
-        """Returns an id unchanged. Every id is checked here before it becomes part of a path or key. Raises NotFound if
-        it is malformed."""
+        """Returns an id unchanged. Raises NotFound if the id is malformed: ids become part of paths and keys."""
         if not JOB_ID.fullmatch(job_id):
             raise NotFound(f"no calibration job {job_id[:64]!r}")
         return job_id
@@ -231,14 +229,13 @@ class JobStore:
         """Begins the next attempt of the job, on behalf of a worker.
 
         Args:
-            handed: number of attempts that had begun when the job was queued. If another number is recorded now, the
-                job was queued again later, and this delivery of the queue is obsolete.
-            dead: number of an attempt whose process has died. The next attempt may replace it although it is recorded
-                as running.
-            champion: the domain's current champion. The first attempt records it in the job's request (for jobs with
-                a base, this was done when the labels were posted). Later attempts do not change the request. If the
-                champion has changed since the first attempt, a later attempt of a job with `promote: always` does not
-                promote its own version.
+            handed: number of attempts that had begun when this delivery of the job was queued. If more attempts have
+                begun since, the job was queued again, and this delivery is obsolete.
+            dead: number of an attempt whose process has died. A new attempt may begin, although the record still says
+                that the dead attempt is running.
+            champion: the domain's current champion. The first attempt of a job without a base records it in the job's
+                request. If the domain has another champion when a later attempt publishes, a job with `promote: always`
+                does not promote its own version.
 
         Raises:
             JobCancelled: the job has ended or is being cancelled.
@@ -281,10 +278,9 @@ class JobStore:
         return mine
 
     def decide(self, job_id: str, attempt: int | None = None) -> bool:
-        """Sets `decided` in the job's record. Returns True for the first call only; its caller must then record how the
-        job ends.
+        """Sets `decided` in the job's record, and returns True. The caller must then record how the job ends.
 
-        If `attempt` is given, also returns False if another attempt has replaced `attempt`.
+        Changes nothing and returns False if `decided` is already set, or if another attempt has replaced `attempt`.
         """
         first = False
 
@@ -300,9 +296,9 @@ class JobStore:
         """Raises JobCancelled if another attempt has replaced `job.attempt`.
 
         Args:
-            version: the number under which this attempt is about to publish. A bucket has no lock that makes the next
-                attempt wait, so there the number is recorded: if this attempt stalls, the next attempt retires the
-                number (`DomainStore.retire`), and nothing can be published under it any more.
+            version: the number under which this attempt is about to publish. In a bucket, this number is recorded,
+                because no lock makes the next attempt wait. If this attempt stalls, the next attempt retires the number
+                (`DomainStore.retire`), and this attempt can then no longer publish.
         """
 
         def step(record: Record) -> Record:
@@ -313,10 +309,10 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The version number that the latest publishing attempt has recorded (see `check_turn`).
+        """The version number that `check_turn` recorded for the last attempt that was about to publish. None if there
+        was no such attempt; always None in a folder.
 
-        If that attempt has stalled, it may still publish under this number, until `DomainStore.retire` takes the
-        number. None if no attempt has begun to publish; always None in a folder.
+        If that attempt has stalled, it may still publish under this number until `DomainStore.retire` retires it.
         """
         return self.storage.read(self._checked(job_id)).publishing
 
@@ -344,8 +340,8 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records that a job is cancelled. Call it only after `decide` was called, by this process or an earlier one. A
-        job that has ended does not change."""
+        """Records that a job is cancelled, unless the job has ended. Call `decide` before it, so that no worker
+        publishes the job's version."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -354,11 +350,11 @@ class JobStore:
         return self.storage.change(self._checked(job_id), step).job
 
     def requeue(self, job_id: str) -> Job:
-        """Sets the status of an interrupted job to queued, so that the job can be run again. The caller then hands the
-        job to the queue, or begins the next attempt itself.
+        """Sets the status of an interrupted job to queued. The caller then hands the job to the queue, or begins the
+        next attempt itself.
 
-        A job whose status is already queued is accepted and not changed. The queue may have lost such a job, and the
-        caller then hands it to the queue once more.
+        A job whose status is already queued is not changed. The queue may have lost it, so the caller hands it to the
+        queue once more.
 
         Raises:
             Conflict: the job runs or has ended.
@@ -403,9 +399,9 @@ class JobStore:
         """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
         completed. Deletes their text, and then what dead processes have left unfinished (`sweep`).
 
-        The waiting time of an interrupted job is kept in its record (`waited`). Each call adds the time since this
-        process made its previous call. Thus clocks of different machines are never compared, and the restart of a
-        process loses only the time since its last call.
+        The record of an interrupted job says how long the job has waited (`waited`, in seconds). Each call adds the
+        time since the previous call in this process, so the clocks of two machines are never compared. If a process
+        restarts, only the time since its last call is lost.
         """
         unended = self.unended()
         self._waiting = {
@@ -434,9 +430,9 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # A job without heartbeats counts as interrupted, even if its record says running. The worker of such a job
-            # may be slow instead of dead. The status in the record is not changed here, so that `beat`, which requires
-            # the status running, still accepts the slow worker's next heartbeat.
+            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may only
+            # be slow. The status in the record is not changed here, because `beat` accepts the slow worker's next
+            # heartbeat only while the record says running.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
@@ -451,9 +447,8 @@ class JobStore:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
         process wrote that value.
 
-        If another process wrote the value, this process does not know when. The result is then `waited` alone.
-        `_expire` remembers this value with the current time, so that the next call in this process can add the time
-        since then.
+        If another process wrote the value, its time is unknown, and the result is `waited` alone. `_expire` remembers
+        the current time, so that the next call in this process can add the time since this call.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)

@@ -21,8 +21,8 @@ Event = Literal["error", "open", "dropped"]
 PREFIX = b"isosim:v3:"
 BACKLOG = 8192  # maximum entries waiting to be stored; further ones are dropped and counted
 CHUNK = 256  # maximum entries stored in one round trip
-# Keys that a probe looks up. Most lookups have several keys, and a Redis cluster refuses keys of different slots. The
-# probe has two such keys, so that it fails in a cluster as those lookups do.
+# Keys that a probe looks up. A Redis cluster refuses lookups with several keys in different slots, and most lookups are
+# of this kind. The probe has two such keys, so that it fails in a cluster too.
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
@@ -77,10 +77,10 @@ class RedisCache:
         return self.breaker.closed
 
     async def probe(self) -> None:
-        """Sends a lookup that no request needs. Its result counts for the circuit like that of any lookup.
+        """Looks up keys that no request needs. The result counts for the circuit like that of any lookup.
 
-        PING would not be enough: it also succeeds in a cluster, and for a user of Redis who may not use MGET. In both
-        cases, lookups fail.
+        PING is not enough: it succeeds in a cluster, and for a Redis user who may not use MGET. Lookups fail in both
+        cases.
         """
         if not self.breaker.allows():
             return

@@ -16,15 +16,14 @@ from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too
 
 PREFIX = "isosim:limit:"
 CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens a connection for each
-# Maximum number of releases waiting to be sent. A release tells Redis that a request has ended; if it is dropped, the
-# request counts as in progress until its lease ends.
+# Maximum number of releases waiting to be sent. A release tells Redis that a request has ended. If a release is
+# dropped, Redis counts the request as in progress until the request's lease ends.
 BACKLOG = 4096
 CHUNK = 256  # maximum releases sent in one round trip
 AGAIN = 0.5  # seconds until releases that could not be sent are sent again
 
-# The script uses Redis's clock, so that the processes' clocks need not agree. It returns numbers as text, since Redis
-# would truncate them to integers. A request that is never released (its process was killed) counts until its lease
-# ends.
+# Uses Redis's clock, so that the clocks of the processes need not agree. Returns numbers as text, because Redis would
+# truncate them to integers. If a process is killed, its requests count as in progress until their leases end.
 SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
@@ -135,10 +134,10 @@ class RedisLimits:
         await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
-        """Admits a request by the limits of this process alone, after Redis did not answer.
+        """Admits a request by the limits of this process alone, because Redis did not answer in time.
 
-        The release is also sent to Redis. Redis may have counted the request although no answer arrived in time, or may
-        count the request later, if the script still waits in Redis.
+        The request's release is nevertheless sent to Redis too: Redis may have received the request, and then counts it
+        as in progress.
         """
         try:
             release_here = self.local.take(grant, texts)
@@ -191,8 +190,8 @@ def places(grant: Grant) -> list[str]:
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """An API key's rate, as arguments of the script: texts per second (a decimal number as text), and the number of
-    texts that may come at once. ("0", 0) means no limit."""
+    """An API key's rate, as arguments of the script: texts per second (a decimal number as text), and the largest
+    number of texts at once. ("0", 0) means no limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 

@@ -131,11 +131,8 @@ def claim(descriptor: int) -> None:
 
 
 def sweep(*leftovers: Path) -> None:
-    """Removes unfinished files and folders of dead processes.
-
-    A process counts as living while it holds the lock on its files. If the lock cannot be checked,
-    `abandoned` decides by the time of the last change. Files changed less than FRESH seconds ago are kept.
-    """
+    """Removes unfinished files and folders of dead processes (see `abandoned`). Keeps files and folders that changed
+    less than FRESH seconds ago."""
     for path in leftovers:
         with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
             age = time.time() - path.stat().st_mtime
@@ -146,10 +143,9 @@ def sweep(*leftovers: Path) -> None:
 def abandoned(path: Path, age: float) -> bool:
     """Whether the process that created an unfinished file or folder has ended: no process holds the lock on `path`.
 
-    `age`: seconds since the last change of `path`. If the lock cannot be checked, because the volume has no locks or
-    `path` belongs to another user, the process counts as ended once `age` exceeds LEFTOVER. Locks on folders cannot be
-    checked on NFS: it grants an exclusive lock only on what is open for writing, and a folder cannot be opened for
-    writing.
+    `age`: seconds since the last change of `path`. If the lock cannot be checked, the process counts as ended once
+    `age` exceeds LEFTOVER. This happens if the volume has no locks, if `path` belongs to another user, and for folders
+    on NFS, which locks exclusively only what is open for writing.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

@@ -136,8 +136,9 @@ class ObjectStorage:
     def write(self, key: str, content: bytes, *, over: str | None = None, new: bool = False) -> str:
         """Writes an object and returns its tag.
 
-        With `new`, the object must not exist yet; with `over`, it must have this tag. If an answer is lost and the
-        retry finds an object with equal content, the write counts as successful.
+        With `new`, the object must not exist yet; with `over`, it must have the tag `over`. If it violates this
+        condition but has equal content, the write counts as successful: an earlier attempt whose answer was lost has
+        written it.
 
         Raises:
             PreconditionFailed: with `new`, the object already exists; with `over`, it is missing or has another tag.

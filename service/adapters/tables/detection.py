@@ -29,8 +29,8 @@ LOOKED_AT = 1000  # maximum rows from which the format is detected
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
-# Minimum rows to detect a table by commas, semicolons or vertical bars: a few sentences may by chance have equal
-# numbers of commas. A table with tabs may have fewer rows, because sentences rarely contain tabs.
+# Minimum rows to detect a table by commas, semicolons or vertical bars: in a shorter text, all sentences may by chance
+# have the same number of commas. A table with tabs may have fewer rows, because sentences rarely contain tabs.
 MANY = 5
 SEPARATORS = ("\t", ";", ",", "|")
 
@@ -46,8 +46,8 @@ ENCODINGS = (
 )  # fmt: skip
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-# Characters that rarely stand between two letters. If a file decoded with windows-1252 has many of these characters
-# between letters, the file probably has another encoding, in which the bytes of these characters are letters.
+# Characters that rarely stand between two letters. If text decoded as windows-1252 has many of them between letters, as
+# in `ca³y`, its real encoding is probably another one, in which these bytes are letters.
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")
 
 # Files that are not text. First bytes -> kind of file and what the user can do, for the error message.
@@ -308,14 +308,12 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, the other lines in `text`
-    (up to LOOKED_AT) must be objects or strings too."""
+    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, all lines are checked (up
+    to LOOKED_AT), because a plain text such as a dialogue may begin with 20 lines in quotation marks."""
     # Not `splitlines`: JSON strings may contain U+2028, where `splitlines` would split them.
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off
-    # All lines are checked if the first one is a JSON string: a plain text may begin with 20 lines in quotation marks,
-    # for example a dialogue.
     strings = lines[0].lstrip().startswith('"')
     try:
         return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
@@ -324,8 +322,8 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """The form of a file declared as CSV or TSV. The separator is the one with which the largest share of rows has the
-    same number of cells. If no separator gives two cells or more, the table has a single column."""
+    """The form of a file declared as CSV or TSV. Chooses the separator that splits the largest share of rows into the
+    same number of cells, at least two. If no separator does so, the table has a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:
@@ -342,10 +340,11 @@ def table_form(text: str, separator: str) -> FileForm:
 
 
 def separator_of(text: str) -> str | None:
-    """The separator of a text that may be a table although it is not declared as one; None if its lines are sentences.
+    """The separator of a text that was not declared as a table; None if the text is not a table.
 
-    A text is a table if all rows have the same number of cells and the first row looks like column names, or if its
-    lines look like rows (core/jobs/tables.py). With tabs, equal numbers of cells are enough.
+    A text is a table if a separator splits all rows into the same number of cells, and either the separator is a tab,
+    or there are at least MANY rows and the first row looks like column names. It is also a table if its lines look like
+    rows (core/jobs/tables.py).
     """
     for separator in SEPARATORS:
         rows = records(text, separator)
@@ -384,9 +383,9 @@ def records(text: str, separator: str) -> list[list[str]]:
 def has_quoted_cells(text: str) -> bool:
     """Whether quotation marks enclose cells in a table with tabs. If not, all quotation marks are part of the text.
 
-    Spreadsheet programs enclose cells that contain a tab, a line break, a comma or a quotation mark. True if at least
-    one cell contains a tab, a line break or a quotation mark inside its enclosing marks. A comma inside the marks does
-    not suffice, because quoted speech contains commas too.
+    True if at least one cell in quotation marks contains a tab, a line break or a quotation mark: spreadsheet programs
+    enclose such cells. They enclose cells with commas too, but a comma proves nothing, because quoted speech contains
+    commas as well.
     """
     if '"' not in text:
         return False

@@ -1,8 +1,8 @@
 """Reads an untrusted file in a child process with limits on memory, processor time and output.
 
-A workbook of 2 kB may need 50 GB of memory (if its only cell is in the last corner of the sheet), and its parser would
-then end the process that it runs in. The child process gets the file as standard input and writes sentences or rows to
-standard output (a file). As the last line of standard error, it writes facts about the file or the reason of a refusal.
+Without limits, a workbook of 2 kB could end the server: if its only cell is in the last corner of the sheet, the parser
+needs 50 GB of memory. The child process gets the file as standard input, and writes sentences or rows to standard
+output (a file). Its last line of standard error contains facts about the file, or the reason why it was refused.
 """
 
 import errno
@@ -69,8 +69,8 @@ class Reading:
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
-        """A copy with `hints.lines` set to `force`: if true, each line of a text is a sentence even if the lines look
-        like a table."""
+        """A copy with `hints.lines` set to `force`. If true, each line of a text is a sentence, even if the lines look
+        like rows of a table."""
         return replace(self, hints=replace(self.hints, lines=force))
 
 
@@ -213,7 +213,7 @@ def main(wanted: str) -> None:
 
 def bound(size: int, memory: int) -> None:
     """Limits this process's memory, processor time and output (`size` bytes). If the machine nevertheless runs out of
-    memory, the kernel kills this process, not the server."""
+    memory, the kernel kills this process first, not the server."""
     os.nice(10)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
@@ -274,8 +274,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def other_column(facts: dict[str, Any]) -> str:
-    """Text to append to an error message about the sentences of a column: if another column more likely holds the
-    sentences, names that column; otherwise empty."""
+    """Text to append to an error message about the sentences of a column. Names another column that more likely
+    contains the sentences; empty if there is no such column."""
     if "likelier" not in facts:
         return ""
     return (

@@ -123,8 +123,8 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
     """The XML elements called `name` in a part of the archive; an empty list if the part is missing or is not XML.
 
-    The parser expands entities, which a DOCTYPE may define so that they fill the memory. The caller must therefore
-    first check that the part's prolog has no DOCTYPE.
+    The caller must first check that the part's prolog has no DOCTYPE. A DOCTYPE can define entities, which the parser
+    would expand until they fill the memory.
     """
     try:
         root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - the part defines no entities

@@ -56,8 +56,8 @@ FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndj
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
 MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record as often as above
-# Seconds between comments in an event stream that has no event: some proxies close a connection after 30 s of silence,
-# others after 60 s.
+# After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
+# of silence, others after 60 s.
 KEEP_ALIVE_SECONDS = 15.0
 
 BODY_DOC = body_of(
@@ -405,7 +405,8 @@ async def read_json_body(request: Request) -> bytes:
 async def accept(
     service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
 ) -> Response:
-    """Creates a job from the spooled input, queues it and answers 202; a repeated idempotency key gets the first job.
+    """Creates a job from the spooled input, queues it and answers 202. If the request repeats an idempotency key, the
+    answer names the job of the first request.
 
     Each API key has its own idempotency keys, so that callers cannot use or discover those of others.
 
@@ -436,8 +437,8 @@ def accepted_before(service: Service, trace: Trace, idempotency_key: str | None)
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:
-    """Queues a job. If that fails, a job that this request made (`new`) is discarded, so that the caller can post it
-    again; a job of an earlier request stays.
+    """Queues a job. If that fails and this request created the job (`new`), discards the job, so that the caller can
+    post it again.
 
     Raises:
         Unavailable: the job could not be queued.

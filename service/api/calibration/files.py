@@ -69,8 +69,8 @@ def content_type(request: Request) -> tuple[str, str | None]:
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia if the media type `kind` is that of an HTML page, or of a web form. curl sends a web form
-    with either of its options -F and -d."""
+    """Raises UnsupportedMedia if `kind` is the media type of an HTML page or of a web form. With -F or -d, curl sends a
+    web form."""
     if kind in PAGES:
         raise UnsupportedMedia(
             f"content-type {kind!r} is a web page; send its text without tags, one sentence a line, with the "
@@ -217,9 +217,9 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
 def memory_of_reader(left: int | None, *, whole: bool) -> int:
     """Memory limit, in bytes, of the process that reads a file.
 
-    At most one whole file and three others are read at the same time. The process of the whole file gets 1/2 of the
-    free memory, and each other process gets 1/8, so that together they take at most 7/8. The limit is at most MEMORY
-    for a whole file and MEMORY_OF_LINES for others. It is at least LEAST_MEMORY, even if the share is smaller.
+    A process that holds its file as a whole gets 1/2 of the free memory, at most MEMORY. Any other process gets 1/8, at
+    most MEMORY_OF_LINES. Each gets at least LEAST_MEMORY. At most one whole file and three others are read at the same
+    time, so together they usually get at most 7/8.
 
     Args:
         left: free bytes of the container; None if its memory has no limit.

@@ -24,8 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-# A line may have at most this many bytes for each character that a text may have. A line may hold two texts, and JSON
-# may write a character in 12 bytes (\uXXXX\uXXXX).
+# Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
+# write a character in 12 bytes (\uXXXX\uXXXX).
 LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')

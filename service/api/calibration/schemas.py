@@ -75,8 +75,8 @@ LabelledSide = Annotated[
 class Label(NamedTuple):
     """[text, text, label] or [text, text, label, weight]; the label is 0, 1 or a grade, the weight above 0.
 
-    The weight is the inverse of the probability with which the pair was drawn. If the encoder takes vectors
-    instead of texts, the sides are vectors: lists of numbers, or base64 of float32.
+    The weight is 1 divided by the probability of drawing this pair. If the encoder takes vectors instead of texts, each
+    text is replaced by a vector: a list of numbers, or base64 of float32.
     """
 
     a: LabelledSide
