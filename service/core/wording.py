@@ -6,12 +6,12 @@ from difflib import get_close_matches
 
 SHOWN = 80  # a message shows at most this many characters of a name that the caller sent
 MOST_NAMES = 1000  # a message lists at most this many characters of names
-# Smallest difflib ratio of a suggested name to the name that was sent. The misspellings `metod` and `promot` are above
-# it; two unrelated names such as `sentences` and `encoder` have 0.5.
+# A known name is suggested if its difflib ratio to the name that was sent is at least this. The misspellings `metod`
+# and `promot` have higher ratios; unrelated names such as `sentences` and `encoder` have a ratio of 0.5.
 LIKELY = 0.6
 
-# Words by which messages refer to the entries of a list in a request. Name of the list -> the word for one entry, and
-# the words for the parts of an entry: an entry of `pairs` is a "pair", and its parts are a "1st text" and a "2nd text".
+# Words with which messages name the entries of a list: name of the list -> (word for an entry, words for its parts).
+# For example, an entry of `pairs` is called a "pair", and its parts are called "1st text" and "2nd text".
 ENTRIES = {
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),

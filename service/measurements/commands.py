@@ -182,7 +182,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure on each STS set how much higher Spearman × 100 is with `auto`, fitted without labels, than with identity.
+    """Measure how much `auto`, fitted without labels, changes Spearman × 100 on each STS set, compared with identity.
 
     Fails if `auto` loses more than 1 point on any set, or if its mean change is too small.
     """
@@ -300,7 +300,7 @@ def foreign_text(
     fifths = ", ".join(f"{100 * share:.2f}" for share in result.by_length)
     title = (
         f"{encode.artifact.id} · false alarms {100 * result.false_alarms:.2f} % "
-        f"(by fifths of the sentences, from the shortest to the longest: {fifths})"
+        f"(for each fifth of the sentences, from the shortest to the longest: {fifths})"
     )
     table = Table("text", "AUROC", "flagged", title=title)
     for kind, auroc in result.auroc.items():

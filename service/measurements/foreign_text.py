@@ -1,6 +1,6 @@
-"""Measures how often a domain of Wikipedia sentences flags text of other kinds, and Wikipedia text (false alarms).
+"""Measures how often a domain of Wikipedia sentences flags foreign text, and Wikipedia text (false alarms).
 
-Text of other kinds, called foreign here, is for example news, source code, or sentences with shuffled words.
+Foreign text is text of another kind: for example news, source code, or sentences with shuffled words.
 """
 
 import sysconfig

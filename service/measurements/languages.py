@@ -90,7 +90,7 @@ def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tu
 def measure(languages: dict[str, Language], embed: Embed, splits: int, progress: Progress) -> list[Result]:
     """Calibrates from a random half of each language's sentences, and scores all pairs of the other half.
 
-    All languages use the raw threshold of the first one.
+    The threshold for raw cosines is set on the first language, and used for all languages.
     """
     results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())

@@ -17,8 +17,8 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-# Nominal rate -> bounds of the mean rate after the conversion, as multiples of the mean rate before it. Both means are
-# over the splits. The bounds are as wide as those that `thresholds.BARS` sets for the rate of one split.
+# Nominal rate -> bounds of the mean rate after the conversion, divided by the mean rate before it. Both means are over
+# the splits. The bounds are those of `thresholds.BARS` for the rate of one split.
 BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 

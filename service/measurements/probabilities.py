@@ -53,8 +53,8 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     """Measures the errors of probabilities on Quora pairs; returns the chosen methods and the results.
 
     Each draw divides the pairs into two parts that share no sentence. The first part gives the domain's sentences and
-    the labels to learn from; the errors are measured on the second part. Only one sentence of each pair is used for the
-    calibration: with both, the random pairs of the reference would contain too many similar ones.
+    the labels to learn from; the errors are measured on the second part. The calibration uses only one sentence of each
+    pair, because with both sentences, too many of the reference's random pairs would be similar.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
     own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))

@@ -16,8 +16,8 @@ from service.modelling.calibration.methods import fit
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
-# Relative chance that the pair with the lowest score is drawn; the pair with the highest score has 1. Pairs with high
-# scores are thus drawn more often, as if people labelled the top hits first.
+# Pairs with high scores are drawn more often, as if people labelled the top hits first: the pair with the lowest score
+# has 0.2 times the chance of the pair with the highest score.
 LEAST_CHANCE = 0.2
 COVERAGE_BARS = (0.90, 0.97)  # promised limits of the share of the intervals that contain the true value
 

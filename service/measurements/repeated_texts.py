@@ -1,6 +1,7 @@
 """Measures thresholds on sentences mixed with mails that all begin with the same notice.
 
-The notice alone is longer than the encoder reads, so all mails have the same vector, and the scores of their pairs tie.
+The notice is longer than the part of a text that the encoder reads. So all mails have the same vector, and all pairs of
+mails have the same score (a tie).
 """
 
 from dataclasses import dataclass
@@ -43,8 +44,8 @@ class Result:
     def kept(self) -> bool:
         """Whether the rates in `counted` are near the nominal rate, and refusals, if any, are justified.
 
-        Refusals are unjustified if in any draw, refused or not, a threshold can reach a rate of `nominal / FACTOR` or
-        less: ties then do not put the nominal rate out of reach.
+        Refusals are justified only if in every draw, the smallest rate that a threshold can reach is higher than
+        `nominal / FACTOR`. Otherwise ties do not put the nominal rate out of reach.
         """
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)

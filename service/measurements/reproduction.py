@@ -1,9 +1,9 @@
 """Reproduces what the papers report besides the STS sets: question pairs, lexical similarity, the singular spectrum.
 
-Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words. To measure this dependence,
-the paper compares two Spearman correlations: of an encoder's scores with the edit distance of the two sentences, and of
-the gold scores with the edit distance. Here the edit distance counts words, and the pairs are STS-B's development set.
-With this choice, the correlation of the gold scores with the edit distance (× 100) is -24.6, the paper's value.
+Li et al., 2020, report the AUC on question pairs, and how much an encoder's scores depend on the words. To show this,
+they compare two Spearman correlations with the edit distance of the two sentences: that of the encoder's scores, and
+that of the gold scores. Here, the edit distance counts words, and the pairs are STS-B's development set, because the
+correlation of the gold scores (× 100) is then -24.6 as in the paper.
 """
 
 from collections.abc import Sequence

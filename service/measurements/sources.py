@@ -118,8 +118,8 @@ class Encoder:
         return self._vectors[0][rows], self._tokens[0][rows]
 
     def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
-        # Number of vectors so far. `_rows` can have fewer entries, because a text that parallel commands have stored
-        # twice has two vectors but one entry.
+        # Row of the first new vector. `_rows` can have fewer entries than there are vectors: if parallel commands have
+        # stored a text twice, it has two vectors but one entry.
         first = sum(map(len, self._vectors))
         self._rows |= {name: first + row for row, name in enumerate(names)}
         self._vectors.append(vectors)

@@ -31,7 +31,7 @@ class Result:
     rates: list[float]  # measured false-match rate of each draw
     resolution: float  # smallest false-match rate that the first draw's reference supports
     # For each draw, how much a fit to STS-B's training text raises Spearman × 100 on STS-B's test pairs; empty if the
-    # training text has too few sentences.
+    # training text has fewer than `sentences` sentences.
     gains: list[float]
 
     @property

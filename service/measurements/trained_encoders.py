@@ -54,8 +54,7 @@ class Training:
     """An encoder to train."""
 
     name: str
-    # Name of the encoder from which the training starts: the name of another training, or else a name that
-    # `checkpoints.resolve` accepts.
+    # Encoder from which the training starts: name of another training, or a name that `checkpoints.resolve` accepts.
     start: str
     recipe: Recipe
     data: str

@@ -130,9 +130,8 @@ class Encoders:
             on_champion: called with a version when it becomes the one that serves its domain.
             on_no_champion: called with the domain when no version in memory serves it any longer.
             on_gone: called with the domain when it has lost its champion or was deleted.
-            heard: returns the store's change counter (the "bell"). The last refresh of a registry has already read the
-                counter, so `heard` does not read the store. While the counter stays the same, no migration has
-                changed. None: the store has no change counter, and the migrations must be read.
+            heard: returns the store's change counter (the "bell") as the last refresh of a registry read it, or None if
+                the store has none. While the counter stays the same, the migrations need not be read again.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
@@ -162,9 +161,8 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this isosim server is not ready: a remote encoder has not answered yet, or now runs another model.
 
-        None if this server is ready. A remote encoder that has answered before and cannot be reached now does not count
-        as a fault. This server still scores cached texts. Other isosim servers depend on the same remote encoder, so
-        sending requests to them instead would rarely help.
+        None if this server is ready. A remote encoder that has answered before and cannot be reached now is no fault:
+        this server still scores cached texts, and the other isosim servers depend on the same remote encoder.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -206,10 +204,10 @@ class Encoders:
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder to which a domain belongs on this server.
+        """The encoder to which a domain belongs: the old one until its migration is finished, then the new one.
 
-        If the domain has moved to an encoder that this server does not run, returns the server's own encoder instead.
-        `active_encoder` then refuses requests for the domain, because the server's own encoder would give other scores.
+        Returns the server's own encoder if the domain has no migration, or if this server does not run the domain's
+        encoder. In the second case, `active_encoder` refuses requests for a domain that has moved.
         """
         migration = self.migrations.get(domain)
         if migration is None:
@@ -220,8 +218,8 @@ class Encoders:
         """The encoder that requests for a domain use, except those that `Migration.share` sends to the new encoder.
 
         Raises:
-            EncoderMismatch: the domain has moved to an encoder that this server does not run. With the old encoder,
-                this server would silently give other scores than the other servers.
+            EncoderMismatch: the domain has moved to an encoder that this server does not run. The old encoder is not
+                used instead, because its scores would differ from those of the other servers.
         """
         home = self.home_encoder(domain)
         migration = self.migrations.get(domain)

@@ -23,12 +23,12 @@ class EquatingResult:
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
-    """The threshold on the new scale with the same rate as a threshold on the old one: F_new⁻¹(F_old(similarity)).
+    """The similarity on the new scale that has the same false-match rate as `similarity` on the old scale.
 
-    This is equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5). The interval
-    combines the error of the new threshold with that of the old rate as if they were independent. The interval is
-    wider than necessary if both scales were made from the same sentences, because the two errors are then similar and
-    partly cancel.
+    This is equipercentile equating, F_new⁻¹(F_old(similarity)), where F gives the false-match rate of a similarity
+    (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5). The interval combines the error of the old rate
+    with the error of the new threshold as if they were independent. If both scales were made from the same sentences,
+    the two errors partly cancel, so the interval is wider than necessary.
 
     Raises:
         InvalidInput: because of tied scores, no threshold of the new scale has nearly the same rate.
@@ -44,10 +44,10 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
     threshold = old.threshold(rate)
-    # The old scale's threshold for `rate` is an estimate with an interval. If the true threshold lies d above the
-    # estimate, the true rate at `similarity` is about the estimated rate at `similarity` − d, so it is higher than
-    # `rate`. A higher rate has a lower threshold on the new scale: `lowest`. Likewise, a true threshold below the
-    # estimate leads to `highest`.
+    # `threshold` is an estimate with the interval `old_low` to `old_high`. Suppose that the true threshold is
+    # `old_high`, which lies d above `threshold`. Then the true rate at `similarity` is about the estimated rate at
+    # `similarity` − d. This rate is higher than `rate`, so it has a lower threshold on the new scale: `lowest`. In the
+    # same way, `old_low` leads to `highest`.
     lowest = new.threshold(min(rate_of(old, similarity - (old_high - threshold)), SUREST))
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))

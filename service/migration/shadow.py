@@ -25,8 +25,8 @@ from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 log = logging.getLogger("isosim")
 
 WAITING = 32  # largest number of requests in the queue
-# Largest number of pairs that are scored from one client request, sampled evenly. A client can send 512 pairs (the
-# default of ISOSIM_MAX_PAIRS). Scoring all 512 would delay the next client request by seconds.
+# Largest number of pairs of one client request that are scored. A client can send 512 pairs (the default of
+# ISOSIM_MAX_PAIRS). Scoring all of them would delay the next client request by seconds.
 MOST_PAIRS = 32
 PATIENCE = 1.0  # seconds that pairs wait for an idle server before they are dropped
 LOOK = 0.01  # seconds between two checks whether the server is idle
@@ -161,8 +161,8 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        # Pairs whose texts have known tokens for the new encoder. These texts also have known tokens for the old
-        # encoder, because `_sample` took only such pairs.
+        # Pairs whose texts have known tokens for both encoders: `_sample` left out the other pairs for the old encoder,
+        # and `scores.readable` leaves them out for the new one.
         readable = scores.readable
         if len(readable) == 0:
             return

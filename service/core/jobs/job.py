@@ -9,8 +9,8 @@
      |                        ^
      +------------------------+ interrupt: the process that was started for the job died before `begin`
 
-QUEUED, RUNNING and INTERRUPTED become CANCELLED if a client cancels the job, and FAILED if the job takes too long.
-Final states never change. `Job.become` refuses all other changes; `adapters/jobs/store.py` stores the permitted ones.
+In addition, QUEUED, RUNNING and INTERRUPTED become CANCELLED if a client cancels the job, and FAILED if the job takes
+too long. SUCCEEDED, FAILED and CANCELLED are final. `Job.become` refuses all other changes.
 """
 
 from collections.abc import Sequence
@@ -48,16 +48,16 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Metadata of a field that was added after release 0.1.0. The field is stored only if its value is not the default, so
-# that most records stay readable for 0.1.0, which refuses unknown fields.
+# Marks a field that was added after release 0.1.0. The field is stored only if its value is not the default, because
+# release 0.1.0 cannot read records with unknown fields.
 LATER = {"later": True}
 
 
 class LabelledPair(NamedTuple):
     """Two sentences, their label (0 or 1, or a grade), and a weight.
 
-    The weight says how many pairs this one represents. If the labelled pairs were drawn from all pairs with unequal
-    probabilities, it is 1 divided by the probability of drawing this pair.
+    The weight is the number of pairs that this pair represents. For example, a pair that was drawn for labelling with
+    probability 0.01 represents 100 pairs.
     """
 
     a: str
@@ -82,8 +82,8 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
-    # The version to which labels are added; None for a job with text. The new version has the base version's weights
-    # and reference distribution.
+    # None for a job with text. A job that only adds labels to a version states this version's number here, and makes a
+    # new version with the same weights and reference distribution.
     base: int | None = None
     # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
     champion: int | None = None

@@ -13,16 +13,16 @@ LABEL, WEIGHT = "label", "weight"  # column names
 
 
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
-    """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
+    """Reads labelled pairs from a table with the columns label, sentence, sentence or sentence, sentence, label.
 
-    The first or the last column holds the labels. These rules are tried in order until one decides:
+    These rules are tried in order until one of them decides whether the first or the last column holds the labels:
 
-    1. The column with more numbers holds the labels.
-    2. The column with fewer numbers outside 0 to 5 holds the labels.
-    3. The column that the header names `label` holds the labels.
-    4. If all three columns hold only numbers, and the first and the last column only numbers from 0 to 5, the table is
-       refused.
-    5. The first column holds the labels.
+    1. If one of the two columns contains more numbers, it holds the labels.
+    2. If one of them contains fewer numbers outside 0 to 5, it holds the labels.
+    3. If the header names one of them `label`, it holds the labels.
+    4. If all three columns contain only numbers, and the first and the last column only numbers from 0 to 5, the table
+       is refused.
+    5. Otherwise the first column holds the labels.
 
     The first row is a header, and is skipped, if neither its first nor its last cell is a number. A table may have a
     fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console applies the same rules
@@ -94,11 +94,10 @@ def is_first(
     """True if the first column holds the labels, False if the last one does.
 
     Args:
-        first: sort key of the first column, made by `worse`; `last` is that of the last column.
+        first, last: sort keys of the two columns, made by `worse`.
 
     Raises:
-        InvalidInput: all columns contain only numbers, those of the first and the last column all lie within 0 to 5,
-            and the header names neither of these two columns `label`.
+        InvalidInput: both columns could hold the labels (rule 4 of `parse_pairs`).
     """
     if first != last:
         return first < last

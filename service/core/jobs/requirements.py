@@ -10,7 +10,7 @@ from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
 # Minimum number of distinct sentences. With fewer, a threshold that should let 1 % of unrelated pairs through can let
-# through twice or half as many (docs/quality.md).
+# 0.5 % or 2 % through (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable
@@ -19,10 +19,9 @@ MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
 
 def fewest_sentences(method: str, dim: int) -> int:
-    """Smallest number of distinct sentences that a method accepts for vectors of this width.
+    """Smallest number of distinct sentences that a method accepts for vectors with `dim` dimensions.
 
-    Full whitening needs at least twice as many sentences as dimensions. The results of full whitening are worst with
-    about as many sentences as dimensions; the factor 2 is a margin above that number.
+    Full whitening needs at least 2 × `dim` sentences, because its results are worst with about `dim` sentences.
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -39,7 +38,7 @@ def check_sentences(
     all their tokens are unknown to the encoder. Both are used only in the error message.
 
     Raises:
-        InvalidInput: there are too few; the message says how many are needed.
+        InvalidInput: `distinct` is too small; the message says how many are needed.
     """
     needed = fewest_sentences(method, dim)
     if distinct < needed:
@@ -77,7 +76,10 @@ class LabelSummary:
             self._pairs.add((min(a, b), max(a, b)))
 
     def check(self, *, unreadable: int = 0) -> None:
-        """Checks the pairs added so far; `unreadable` is the number of pairs that were left out.
+        """Checks the pairs added so far.
+
+        `unreadable` is the number of pairs that were left out, because the encoder knows no token of one of their
+        texts. It is used only in the error message.
 
         Raises:
             InvalidInput: there are too few distinct pairs, all labels are equal, or the weights differ too much.
@@ -111,12 +113,11 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 
 
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
-    """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
+    """Keeps one copy of each labelled pair. A pair with swapped sentences is a copy; a pair with another label is not.
 
-    Copies are removed because one copy could be used for the fit while another is held out for the evaluation. The
-    results of the evaluation would then be too good. If any pair has a weight other than 1, each weight says how many
-    pairs a labelled pair represents, so the weights of copies are added up. If all weights are 1, the pairs count as
-    unweighted, and a pair keeps weight 1 however often it was posted.
+    Otherwise one copy could be used for the fit, and another one for the evaluation, whose results would then be too
+    good. If any pair has a weight other than 1, the weights of copies are added up. Otherwise every
+    pair keeps the weight 1.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)

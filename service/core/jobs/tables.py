@@ -1,11 +1,12 @@
 """Detects tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
-If whole rows are calibrated as sentences, thresholds become too high, because identifiers, dates and states make all
-rows similar to each other: in an example, the threshold for 1 % false matches was 0.517 with whole rows, and 0.309 with
-only the column of sentences.
-A table has the same separator on most lines and fields typical of tables. In prose a space follows a comma, and the
-number of commas differs from line to line. No text of the evaluation data is mistaken for a table (whole or in parts of
-200 to 2,000 lines; tests/core/jobs/test_tables.py).
+With whole rows as sentences, thresholds become too high, because identifiers, dates and states make all rows similar to
+each other. In an example, the threshold for 1 % false matches was 0.517 with whole rows, and 0.309 with only the column
+of sentences.
+
+A table has the same separator on most lines, and fields such as numbers, dates or states. In prose, a space follows a
+comma, and the number of commas differs from line to line. No text of the evaluation data is mistaken for a table
+(tests/core/jobs/test_tables.py).
 """
 
 import csv
@@ -19,8 +20,8 @@ from itertools import accumulate, islice
 from service.core.errors import InvalidInput
 
 LOOKED_AT = 2000  # number of lines at the start of a text that are examined
-# Maximum number of characters of these lines that are examined. Without a limit, 20,000,000 characters in short cells
-# took 500 MB and blocked Python for a minute.
+# Maximum number of characters of the first LOOKED_AT lines that are examined. Without a limit, 20,000,000 characters in
+# short cells took 500 MB and blocked Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
 MOST = 0.8  # share of lines that must look like rows; a table's other lines are headers or parts of multi-line cells
@@ -97,9 +98,9 @@ def is_markup(lines: Sequence[str]) -> bool:
 def quoted_cells(lines: Sequence[str]) -> bool:
     """Whether the lines are a CSV of one column.
 
-    A CSV puts a cell that contains a comma or a quotation mark in quotation marks, and doubles each quotation mark
-    within the cell. So an unquoted line of it contains neither character. Quoted dialogue is no CSV: it has no doubled
-    quotation marks.
+    In such a CSV, a cell that contains a comma or a quotation mark stands in quotation marks, and each quotation mark
+    within the cell is doubled. All lines must follow these rules, and at least FEWEST_QUOTED lines must contain doubled
+    quotation marks. Dialogue in prose contains none.
     """
     reasons = 0
     for line in lines:
@@ -177,9 +178,9 @@ def cells(line: str, separator: str) -> list[str]:
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
     """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
 
-    In the first columns, a cell is tight if the next cell does not begin with a space. In the last columns, a cell is
-    tight if the cell itself does not begin with a space. Inner columns are left out, because separators inside a text
-    shift them.
+    In the first columns, a cell is tight if no space follows the separator after the cell; in the last columns, if no
+    space follows the separator before the cell. Inner columns are left out, because a text that contains separators
+    would shift them.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]
@@ -195,8 +196,8 @@ def is_code(cell: str) -> bool:
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
     """Whether the cell may be a state or category.
 
-    If the separator is a comma or semicolon, the cell must be ASCII and tight (see `edges`), because prose may start
-    with a greeting: `Hello, …` (the cell `Hello` is not tight) or `您好,…` (the cell `您好` is not ASCII).
+    If the separator is a comma or semicolon, the cell must be ASCII and tight (see `edges`). This excludes greetings at
+    the start of prose: `Hello, …` (the cell `Hello` is not tight) and `您好,…` (the cell `您好` is not ASCII).
     """
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 

@@ -103,8 +103,8 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """The similarity that reaches a target.
 
-    It is rounded to float32, as the similarities in responses are. So a client that tests whether a similarity is at
-    least the threshold gets the same result as the field `match` gives for a saved threshold.
+    The similarity is rounded up to float32, because the similarities in responses are float32. A client that compares
+    them with the threshold then gets the same result as the server in the field `match`.
 
     Raises:
         Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
@@ -133,8 +133,10 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
 
 
 def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
-    """Raises InvalidInput, naming reachable rates, if so many pairs have equal similarity that no threshold has a rate
-    near `fmr`."""
+    """Raises InvalidInput if no threshold has a false-match rate near `fmr`; the message names reachable rates.
+
+    The reason is a tie: many pairs have the same similarity, so a threshold accepts either all of them or none.
+    """
     lower, upper = reference.reachable(fmr)
     if lower >= fmr / TOLERANCE:
         return
@@ -161,8 +163,10 @@ def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[Refere
 
 
 def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
-    """Raises InvalidInput if `gallery` is too large. Counts of false hits are extrapolated to at most MOST_BEYOND times
-    the number of entries at which they were counted."""
+    """Raises InvalidInput if `gallery` is larger than MOST_BEYOND × `table.entries`.
+
+    `table.entries` is the largest number of searched entries at which false hits were counted.
+    """
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
@@ -196,8 +200,10 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain reaches the percentile: "1 in 100", or "fewer than 1 in …" if the
-    reference, a sample of `pairs` pairs, is too small to count such rare pairs."""
+    """How rarely a random pair of the domain reaches the percentile, for example "1 in 100".
+
+    The result begins with "fewer than" if fewer than COUNTED of the reference's `pairs` pairs reach the percentile.
+    """
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED
@@ -240,11 +246,10 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 
 
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
-    """One row for each precision of TABLE that a threshold reaches, judged by the labels; empty without labels.
+    """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each; empty without labels.
 
-    A row contains the threshold and its rates.
-
-    `alarms`: mean number of wrong matches of a query that is compared with `gallery` entries.
+    A row contains the threshold and its rates. Its `alarms` is the mean number of wrong matches of a query that is
+    compared with `gallery` entries.
     """
     labelled = model.probability
     if labelled is None or model.reference is None or model.normalization is not None or not len(labelled.recalls):
@@ -267,10 +272,10 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
 
 @dataclass(frozen=True)
 class DecisionThreshold:
-    """Decides which pairs of a version match, for a target.
+    """Decides whether a pair matches, for one version and one target.
 
-    Pairs match if their similarity is at least `similarity`. With item normalization, no single similarity separates
-    the pairs: they match if their false-match rate is at most `rate`. `similarity` and `rate` are both None if the
+    A pair matches if its similarity is at least `similarity`. For versions with item normalization, `similarity` is
+    None, and a pair matches if its false-match rate is at most `rate`. `similarity` and `rate` are both None if the
     version cannot reach the target.
     """
 
@@ -334,9 +339,9 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 
 
 def in_single_precision(similarity: float) -> float:
-    """The smallest float32 that is not below the similarity, in its shortest decimal form.
+    """The similarity, rounded up to float32, in its shortest decimal form.
 
-    A client that compares the float32 similarities of responses with this number then decides as the server does.
+    A client that compares the float32 similarities of responses with this number decides as the server does.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)

@@ -101,11 +101,11 @@ class DomainModel:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.float32],
     ) -> Doubles | None:
-        """The false-match rate of each pair (left[i], right[i]) of latents: the share of the domain's random pairs that
-        score at least as high.
+        """False-match rates (P,): for each pair, the share of the domain's random pairs that score at least as high.
 
-        latents: (N, D); left, right, similarities and the result: (P,). With item normalization, normalized scores are
-        compared instead of similarities. Returns None if the version has neither item normalization nor a reference.
+        latents: (N, D); left, right, similarities: (P,). Pair i consists of the rows left[i] and right[i] of latents.
+        With item normalization, the scores are normalized scores; otherwise they are similarities. Returns None if the
+        version has neither item normalization nor a reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)
@@ -123,8 +123,7 @@ class Calibration:
     encoder: str  # digest
     transform: Callable[[Vectors], Vectors] | None = None
     model: DomainModel = field(default_factory=DomainModel)
-    # For a normalizing flow, the number of dimensions of the latents that come from each level of the flow; empty for
-    # other methods.
+    # Number of latent dimensions of each level of a normalizing flow; empty for other methods.
     levels: tuple[int, ...] = ()
     size: int = 0  # bytes in memory, estimated by the loader
 

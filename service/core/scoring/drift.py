@@ -25,8 +25,8 @@ class Drift:
     texts: int
     pairs: int
     out_of_domain: float | None  # share of texts flagged; about FALSE_ALARMS for texts like the domain's own
-    # Mean and standard deviation of `Verdict.distance` in the window. `Verdict.distance` is standardized over the
-    # domain's own text, so for texts like the domain's own, the mean is about 0 and the standard deviation about 1.
+    # Mean and standard deviation of `Verdict.distance` in the window: about 0 and 1 for texts like the domain's own,
+    # because `Verdict.distance` is standardized over the domain's own text.
     distance_mean: float | None
     distance_spread: float | None
     stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
@@ -52,10 +52,11 @@ class Ring:
 
 
 def stability_index(baseline: Doubles, recent: Doubles) -> float:
-    """Population stability index over the baseline's deciles: Σ (r − b) ln(r / b) (Siddiqi, 2006, chapter 8).
+    """Population stability index: Σ (r − b) ln(r / b) over the baseline's deciles (Siddiqi, 2006, chapter 8).
 
-    Below 0.1, a distribution is commonly called stable, above 0.25 shifted. Two samples of n and m values from the same
-    distribution give about 9/n + 9/m.
+    b and r are the shares of the baseline and of the recent values in a decile. An index below 0.1 is commonly called
+    stable, an index above 0.25 shifted. Samples of n and m values from the same distribution have an index of about
+    9/n + 9/m.
     """
     edges: Doubles = np.unique(np.quantile(baseline, np.linspace(0, 1, BINS + 1)[1:-1]))
 
@@ -102,7 +103,7 @@ class DriftWindow:
 
 
 class DriftMonitor:
-    """Windows of the most recently used domains; a new champion starts a new window.
+    """One window for each of the most recently used domains; a new champion starts a new window.
 
     Only the event loop writes. Other threads may read, and may see a window that is only partly updated.
     """
@@ -114,7 +115,8 @@ class DriftMonitor:
     def observe(self, calibration: Calibration, scores: Scores) -> None:
         """Adds the scores of a request.
 
-        Call it only for the champion: requests that pin another version do not represent the domain's traffic.
+        Call this only for scores of the champion, because requests for other versions do not represent the domain's
+        traffic.
         """
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:

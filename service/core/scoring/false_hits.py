@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-# Results are extrapolated to at most MOST_BEYOND × `FalseHitTable.entries` searched entries. `FalseHitTable.entries` is
-# the largest number of searched entries at which false hits were counted.
+# If false hits were counted in searches among at most 5,000 entries (`FalseHitTable.entries`), results are extrapolated
+# to at most MOST_BEYOND × 5,000 entries.
 MOST_BEYOND = 1000
 COUNTED = 10  # the share of queries with a false hit is extrapolated if fewer than 10 queries have a false hit
 SMALLEST_RATE = 1e-6
@@ -32,30 +32,29 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class FalseHitTable:
-    """Share of queries whose best wrong match among G entries passes a threshold (FPIR; ISO/IEC 19795-1, 3.5).
+    """Share of queries with a wrong match among G entries, for several thresholds (FPIR; ISO/IEC 19795-1, 3.5).
 
-    `hits` holds the shares. Each share is a mean over subsets of G of the domain's own sentences. Thresholds are
-    identified by their false-match rate. If a few queries cause most false hits, the share grows more slowly than the
-    number of entries.
+    A threshold is identified by its false-match rate. Queries and entries are sentences of the domain. Each share in
+    `hits` is a mean over subsets of G sentences.
     """
 
     rates: Doubles  # (L,) false-match rates, falling
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of `hits`; NaN where too few queries have a hit
-    # (L,) probability of a further false hit for a query that has one, divided by the probability of a false hit for
-    # a random query; NaN where too few queries have a hit.
+    # (L,) ratio of two probabilities that a random entry is a false hit: for a query that already has a false hit, and
+    # for a random query; NaN where too few false hits were counted.
     repeats: Doubles
     queries: int
     entries: int
 
     def law(self, gallery: float) -> "Law":
-        """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
+        """Share of queries with a false hit among `gallery` entries, as a function of the false-match rate.
 
-        Up to the largest number of entries at which hits were counted, −ln(1 − share) is interpolated as a power law of
-        the number of entries. Beyond that number, the share follows a negative binomial law: at the same threshold, the
-        rate of false matches differs from query to query. The spread of the queries' rates is fitted to the counts at
-        the two largest numbers of entries.
+        Hits were counted at the numbers of entries in `galleries`. Between two of these numbers, −ln(1 − share) is
+        interpolated as a power law of the number of entries. Beyond the largest of them, the number of false hits of a
+        query follows a negative binomial law, because some queries have higher false-match rates than others
+        (`spread_between`).
         """
         # (G, L): expected number of false hits of a query, if all queries had the same false-match rate
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))
@@ -132,13 +131,12 @@ def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
 
 @dataclass(frozen=True)
 class Law:
-    """Expected false hits of a query as a function of the false-match rate, for one number of entries.
+    """Share of queries with a false hit among `gallery` entries, as a function of the false-match rate.
 
-    Between the rates in `rates`, the expected hits follow a power law. Above the highest of `rates`, all queries are
-    assumed to have the same false-match rate, and the expected hits are scaled to equal `expected` at the highest of
-    `rates`. Below the lowest of `rates`, each query is assumed to have a false-match rate of its own. The rates of all
-    queries then have a Gamma distribution with shape `shape`. If `shape` is infinite, the expected hits are
-    proportional to the rate.
+    `expected` holds −ln(1 − share) at the rates in `rates`. Between two of these rates, −ln(1 − share) follows a power
+    law. Above the highest rate, all queries are assumed to have the same false-match rate. Below the lowest rate, each
+    query is assumed to have a false-match rate of its own, drawn from a Gamma distribution with shape `shape`. If
+    `shape` is infinite, −ln(1 − share) is proportional to the false-match rate there.
     """
 
     rates: Doubles  # (L,) falling
@@ -183,15 +181,17 @@ def alike(rates: npt.ArrayLike, gallery: float) -> Doubles:
 
 
 def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
-    """Fits a negative binomial law for the number of false hits of a query (Greenwood & Yule, 1920).
+    """Fits a negative binomial law to the number of false hits of a query (Greenwood & Yule, 1920).
 
-    In this law, each query has a false-match rate of its own, and the rates of all queries have a Gamma distribution.
-    `half` and `whole` (L,) are −ln(1 − s) at L thresholds, where s is the share of queries with a false hit: `whole`
-    for searches among the largest number of entries at which hits were counted, `half` for searches among half of this
-    number.
+    In this law, each query has a false-match rate of its own, drawn from a Gamma distribution.
 
-    Returns the shape r and x = m / r, (L,) each, where m is the mean number of false hits per query in the searches
-    for `half`. r and x solve half = r·ln(1 + x) and whole = r·ln(1 + 2x).
+    Args:
+        half: (L,) −ln(1 − s) at L thresholds, where s is the share of queries with a false hit among n entries.
+        whole: (L,) −ln(1 − s) for searches among 2n entries.
+
+    Returns:
+        r and x, (L,) each. r is the shape of the Gamma distribution, and r·x the mean number of false hits of a query
+        among n entries. They solve half = r·ln(1 + x) and whole = r·ln(1 + 2x).
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)

@@ -35,9 +35,10 @@ class Migration:
 
 
 def is_chosen(domain: str, key: str, share: float) -> bool:
-    """Whether requests with this key use the new encoder. All replicas agree, also after restarts.
+    """Whether requests with this key use the new encoder.
 
-    A chosen key stays chosen when the share rises. Each domain chooses different keys.
+    The result depends only on domain, key and share, so all replicas agree. When the share rises, chosen keys stay
+    chosen. Each domain chooses different keys.
     """
     digest = hashlib.blake2b(f"{domain}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest) < share * 2**64

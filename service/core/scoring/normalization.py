@@ -1,7 +1,7 @@
 """Item normalization: compares a pair's cosine with the usual cosines of its two sentences in the domain.
 
-A hub is a sentence that is similar to all others (Radovanović et al., JMLR 2010), so its scores pass any threshold too
-often. AS-norm and CSLS subtract the usual score of each sentence.
+Some sentences, called hubs, are similar to most others (Radovanović et al., JMLR 2010), so their pairs pass any
+threshold too often. AS-norm and CSLS correct this: they subtract the usual cosines of both sentences.
 """
 
 from collections.abc import Mapping
@@ -35,10 +35,13 @@ class CohortStatistics:
 def normalize(
     kind: str, similarities: npt.NDArray[np.floating], left: CohortStatistics, right: CohortStatistics
 ) -> Doubles:
-    """Normalized scores (N,) in (−1, 1): they rise with the cosine (N,) and are symmetric in the two sides.
+    """Normalized scores (N,) in (−1, 1) of pairs with the cosines `similarities` (N,).
 
-    as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
-    2017, eq. 6). csls: tanh(2s − μ_l − μ_r) (Conneau et al., 2018, eq. 4).
+    s is a pair's cosine; μ_l, σ_l and μ_r, σ_r are the mean and spread in `left` and `right`.
+
+    - as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
+      2017, eq. 6)
+    - csls: tanh(2s − μ_l − μ_r) (Conneau et al., 2018, eq. 4)
 
     >>> side = CohortStatistics(mean=np.array([0.2]), spread=np.array([0.1]))
     >>> normalize("as-norm", np.array([0.6]), side, side).round(4)
@@ -59,8 +62,8 @@ def normalize(
 class ItemNormalization:
     """A domain's item normalization and the false-match rates of normalized scores.
 
-    The cohort (the vectors with which every sentence is compared) holds centroids of many sentences, because the vector
-    of a single sentence can be inverted to its text (Morris et al., EMNLP 2023).
+    The cohort consists of the vectors with which every sentence is compared. Each of them is the centroid of several
+    sentences, because the vector of a single sentence can be inverted to its text (Morris et al., EMNLP 2023).
 
     Raises:
         ValueError: an unknown kind, a cohort that is empty or not of unit length, or `nearest` out of its range.
@@ -83,10 +86,7 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence, from latents (N, D).
-
-        The result for a row does not depend on the other rows, to the last bit.
-        """
+        """Usual score of each sentence, from latents (N, D); each row's result is bit-identical in any batch."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -96,9 +96,10 @@ class ItemNormalization:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.floating],
     ) -> Doubles:
-        """Normalized scores of the pairs (left[i], right[i]) of latents (N, D), whose cosines (P,) are given.
+        """Normalized scores (P,) in (−1, 1) of the pairs (left[i], right[i]) of latents (N, D).
 
-        They are (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, to the last bit.
+        `similarities` (P,) holds the cosines of the pairs. A pair's score is bit-identical in any batch, and with its
+        two sides swapped.
         """
         own = self.cohort_statistics(latents)
         return normalize(self.kind, similarities, own[left], own[right])
@@ -119,7 +120,7 @@ class ItemNormalization:
 
 
 def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
-    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C); each row is independent of the others to the last bit.
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C); each row's result is bit-identical in any batch.
 
     Each row is multiplied separately, because BLAS sums in another order when rows are multiplied together.
     """

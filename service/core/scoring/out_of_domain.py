@@ -73,9 +73,11 @@ class Statistics:
     def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
         """Statistics of N vectors. (N, D), levels (N, L) -> (N, S)
 
-        The columns are the logarithms of ‖z‖², of the energy of each band, of ‖x − μ‖² and of ‖x‖²; then `levels` (the
-        log energies of a normalizing flow's levels, see `level_energies`), if given; then the probe's score, if there
-        is a probe.
+        The columns are, in this order:
+
+        1. the logarithms of ‖z‖², of the energy of each band, of ‖x − μ‖² and of ‖x‖²
+        2. `levels`, if given: the log energies of a normalizing flow's levels (see `level_energies`)
+        3. the probe's score, if there is a probe
         """
         x = pooled.astype(np.float64)
         z = (x - self.mean) @ in_double(self)
@@ -101,10 +103,10 @@ _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening in float64; with it, results for a text alone and in a batch differ by 1e-15 (float32: 1e-6).
+    """The whitening matrix in float64, cached for a few domains.
 
-    Only a few domains' matrices are cached in float64: the float64 copy takes twice the memory of the float32 matrix,
-    which is kept as well, so a domain with both takes three times the memory.
+    In float64, the results for a text alone and in a batch differ by 1e-15 (float32: 1e-6). The cache is small, because
+    the float64 copy of a matrix takes twice as much memory as the float32 original, which is kept as well.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -120,7 +122,8 @@ def in_double(statistics: Statistics) -> Doubles:
 class Standardization:
     """Standardizes statistics by their mean and spread over the domain's texts of the same length.
 
-    Mean and spread are stored for some lengths, the centres, and interpolated linearly in log tokens between them.
+    Mean and spread are stored for some numbers of tokens, the centres. Between the centres, they are interpolated
+    linearly in the logarithm of the number of tokens.
     """
 
     centres: Doubles  # (C,) log tokens, rising
@@ -153,7 +156,7 @@ class Standardization:
         there is a probe.
 
         Raises:
-            ValueError: the statistics lack levels, or have levels that the test was fitted without.
+            ValueError: the statistics have levels although the test was fitted without levels, or the other way round.
         """
         if statistics.shape[1] != self.location.shape[1]:
             raise ValueError(
@@ -173,16 +176,18 @@ class Standardization:
 
 @dataclass(frozen=True)
 class Combination:
-    """Combines the p-values of the statistics into one.
+    """Combines the p-values of several statistics into one p-value.
 
-    Each statistic is allotted a fixed share of the false alarms, and its p-value is divided by this share. The smallest
-    quotient itself is no p-value; `final_curve` converts the quotient into one. Each p-value is read from a curve. A
-    curve (2, K) holds K increasing values of a statistic, and −ln p at each of these values. Between the values, −ln p
-    is interpolated linearly. The last value lies far beyond the sentences to which the curve was fitted; from the last
-    but one to the last value, p decreases exponentially.
+    1. Each statistic has a curve that gives its score −ln(p / share). p is its p-value, and share is the fixed share of
+       the false alarms that this statistic may cause.
+    2. The largest of the scores is taken, and a correction for the text's length (`length_shift`) is subtracted.
+    3. `final_curve` gives −ln of the combined p-value for the result.
+
+    A curve (2, K) holds K increasing inputs, and the output for each of them. Between the inputs, the output is
+    interpolated linearly.
     """
 
-    distance_curve: Doubles  # p is two-sided; this and the next two curves hold −ln(p / share) instead of −ln p
+    distance_curve: Doubles  # for log ‖z‖²; large and small values are both unusual
     bands_curve: Doubles
     probe_curve: Doubles  # (2, 0) without a probe
     length_shift: Doubles  # (2, C): log tokens, and the correction that makes p-values comparable across lengths
@@ -225,7 +230,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class DomainTest:
-    """Computes a calibrated p-value of the hypothesis that a sentence comes from the text of a domain.
+    """Tests whether a sentence comes from the text of a domain; the result is a calibrated p-value.
 
     It combines these statistics, each compared with its values for texts of the same length:
 
@@ -246,8 +251,7 @@ class DomainTest:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
 
         Raises:
-            ValueError: `levels` is missing although the test was fitted with levels, or is given although the test was
-                fitted without levels.
+            ValueError: `levels` is given although the test was fitted without levels, or the other way round.
         """
         tokens = np.asarray(tokens)
         standard = self.standardization(self.statistics(pooled, levels), tokens)
@@ -306,7 +310,7 @@ def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
 
 
 def level_energies(latents: Floats, sizes: Sequence[int]) -> Doubles:
-    """Log mean square of the latents of each level of a normalizing flow. (N, D) -> (N, L)
+    """For each vector, the log mean square of the latents of each level of a normalizing flow. (N, D) -> (N, L)
 
     `sizes`: the number of latent dimensions of each level.
     """

@@ -32,8 +32,8 @@ class ProbabilityMap:
     """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
 
     The logit of the probability is piecewise linear in the evidence (−logit of the false-match rate) and constant
-    beyond the knots. The table is valid only for pairs with the same share of matches as the labelled ones, because
-    every precision depends on that share.
+    beyond the knots. Precision depends on the share of matches among the pairs, so the table is valid only for pairs
+    with the same share of matches as the labelled pairs.
     """
 
     knots: Doubles  # (K,) evidence, rising
@@ -65,7 +65,7 @@ class ProbabilityMap:
         return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
 
     def precision_threshold(self, precision: float) -> tuple[float, float, float]:
-        """The similarity at or above which this share of pairs are matches, and its 95 % interval.
+        """The threshold at which a share `precision` of the pairs that pass are matches, and its 95 % interval.
 
         Raises:
             ValueError: the labels are grades, or the labelled pairs do not reach the precision.
@@ -74,9 +74,8 @@ class ProbabilityMap:
             raise ValueError("a precision needs the labels 0 and 1 (match); the labels of this domain are grades")
         if not len(self.precisions):
             raise ValueError(
-                f"the {self.pairs} labelled pairs reach no precision of 0.5: at each threshold with enough labelled "
-                "pairs above it, less than half of the pairs that pass are matches; higher thresholds have too few "
-                "pairs above them, so label more pairs that score high"
+                f"the {self.pairs} labelled pairs reach no precision of 0.5: at each threshold that enough labelled "
+                "pairs reach, less than half of the pairs that reach it are matches; label more pairs that score high"
             )
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:
@@ -90,7 +89,7 @@ class ProbabilityMap:
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 
     def recall(self, precision: float) -> tuple[float, float, float] | None:
-        """Share of the matches that the threshold for a precision lets through, and its 95 % interval.
+        """Share of the matches that pass the threshold for `precision`, and the share's 95 % interval.
 
         None for versions of earlier releases.
         """

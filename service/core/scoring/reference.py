@@ -13,13 +13,13 @@ Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12
 ROUNDING = 1e-6  # scores this close count as equal: cosines of identical texts differ by about 1e-7
 COUNTED = 10  # a score's rate is counted if at least this many pairs reach the score; otherwise it is extrapolated
-# If ties put a requested rate out of reach, a threshold with a lower rate is accepted if the lower rate is at least the
-# requested rate divided by TOLERANCE.
+# If ties put a requested rate out of reach, the next lower rate is accepted if it is at least the requested rate
+# divided by TOLERANCE: 0.008 or more for a requested 0.01.
 TOLERANCE = 1.25
 
 
 def fisher_z(similarity: Floats | float) -> Doubles:
-    """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915).
+    """Fisher's z: atanh(similarity), an unbounded scale on which the tail is fitted (Fisher, 1915).
 
     >>> fisher_z(np.array([0.0, 0.5, 0.99])).round(3)
     array([0.   , 0.549, 2.647])
@@ -37,11 +37,11 @@ def clipped(similarity: float) -> float:
 class ReferenceDistribution:
     """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last knot.
 
-    Where many pairs tie (their texts have the same vector), the rate drops by a step, stored as two knots just below
-    and above the tie. A tie at similarity 1 ends the scale, and no tail is used.
+    The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). A tail fitted to the cosine itself gave
+    near-duplicates a false-match rate of zero in some domains.
 
-    The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). A tail fitted to the cosine itself ended
-    below 1 on domains whose most similar pairs are near-duplicates, and gave these pairs a false-match rate of zero.
+    If texts have the same vector, many pairs can have the same similarity (a tie). The rate drops by a step there,
+    which is stored as two knots: just below and just above the tie. After a tie at similarity 1, there is no tail.
     """
 
     similarities: Doubles  # (K,) knots, rising
@@ -104,9 +104,9 @@ class ReferenceDistribution:
 
     @cached_property
     def gaps(self) -> Doubles:
-        """For each tie, the rate of a threshold just above its similarity and of a threshold at its similarity. (T, 2)
+        """For each tie, the rates of two thresholds: just above the tie's similarity, and at this similarity. (T, 2)
 
-        No threshold has a rate between the two.
+        No threshold has a rate between these two rates.
         """
         at = self.false_match_rate(self.tied - ROUNDING)
         return np.column_stack([np.maximum(at - self.tied_rates, 0.0), at])
@@ -115,15 +115,15 @@ class ReferenceDistribution:
     def smallest_rate(self) -> float:
         """The smallest rate that a threshold can have, or 0.0 if any small rate can be reached.
 
-        If fewer than COUNTED pairs score above the highest tie, these pairs are too few to estimate a rate, so the
-        smallest rate is that of the highest tie. Otherwise, and without ties, the result is 0.0.
+        If fewer than COUNTED pairs score above the highest tie, the result is the rate of a threshold at this tie,
+        because so few pairs cannot give a lower rate. Otherwise, and without ties, the result is 0.0.
         """
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
         """Returns (rate, rate) if a threshold can have this rate, otherwise the nearest possible rates below and above.
 
-        The rate below is 0 if `rate` is less than the smallest rate that a threshold can have.
+        The rate below is 0 if `rate` is less than `smallest_rate`.
         """
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate
@@ -138,9 +138,9 @@ class ReferenceDistribution:
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold for a rate.
 
-        The bootstrap gave the distances of both ends from the threshold at some rates, the levels. Between two levels,
-        the distances are interpolated in the logarithm of the rate. The levels cover the upper tail, where thresholds
-        are set; outside them, the distances at the nearest level are used.
+        The bootstrap gave the interval at some rates, the `levels`. For a rate between two levels, the distances of the
+        interval's ends from the threshold are interpolated in the logarithm of the rate. Outside the levels, the
+        distances at the nearest level are used.
         """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
@@ -157,9 +157,11 @@ class ReferenceDistribution:
 
     @property
     def resolution(self) -> float:
-        """The smallest false-match rate that the data support.
+        """The smallest false-match rate that the data support: the largest of three rates.
 
-        It is the largest of 10 / pairs, `smallest_rate`, and the levels with a relative error of 0.5 or more (or NaN).
+        - COUNTED / `pairs`: for example, 0.001 with 10,000 pairs
+        - the highest level with a relative error of 0.5 or more (or NaN), if there is such a level
+        - `smallest_rate`
         """
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
@@ -168,9 +170,9 @@ class ReferenceDistribution:
     def ties_lost(self) -> bool:
         """Whether an earlier release seems to have made this reference from a sample with ties.
 
-        Those releases stored no ties. Of several knots at equal similarities they kept only the one with the lowest
-        rate, so the rates at the ties are too small.
-        Signs of this are knots unusually far apart in rate, or a last knot at similarity 1.
+        The rates at these ties are too small, because earlier releases kept only one of the knots at a tie, the one
+        with the lowest rate. They stored no ties, so the ties are guessed from the knots: a removed knot leaves two
+        knots unusually far apart in rate, and only a tie puts the last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())

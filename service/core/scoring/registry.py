@@ -35,8 +35,8 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
-    # Targets of the saved thresholds, by name. A target is a wanted rate, which is valid for every encoder; a version's
-    # threshold is computed from it.
+    # Targets of the saved thresholds, by name. A target is a wanted rate, such as a false-match rate of 0.01; the
+    # threshold of each version is computed from it.
     targets: Mapping[str, Target] = field(default_factory=dict)
 
 
@@ -44,8 +44,10 @@ class CalibrationSource(Protocol):
     """A store of calibrations. Its methods may block; the registry calls them in threads."""
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> Iterable[str]:
-        """Domains that may have changed since the last call, perhaps also ones that are not in `resident` (the loaded
-        versions of each domain)."""
+        """Domains that may have changed since the last call.
+
+        `resident` holds the loaded versions of each domain. The result may also contain other domains.
+        """
         ...
 
     def named(self, domain: str) -> DomainAliases: ...
@@ -73,17 +75,18 @@ class Miss:
 
 
 class Registry:
-    """Resident calibrations. A champion is replaced in one assignment, after its successor has loaded completely.
+    """Calibrations in memory ("resident"): champions, and versions that requests name by number or as `previous`.
 
-    Champions, and versions that requests name by number or as `previous` ("pinned"), are loaded at their first request.
-    When the resident calibrations take more than `resident_bytes`, the least recently used ones are evicted, except the
-    champion of `default`. A request that already uses an evicted calibration finishes with this calibration. A refresh
-    compares only resident domains and at most MOST_EVICTED evicted ones with the store, so the cost of a refresh does
-    not depend on the number of all domains.
+    A calibration is loaded at the first request for it. A champion is replaced in one assignment, after its successor
+    has loaded completely. When the resident calibrations take more than `resident_bytes`, the least recently used ones
+    are evicted, except the champion of `default`. A request that already uses an evicted calibration goes on with it. A
+    refresh compares only resident domains and at most MOST_EVICTED evicted ones with the store, so its cost does not
+    depend on the number of all domains.
 
-    on_champion: called with each new champion. on_dropped: called with a domain when its champion leaves memory without
-    a successor, also by eviction. on_gone: called with a domain when `remove` forgets the domain, or when a refresh
-    finds that the store names no champion for the domain any more; for `default`, only `remove` calls on_gone.
+    on_champion: called with each new champion.
+    on_dropped: called with a domain when its champion leaves memory without a successor, for example by eviction.
+    on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that the
+        domain has no champion in the store.
     on_failure: called with a domain when its champion could not be loaded.
     """
 
@@ -140,7 +143,9 @@ class Registry:
         return bool(self._misses)
 
     async def resolve(self, ref: DomainRef) -> Calibration:
-        """The calibration that a reference names now. A request resolves once and keeps the object.
+        """The calibration that a reference names now.
+
+        A request calls this once and keeps the result, because a reference may soon name another version.
 
         Raises:
             NotFound: no such domain, version or alias.
@@ -340,7 +345,8 @@ class Registry:
         A champion that cannot be loaded is logged, and the previous one keeps serving.
 
         Args:
-            changed: a domain that the caller knows to have changed; compared even if the store does not report it.
+            changed: a domain that the caller knows to have changed; it is compared with the store even if the store
+                reports no change.
         """
         async with self._refreshing:
             if changed is not None:
@@ -402,8 +408,8 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(domain, champion, asyncio.to_thread)
-            # If the domain had a champion before the load and has none now, the champion was evicted meanwhile. Then
-            # `loaded` is not used.
+            # `loaded` is not used if the domain had a champion before the load and has none now: the champion was
+            # evicted during the load.
             if current is None or domain in self.champions:
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
@@ -412,8 +418,10 @@ class Registry:
             self.drop(domain, version)
 
     def drop(self, domain: str, version: int) -> None:
-        """Forgets a deleted version. If the version is still the champion in memory, it serves until a refresh has
-        loaded its successor."""
+        """Forgets a deleted version, unless it is the champion in memory.
+
+        A deleted champion serves until a refresh has loaded its successor.
+        """
         champion = self.champions.get(domain)
         if champion is None or champion.version != version:
             self._release((domain, version))

@@ -60,10 +60,11 @@ def score(
 ) -> Scores:
     """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
 
-    If a text of a pair has no known token, its vector is meaningless, so percentile and probability of the pair are 0.
+    Percentile and probability of a pair are 0 if one of its texts has no known token, because the vector of such a text
+    is meaningless.
 
-    `brought`: the caller sent vectors instead of texts. The out-of-domain test, which needs the texts' numbers of
-    tokens, is then left out.
+    `brought`: the caller sent vectors instead of texts. The out-of-domain test is then left out, because it needs the
+    number of tokens of each text.
     """
     model = calibration.model
     latents = calibration.latents(pooled)

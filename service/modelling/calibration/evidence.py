@@ -57,10 +57,9 @@ class Surface:
     def rawness(self) -> float:
         """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
-        The ratios are `share` / `share_reference` and `directions` / `directions_reference`.
-        This measure was developed for this project (docs/quality.md). It does not include `crowding`, because crowding
-        is high not only if vectors depend on surface features, but also for encoders trained contrastively at a low
-        temperature.
+        The ratios are `share` / `share_reference` and `directions` / `directions_reference`. This measure was developed
+        for this project (docs/quality.md). It leaves out `crowding`, which is also high for encoders trained
+        contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -103,8 +102,8 @@ def surface_basis(features: Doubles) -> Doubles:
 def surface_share(x: Doubles, basis: Doubles) -> float:
     """Share of the centred variance of x (N, D) that a linear regression on the basis explains, 0–1.
 
-    This is the R² of redundancy analysis. Adi et al., 2017, section 4.1, were the first to predict a sentence's length
-    from its vector.
+    This is the R² of redundancy analysis; `basis` (N, R) is made by `surface_basis`. Adi et al., 2017, section 4.1,
+    were the first to predict a sentence's length from its vector.
     """
     centred = x - x.mean(0)
     return float(np.square(basis.T @ centred).sum() / max(float(np.square(centred).sum()), 1e-30))
@@ -120,10 +119,9 @@ def participation_ratio(x: Doubles) -> float:
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
     """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
-    Both values are computed from the expected Gram matrix of the texts' vectors, so no random vectors are needed. The
-    expected Gram matrix equals the Gram matrix of the texts' word frequencies. A participation ratio computed from it
-    would be exact if the word vectors were orthogonal. Random vectors of `dim` dimensions are only nearly orthogonal.
-    To correct for this, 1 / dim is added to the inverse of the participation ratio.
+    No random vectors are drawn: the expected Gram matrix of the texts' vectors equals the Gram matrix of the texts'
+    word frequencies. The participation ratio of this matrix is too high, because it assumes that word vectors are
+    orthogonal, and random vectors of `dim` dimensions are only nearly orthogonal. So 1 / dim is added to its inverse.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []
@@ -194,9 +192,10 @@ def uniformity(x: Vectors) -> float:
 
 
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
+    """Skewness of the vectors' k-occurrences (Radovanović et al., 2010, equation 2).
 
-    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all are neighbours equally often.
+    The k-occurrence of a vector is the number of other vectors that have it among their k nearest neighbours. None for
+    k + 1 vectors or fewer, or if all k-occurrences are equal.
     """
     if len(x) <= k + 1:
         return None
@@ -208,10 +207,10 @@ def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
 
 
 def repeated(x: Vectors) -> list[Rows]:
-    """Sorted rows of each group of vectors (N, D) that are equal except for rounding; the largest group first.
+    """Groups of equal vectors among x (N, D): the sorted rows of each group, the largest group first.
 
-    Vectors are sorted by their projection on a random line, where equal vectors lie close together. So each vector is
-    compared only with the `WINDOW` vectors that follow it.
+    Vectors that differ only by rounding count as equal. To find them, all vectors are sorted by their projection on a
+    random line, where equal vectors lie close together, and each is compared only with the `WINDOW` vectors after it.
     """
     unit = normalized(x)
     line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])
@@ -305,8 +304,8 @@ def bootstrapped(
 ) -> Doubles:
     """Score (B,) of each of B bootstrap samples; `weights` (B, L) states how often each of L pairs is in each sample.
 
-    Ranks are computed within each sample, and ties get their mean rank. So the score is the same as if each pair were
-    repeated as often as it is in the sample. NaN for a sample whose similarities or values are all equal.
+    A pair that is twice in a sample counts as two pairs. Tied values get their mean rank. The score is NaN for a sample
+    whose similarities or values are all equal.
     """
     ranks = midranks(similarities, weights)
     total = weights.sum(1)

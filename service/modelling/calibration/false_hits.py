@@ -16,8 +16,8 @@ MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
 # Random pairs with equal similarities form a tie. The table gets a threshold at a tie's similarity only if the
-# false-match rate of this threshold is below MOST_TIED. At a higher rate, so many pairs would reach the threshold that
-# storing them in `Near` would take a gigabyte.
+# false-match rate of this threshold is below 0.1. Otherwise storing all pairs that reach the threshold in `Near` would
+# take a gigabyte.
 MOST_TIED = 0.1
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
@@ -51,13 +51,13 @@ def build(
 ) -> FalseHitTable | None:
     """Builds the table from cross-fitted latents: within each group, sentences search among the other sentences.
 
-    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, computed by
-    `shares` without drawing subsets. None if a group has fewer than 5 sentences.
+    The share of queries with a false hit among G entries is the mean over all subsets of G entries, which `shares`
+    computes exactly. None if a group has fewer than 5 sentences.
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Each threshold is lowered by the rounding error of similarities. Otherwise some pairs of a tie (pairs with equal
-    # similarities) could be below the threshold at the tie's similarity.
+    # Each threshold is lowered by the rounding error of similarities. Otherwise some pairs of a tie could be below the
+    # threshold at the tie's similarity.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)
@@ -84,7 +84,8 @@ def build(
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
     """Finds the pairs of one group that reach the lowest threshold.
 
-    `groups` is the number of groups, each of which uses an equal share of MOST_QUERIES and MOST_ENTRIES.
+    A group uses at most MOST_QUERIES / `groups` queries and MOST_ENTRIES / `groups` entries, where `groups` is the
+    number of groups.
     """
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
@@ -140,10 +141,10 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """Factor by which a query with a false hit is likelier than an average query to match another random entry. (L,)
+    """How much likelier a query with a false hit is than an average query to match another random entry, as a factor.
 
-    Estimates the factor E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of
-    E[p²] and E[p] are unbiased. A factor of 1 means that all queries have the same p.
+    The factor is E[p²] / E[p]², where p is a query's probability of matching a random entry. It is 1 if all queries
+    have the same p. The estimates of E[p²] and E[p] are unbiased. (L,), NaN where too few false hits were counted.
     """
     twice, once, counted = np.zeros((3, levels))
     for one in found:

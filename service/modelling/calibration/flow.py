@@ -39,13 +39,11 @@ class FlowSettings:
 PAPER = FlowSettings()
 # Reasons for the settings of `ROBUST`. A score is the mean Spearman correlation × 100 on the seven STS sets, with
 # vectors of MiniLM's third layer.
-# - `max_steps`: of 80, 120 and 160 steps, 160 scored highest: flows fitted to the text of the STS sets score 66.8, 66.7
-#   and 67.0. Flows fitted to other text also score highest after 160 steps. The number of steps matters because the
-#   flow acts as a partial whitening, whose strength grows with each step.
-# - `start_deviation`: the untrained flow multiplies all channels by one number, so that the training vectors get this
-#   standard deviation. Then every training starts from vectors of the same scale, whatever the text. In Glow, the
-#   untrained flow standardizes each channel separately (data-dependent actnorm); flows trained from that start score 1
-#   to 2 points lower.
+# - `max_steps`: flows fitted to the text of the STS sets score 66.8 after 80 steps, 66.7 after 120 and 67.0 after 160.
+#   Flows fitted to other text also score highest after 160 steps.
+# - `start_deviation`: before the training, the flow multiplies all channels by one number, which gives the training
+#   vectors this standard deviation. So every training starts from vectors of the same scale. Glow instead standardizes
+#   each channel separately before the training (data-dependent actnorm); such flows score 1 to 2 points lower.
 # - `permutation`: flows that permute the channels at random, instead of reversing them, score 1 point lower.
 # - `bias_correction`: flows trained with AdamW's bias correction score 1 point lower.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
@@ -159,8 +157,8 @@ def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
 def drop_bias_correction(optimizer: torch.optim.AdamW, step: int, settings: FlowSettings) -> None:
     """Makes AdamW's next update m / (√v + ε), as in BERT's optimizer, which the official code uses.
 
-    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ (bias correction); rescaling the learning rate, ε and the weight decay
-    undoes this.
+    m and v are AdamW's running means of the gradient and of its square. At step t, PyTorch divides m by 1 − β₁ᵗ and v
+    by 1 − β₂ᵗ (bias correction). The learning rate, ε and the weight decay are rescaled to undo this.
     """
     for group in optimizer.param_groups:
         first, second = (1 - beta**step for beta in group["betas"])

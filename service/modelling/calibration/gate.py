@@ -1,15 +1,16 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels, a rule decides. Vectors are "raw" if both of these conditions hold:
+A rule decides: "raw" vectors get soft whitening, other vectors stay unchanged. Vectors are raw if both of these
+conditions hold:
 
-1. The vectors depend on a sentence's surface (length, punctuation marks, digits, capitals) more than a bag of words
-   does, or the vectors have collapsed onto few directions.
+1. The vectors depend much on a sentence's surface (length, punctuation marks, digits, capitals; see `Surface.rawness`),
+   or they have collapsed onto few directions.
 2. The encoder does not recognize sentences after a change of capitals and punctuation.
 
-Raw vectors get soft whitening; other vectors stay unchanged. Labels overrule the rule if another method is
-significantly better on them. Other methods are fitted and evaluated as well, for the report. Flows take longer to fit
-than all other methods together and gained nothing in our measurements (docs/quality.md), so they are fitted only if
-labels can show whether they gain here.
+Two tests can overrule the rule. Vectors stay unchanged if whitening makes noisy copies of sentences harder to find. If
+there are labels, a method that is significantly better on them is chosen. For this and for the report, other methods
+are fitted as well. Flows are fitted only with labels, because they take longer than all other methods together and
+gained nothing in our measurements (docs/quality.md).
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ from service.modelling.calibration.candidates import (
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 from service.modelling.calibration.recognition import Embed, recognition_of
 
-# Strength of soft whitening: the vectors stay unchanged at the limits named OFF and are whitened with full strength at
-# those named FULL; in between, the strength rises smoothly.
+# Limits for soft whitening. At a limit named OFF, vectors stay unchanged; at a limit named FULL, they are whitened with
+# full strength; in between, the strength changes smoothly.
 RAW_OFF = 0.17  # largest rawness (dependence on length, punctuation, capitals) at which vectors stay unchanged
 RAW_FULL = 0.29  # smallest rawness at which vectors are whitened with full strength
 # The full strength. A strength of 1 instead makes the ranking of Quora's question pairs 1.2 points worse, and the
@@ -39,8 +40,8 @@ STRONGEST = 0.9
 # Limits of the share of sentences that the encoder recognizes after a change of capitals and punctuation.
 RECOGNIZED_FULL = 0.70  # full strength if at most this share is recognized
 RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share is recognized
-# Limits of the effective number of directions relative to a bag of words. A small ratio means that the space has
-# collapsed onto few directions, which is a second reason for whitening.
+# Limits of `Surface.directions_ratio`, the vectors' effective number of directions divided by that of a bag of words. A
+# small ratio means that the vectors have collapsed onto few directions, which is a second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
 STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
 FEWEST_SENTENCES = 600  # with this many sentences or fewer, vectors stay unchanged, because the estimates are too noisy
@@ -98,8 +99,8 @@ def choose(
     """Chooses the method for a domain's distinct sentences and their vectors (N, D).
 
     Args:
-        embed: the encoder. If the vectors depend on length, punctuation or capitals, it embeds changed sentences, to
-            test whether it recognizes them. None: no such test.
+        embed: the encoder, for the test whether it recognizes sentences after a change of capitals and punctuation.
+            None: this test is left out.
         copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
             copies harder to find, the vectors stay unchanged.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
@@ -172,8 +173,8 @@ def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] |
         )
     if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
         raise ValueError(
-            f"{len(labels.left)} left and {len(labels.right)} right vectors for {len(labels.values)} labels; one of "
-            "each per label is needed"
+            f"{len(labels.left)} left and {len(labels.right)} right vectors for {len(labels.values)} labels; each "
+            "label needs one left and one right vector"
         )
 
 
@@ -228,9 +229,9 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """Selects at most 2,000 labelled pairs, which are used to check the choice.
+    """Selects at most 2,000 labelled pairs for the check of the choice.
 
-    If the pairs cannot be used for this, returns None and the reason in a sentence; without pairs, there is no reason.
+    If the pairs cannot be used, returns None and the reason in a sentence (no reason if there are no pairs).
     """
     if labels is None or not len(labels.values):
         return None, []

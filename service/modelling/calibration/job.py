@@ -56,8 +56,8 @@ COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening 
 # Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
 # rate of 0.1 % are noisier.
 FOLDS = 10
-# Labels agree with the encoder's similarities if a one-sided test for agreement has a p-value below this. Labels
-# disagree with the similarities if a one-sided test for disagreement has a p-value below this.
+# Significance level of two one-sided tests: whether the labels agree with the encoder's similarities, and whether they
+# disagree with them.
 SURE = 0.01
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no method except identity can be fitted"
 FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
@@ -68,8 +68,8 @@ MOST_GROUPS = 20  # a report lists at most this many groups of repeated texts, a
 class CalibrationInput:
     """Sentences and labelled pairs of a job.
 
-    If `vectors` is given, `texts` holds the texts of its rows or is empty, and labelled pairs consist of base64 vectors
-    or row numbers instead of texts.
+    In a job with `vectors`, `texts` holds the text of each row or is empty, and a labelled pair consists of two row
+    numbers or base64 vectors instead of two texts.
     """
 
     texts: Iterable[str]
@@ -147,9 +147,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # `sample_texts` draws random numbers for noisy copies of texts; `sample_vectors` makes no copies. A new generator,
-    # which does not depend on these draws, is used from here on, so that the same data give the same result whether
-    # sent as texts or as vectors.
+    # A new generator makes the result the same whether data are sent as texts or as vectors: only `sample_texts` has
+    # drawn random numbers before, for noisy copies of texts.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -164,9 +163,9 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # If three quarters of the vectors or more are equal, identity replaces the chosen method, because a later fit could
-    # fail: `cross_fitted` fits every method except identity again, each time without the vectors of one fold, and a fit
-    # fails if all its vectors are equal. The limit follows from the 4 folds of flows, and is used for all methods.
+    # If three quarters of the vectors or more are equal, identity replaces the chosen method. Otherwise `cross_fitted`
+    # could fail: it fits the method without the vectors of one fold (a quarter of them for flows), and a fit fails if
+    # all its vectors are equal.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
@@ -355,7 +354,7 @@ def embed(
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact
 ) -> tuple[list[LabelledPair], dict[str, int]]:
-    """Distinct labelled pairs whose texts the encoder can read, and the number of other pairs, for the report.
+    """Distinct labelled pairs whose texts the encoder can read, and the number of pairs left out, for the report.
 
     Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them.
 
@@ -380,7 +379,9 @@ def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vecto
 
 
 def check_direction(labels: Labels) -> dict[str, Any]:
-    """Compares labels with the encoder's similarities; returns `rank_test`, and a `notice` if they hardly agree.
+    """Compares labels with the encoder's similarities, for the report.
+
+    Returns the result of the comparison as `rank_test`, and a `notice` if labels and similarities hardly agree.
 
     Raises:
         InvalidInput: pairs with higher labels are significantly less similar.
