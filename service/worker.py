@@ -225,13 +225,11 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """Ends and returns the job if an earlier attempt published its version, but died before it ended the job. Otherwise
-    returns None.
+    """If an earlier attempt published its version but did not end the job, ends and returns the job. Otherwise: None.
 
-    The earlier attempt may have died just before it promoted the version. Whether to promote a version may depend on
-    held-out sentences, which only the dead process had. So if the version is not promoted and the job's text still
-    exists, the version is deleted and the result is None. The current attempt then calibrates anew, publishes a new
-    version, and decides whether to promote it.
+    Exception: if the version was not promoted and the job's text still exists, the version is deleted and the result is
+    None. The current attempt then calibrates anew. It cannot decide whether to promote the old version, because the
+    decision may need the held-out sentences, which only the dead process had.
     """
     if job.attempt == 1:
         return None
@@ -305,8 +303,8 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        # RQ delivers a job again if it considers the process of the earlier attempt dead. If the job's record gets a
-        # new heartbeat, the process of the earlier attempt still runs after all.
+        # RQ delivers a job again if it considers the process of the earlier attempt dead. But if the job's record gets
+        # a new heartbeat, the earlier process is still running.
         if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun

@@ -24,7 +24,7 @@ Tensors = Mapping[str, Tensor]
 def level_sizes(dim: int) -> list[int]:
     """Number of channels that enter each level.
 
-    After every level except the last, half of them are final: no later level changes them.
+    After every level except the last, half of its channels are final: no later level changes them.
     """
     sizes = [dim]
     for _ in range(LEVELS - 1):
@@ -153,7 +153,9 @@ def log_det(w: Tensors) -> Tensor:  # ()
 
 
 def bits_per_dimension(latent: Tensor, log_det: Tensor) -> Tensor:  # (B, D), () -> ()
-    """Mean −(log N(z; 0, I) + log|det|) / (D ln 2), the objective of BERT-flow (section 3.2).
+    """Negative log-likelihood in bits per dimension: mean −(log N(z; 0, I) + log|det|) / (D ln 2) over the latents z.
+
+    This is the objective of BERT-flow (section 3.2).
 
     >>> round(float(bits_per_dimension(torch.zeros(1, 8), torch.tensor(0.0))), 4)
     1.3257

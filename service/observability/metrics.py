@@ -30,10 +30,10 @@ STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts with latents z, standardized by the mean and standard "
-    "deviation of the domain's own text; 0 is normal",
-    "distance_spread": "Standard deviation of log ||z||^2 over recent texts with latents z, divided by that of the "
-    "domain's own text; 1 is normal",
+    "distance_mean": "Mean of log ||z||^2 over recent texts with whitened vectors z, standardized by the mean and "
+    "standard deviation of the domain's own text; 0 is normal",
+    "distance_spread": "Standard deviation of log ||z||^2 over recent texts with whitened vectors z, divided by that "
+    "of the domain's own text; 1 is normal",
     "score_stability_index": "Population stability index of recent similarities, compared with the version's first "
     "ones; above 0.25, they have shifted",
 }
@@ -181,8 +181,8 @@ class Metrics:
         self.workers = GaugeReading(
             GaugeMetricFamily,
             "isosim_workers",
-            "Calibration workers registered in Redis; a killed one's registration expires after two minutes. Absent if "
-            "Redis is not configured or does not answer",
+            "Calibration workers registered in Redis; the registration of a killed worker expires after two minutes. "
+            "Absent if Redis is not configured or does not answer",
             r,
         )
         self.champion = Gauge(

@@ -72,8 +72,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """Starts a server's parts and yields them; stops them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        # BLAS gets one thread. It would wake more threads even for the scores of two pairs. After their work, these
-        # threads spin for 30 ms on cores that the encoder needs, which halved the throughput of requests of 4 pairs.
+        # BLAS gets one thread. Otherwise it would wake more threads even for the scores of two pairs. After their work,
+        # these threads spin for 30 ms on cores that the encoder needs, which halved the throughput of requests of 4
+        # pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
         # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

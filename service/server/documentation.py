@@ -15,14 +15,14 @@ from service.api.parameters import below
 from service.server.answers import ANSWERS
 
 DESCRIPTION = """
-Every response carries `x-request-id`, the version of this contract (`x-isosim-contract`), the total time
-(`x-total-time`, ms), and `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`, which
-are 0 if no text was encoded. Scoring answers name their origin in `x-isosim-domain`, `x-isosim-version` and
+Every response carries `x-request-id`, `x-isosim-contract` (the version of this contract), `x-total-time` (ms),
+`x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`. The last four are 0 if no text
+was encoded. Scoring answers name the domain, its version and the encoder in `x-isosim-domain`, `x-isosim-version` and
 `x-isosim-encoder`. `x-isosim-flags: unreadable` means that at least one text contains no token that the encoder knows;
-all such texts get nearly the same vector. Compatible routes list unused fields in `x-isosim-ignored`, but refuse a
-field whose name resembles `domain`, `space`, `gallery` or `threshold`. Other routes refuse unknown fields and query
-parameters, and suggest the nearest known name. Errors under `/v1` have OpenAI's form. A server with a key file needs an
-API key.
+all such texts get nearly the same vector. Routes that are compatible with other services list the fields that they do
+not use in `x-isosim-ignored`, but refuse a field whose name resembles `domain`, `space`, `gallery` or `threshold`. All
+other routes refuse unknown fields and query parameters, and suggest the nearest known name. Errors under `/v1` have
+OpenAI's form. If the server has a key file, requests need an API key.
 """.strip()
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"

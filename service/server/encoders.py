@@ -162,8 +162,8 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # Without a probe in each request, the remote server may have changed its model unnoticed. Its vectors are
-            # then not shared with other servers through Redis.
+            # If the requests contain no probe, a change of the remote server's model goes unnoticed for a while. So the
+            # vectors are then not shared with other servers through Redis.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,

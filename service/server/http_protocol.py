@@ -113,7 +113,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
         # True while `on_response_complete` runs. All requests started there are pipelined, because they arrived before
-        # the previous answer was complete. If this is True, `_start_asgi_task` puts the request into `turns`.
+        # the previous answer was complete. While `_answered` is True, `_start_asgi_task` puts requests into `turns`.
         self._answered = False
         self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
@@ -166,8 +166,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _parse(self, data: memoryview) -> None:
         """Parses bytes. Ignores the header Upgrade, as a server may (RFC 9110, 7.8).
 
-        The parser assumes that an upgrade is accepted, and would read the request's body as the next request. So a new
-        parser gets the same headers without Upgrade, and then the rest. uvicorn itself would only log a warning.
+        The parser assumes that the upgrade is accepted: it stops after the head, and would read the request's body as
+        the next request. So a new parser gets the same head without Upgrade, and then the remaining bytes.
         """
         while data:
             try:
@@ -240,8 +240,8 @@ class GuardedProtocol(HttpToolsProtocol):
     ) -> bool:
         """Sends a whole answer in one write; returns False if the client must first read earlier answers.
 
-        Skips uvicorn's check of all headers by two regular expressions, which takes a tenth of the time of a cached
-        request: these headers are made by the service and need no check.
+        uvicorn checks all headers by two regular expressions, which takes a tenth of the time of a cached request. This
+        method skips the check, because the service itself makes these headers.
         """
         if self._flow.write_paused and not cycle.disconnected:
             return False

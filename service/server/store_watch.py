@@ -55,8 +55,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # Readers of the metrics conclude from a reported number of workers, even from 0, that Redis answers. If this loop
-    # hangs, the number in `workers` is outdated and would mislead them, so no number is reported.
+    # If this loop hangs, the number in `workers` is outdated, so it is no longer reported. Readers of the metrics take
+    # a reported number, even 0, as a sign that Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

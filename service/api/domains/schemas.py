@@ -36,8 +36,8 @@ class DriftState(BaseModel):
         description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
     )
     distance_mean: float | None = Field(
-        description="mean of log ‖z‖² of the latents z, standardized by the mean and standard deviation of the "
-        "domain's own text, for which it is 0"
+        description="mean of log ‖z‖² of the whitened vectors z, standardized by the mean and standard deviation of "
+        "the domain's own text, for which it is 0"
     )
     distance_spread: float | None = Field(
         description="standard deviation of log ‖z‖², divided by that of the domain's own text, for which it is 1"

@@ -9,8 +9,8 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-# Vectors are treated as equal if their squared distance, divided by their squared norm, is at most this; rounding to
-# float32 causes 1e-14.
+# Vectors x and y are treated as equal if ‖x − y‖² / ‖y‖² is at most this value. For vectors that differ only by
+# rounding to float32, the quotient is about 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
 SOFT_SHARE = 0.5  # weight of the covariance in soft whitening's mix of covariance and identity, at strength 1
@@ -29,9 +29,10 @@ class Affine:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Mean (D,) of a sample, and descending eigenvalues (D,) and eigenvectors (D, D, columns) of its covariance.
+    """Mean and covariance of a sample of vectors; the covariance is stored as its eigenvalues and eigenvectors.
 
-    The covariance is shrunk (Ledoit & Wolf, 2004); without shrinkage, whitening fails for few sentences.
+    `mean` is (D,), `values` (D,) in descending order, `vectors` (D, D) in columns. The covariance is shrunk (Ledoit &
+    Wolf, 2004), because whitening with the unshrunk covariance of few sentences fails.
     """
 
     mean: Doubles
@@ -41,10 +42,10 @@ class Spectrum:
 
     @classmethod
     def from_vectors(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
-        """Computes the spectrum of x; the shrinkage is Ledoit & Wolf's unless it is given.
+        """Computes the spectrum of x. If `shrinkage` is None, the formula of Ledoit & Wolf gives it.
 
-        Converts 1,000 rows at a time to float64: for 100,000 rows of 1,536 dimensions scikit-learn's `ledoit_wolf`
-        would need 2.5 GB.
+        To save memory, only 1,000 rows at a time are converted to float64. For 100,000 rows of 1,536 dimensions,
+        scikit-learn's `ledoit_wolf` would need 2.5 GB.
         """
         mean = x.mean(0, dtype=np.float64)
         scatter, fourth = np.zeros((len(mean), len(mean))), 0.0
@@ -81,9 +82,10 @@ def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
 
 
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
-    """Share of the vectors that equal the median vector within rounding, from a sample of about 1,000.
+    """Share of the vectors that are equal to each other, estimated from about 1,000 of them; valid only above 0.5.
 
-    If more than half of the vectors are equal, the median vector is their common value.
+    Counts the vectors that equal the median vector except for rounding. If more than half of the vectors are equal, the
+    median vector is their common value.
     """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
@@ -142,10 +144,10 @@ def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tupl
 
 
 def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int | None = None) -> Affine:
-    """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2) Uᵀ; all but the first `keep` directions become 0.
+    """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2) Uᵀ, with mean μ, eigenvectors U and eigenvalues Λ.
 
-    Power 1 is whitening (Su et al., 2021, algorithm 1), or whitening-k if `keep` is given; power 0 with centre 0 is the
-    identity. The rotation back by Uᵀ changes no cosine.
+    Power 1 is whitening (Su et al., 2021, algorithm 1). Power 0 with centre 0 is the identity. If `keep` is given, only
+    the first `keep` eigenvectors are used (whitening-k). The rotation back by Uᵀ changes no cosine.
 
     >>> x = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     >>> spectrum = Spectrum.from_vectors(x, shrinkage=0.0)
@@ -169,8 +171,9 @@ def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
 def soft_whitening(s: Spectrum, strength: float) -> Affine:
     """Whitening by a mix of covariance and identity: the identity alone at strength 0, equal parts at strength 1.
 
-    y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It flattens the few dominant directions
-    and hardly changes the many weak ones, which are noisy (Soft-ZCA, Diera et al., 2024, section 3).
+    y = (x − strength·μ) U M^(−1/2) Uᵀ, with mean μ and eigenvectors U. M is diagonal. Its entry for the eigenvalue λ is
+    1 − s + s · λ / mean(λ), with s = strength / 2. This shrinks the few directions with large λ. The many directions
+    with small λ, which are noisy, grow by a factor of at most √2 (Soft-ZCA, Diera et al., 2024, section 3).
 
     Raises:
         ValueError: the strength is outside 0–1.

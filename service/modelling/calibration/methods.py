@@ -87,7 +87,7 @@ def fit(
 
     Args:
         held_out: (H, D) vectors, used only to decide when a flow's training stops.
-        like: settings of an earlier fit; a linear method reuses its shrinkage, crowding and strength.
+        like: settings of an earlier fit; its shrinkage, crowding and strength are reused.
         spectrum: spectrum of `train`, if it is already known; computing it takes most of a linear method's time.
 
     Raises:
@@ -99,8 +99,8 @@ def fit(
         return FittedMap(method, None, {})
     if linear.all_equal(train):
         raise InvalidInput(
-            f"the encoder gives all {len(train)} sentences the same vector, and {method} needs different ones: send "
-            "text that differs within the part that the encoder reads, or use the method identity"
+            f"the encoder gives all {len(train)} sentences the same vector, and {method} needs different vectors: "
+            "send texts that differ within the part that the encoder reads, or use the method identity"
         )
     name = method.partition(":")[0]
     affine, settings = _affine(method, train, like or {}, spectrum)
@@ -162,9 +162,9 @@ def _flow(
     seed: int,
     progress: Callable[[float], None],
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Fits a flow to the affine map's output; returns its tensors, and settings and results for the report.
+    """Fits a flow to the output of the affine map. Returns the flow's tensors, and facts for the report.
 
-    The bits per dimension in the results are those of the whole map: affine map and flow.
+    The facts are the flow's settings and results. Bits per dimension are those of the affine map and the flow together.
     """
     first, check = (torch.from_numpy(affine(x.astype(np.float64)).astype(np.float32)) for x in (train, held_out))
     result = fit_flow(first, check, settings, seed, progress)

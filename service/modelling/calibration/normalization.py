@@ -1,10 +1,10 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
-The centroid of a cluster is the mean of its sentences, so it is closer to them than to a new sentence. Thresholds from
-cosines with these centroids are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (measured with 2,000
-sentences and vectors of the encoder's last layer). So each sentence is removed from its centroid before its cosines are
-computed; then 1.01 to 1.07 % pass. The rest of the error remains, because the centroids still contain the other
-sentence of the pair.
+The cohort consists of the centroids of the clusters of the domain's sentences. A centroid is the mean of its cluster,
+so it is closer to the cluster's sentences than to a new sentence. With cosines to these centroids, thresholds would be
+wrong: at a nominal false-match rate of 1 %, in fact 1.1 to 1.4 % of pairs would pass (measured with 2,000 sentences and
+vectors of the encoder's last layer). So each sentence is removed from its centroid before its cosines are computed.
+Then 1.01 to 1.07 % pass. The remaining error arises because the centroids still contain the other sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ def fit(
     Args:
         kind: "as-norm" or "csls".
         latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
-        groups: cross-fitted latents of the same sentences and their indices, as for `reference.sample_pairs`.
-        centroids: largest size of the cohort; it is smaller if there would be fewer than 10 sentences per centroid.
+        groups: cross-fitted latents and indices of the same sentences, by fold, as for `reference.sample_pairs`.
+        centroids: maximum number of centroids; there is at most one for every 10 sentences.
         nearest: number of nearest centroids to which a sentence is compared; None: 50 for as-norm, 10 for csls.
 
     Raises:
@@ -98,10 +98,9 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # If several sentences have one vector, the service gives every pair of these sentences the same score. The
-    # cross-fitted scores of such pairs differ from fold to fold, because each fold's latents come from another map. So
-    # pairs whose two sentences have equal vectors are scored again, with the cohort statistics that the service
-    # computes.
+    # If the sentences A, B and C have equal vectors, the service gives the pairs A–B, A–C and B–C the same score. The
+    # cross-fitted scores of these pairs may differ, because each fold's latents come from another map. So pairs of
+    # equal vectors are scored again, with the cohort statistics that the service computes.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

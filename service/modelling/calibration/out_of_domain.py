@@ -1,15 +1,15 @@
 """Fits a domain's out-of-domain test to all of its text, and derives p-values from the same text.
 
-The test's statistics are smaller for texts to which it was fitted than for new texts. So each text is measured by a fit
-to the other folds (cross-fitting). All three stages of the fit are cross-fitted:
+The test's statistics are smaller for texts to which it was fitted than for new texts. So the text is divided into
+folds, and each fold is measured by a test that was fitted to the other folds (cross-fitting). All three stages of the
+fit are cross-fitted:
 
 1. the whitening, and the probe (a classifier that detects shuffled words),
 2. the mean and standard deviation of each statistic, which depend on a text's length,
 3. the correction that makes p-values comparable across lengths.
 
-If only the first stage is cross-fitted, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 %
-(1,000 sentences). If all three stages are cross-fitted, the rate is 1.0 %. These rates were measured on Wikipedia,
-without the probe.
+With all three stages cross-fitted, a nominal false-alarm rate of 1 % is in fact 1.0 %. With only the first stage, it is
+1.1 % (10,000 sentences) or 1.6 % (1,000 sentences). These rates were measured on Wikipedia, without the probe.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-# Smallest number of sentences. Of fewer sentences, less than ten would have a p-value below 1 %. This would be too few
-# to estimate the value of a statistic at which p is 1 %.
+# Smallest number of sentences. Of 1,000 sentences, about ten have a p-value below 1 %. With fewer than ten, the value
+# at which a statistic's p-value is 1 % could not be estimated.
 FEWEST = 1000
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
@@ -41,8 +41,8 @@ SCORE_QUANTILE = 0.98
 SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
 FARTHEST = 600.0  # a p-value curve (see `upper_curve`) ends where −ln p has this value, so p is never 0
-# At least this many sentences lie above the highest quantile of a p-value curve. The curve's exponential tail is fitted
-# to these sentences.
+# A p-value curve has an exponential tail above its highest quantile. At least this many sentences lie above that
+# quantile, and the tail is fitted to them.
 BEYOND = 5
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
@@ -125,10 +125,14 @@ def probe_features(z: Vectors) -> Vectors:  # (N, D) -> (N, 2D)
 
 
 def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
-    """Weights (2D,) of the features [z, z²], chosen so that the weighted sum is large for texts with shuffled words.
+    """Fits the probe: weights (2D,) of [z, z²], where z is a text's whitened vector.
 
-    The fit is a ridge regression with balanced classes, which equals Fisher's discriminant. own (N, D) and
-    shuffled (M, D) are whitened. The weights are scaled so that the weighted sums of `own` have standard deviation 1.
+    The weighted sum is large for texts with shuffled words. It is scaled to standard deviation 1 over `own`. The fit is
+    a ridge regression with balanced classes, which equals Fisher's discriminant.
+
+    Args:
+        own: (N, D) whitened vectors of sentences.
+        shuffled: (M, D) whitened vectors of copies with shuffled words.
     """
     features = probe_features(np.concatenate([own, shuffled]))
     deviation = np.maximum(features.std(0), 1e-6)
@@ -203,8 +207,9 @@ def cross_fitted_statistics(
 ) -> tuple[list[Rows], Statistics, Doubles]:
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
-    Every fit uses the shrinkage of the whole text, because shrinkage estimated from fewer sentences is stronger and
-    makes distances smaller. The moments of all other folds are those of the whole text minus those of the fold.
+    Every fit uses the shrinkage that is estimated from all sentences. Shrinkage estimated from fewer sentences is
+    stronger and would make distances smaller. The moments of all folds but one are computed by subtracting the moments
+    of that fold from those of all sentences.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
@@ -232,9 +237,10 @@ def cross_fitted_statistics(
 
 
 def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
-    """Divides sentences into up to `number` bins of similar length. Returns each bin's mean log length and rows.
+    """Divides sentences by length into up to `number` bins with similar numbers of sentences.
 
-    The bins have similar sizes; bins of fewer than 30 rows are left out.
+    Returns each bin's mean log length and row numbers. Bins of fewer than 30 sentences are left out.
+    lengths: (N,) log numbers of tokens.
     """
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, number + 1)))
     bins = np.searchsorted(edges[1:-1], lengths, side="right")
@@ -282,7 +288,7 @@ def combine(standard: Doubles, probed: bool) -> Combination:
 
 
 def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
-    """Log lengths and the 98 % quantile of the scores at each of them (2, C).
+    """98 % quantile of the scores, by length: a row of log lengths, and a row of quantiles. (2, C)
 
     The quantile depends on the length, because statistics of short texts have longer tails.
     """
@@ -292,16 +298,19 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 
 
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
-    """Fits the curve −ln(p / share) to a sample of a statistic's values. (N,) -> (2, K)
+    """Fits a curve that gives the p-value of a statistic. (N,) -> (2, K)
 
-    p at a point x is the probability that a new value of the statistic is at least x. Returns a row of points, and a
-    row with the curve at these points. The first point is near the sample's minimum, and at the last point −ln p is
-    FARTHEST. The points between these two are quantiles of the sample. Above the highest quantile, p decreases
-    exponentially.
-    `share` is the fraction of all false alarms that the statistic may cause; `Combination` compares statistics by
-    p / share. Quantiles use Weibull's plotting position r / (n + 1): on average, 1 % of new values exceed the point at
-    which p is 1 %. With NumPy's default (linear interpolation), 1.1 % of new values would exceed this point, if the
-    sample has 1,000 values.
+    p(x) is the probability that a new value of the statistic is at least x. The first row of the curve holds points x,
+    the second row −ln(p(x) / share).
+
+    The first point lies near the sample's minimum; there p is 1. The next points are quantiles of the sample. Above the
+    highest quantile, p decreases exponentially, to exp(−FARTHEST) at the last point. Quantiles use Weibull's plotting
+    position r / (n + 1). Then on average 1 % of new values lie above the point where p is 1 %. With NumPy's default
+    (linear interpolation) and a sample of 1,000 values, 1.1 % would.
+
+    Args:
+        values: (N,) the sample.
+        share: fraction of all false alarms that the statistic may cause. `Combination` compares values of p / share.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

@@ -1,9 +1,15 @@
 """Learns the probability of a match, or a mean grade, from a domain's labelled pairs.
 
-Fits three monotone curves to the evidence (−logit of the false-match rate), from the least to the most flexible:
-Platt's line, a piecewise linear logit, and isotonic regression shrunk towards the second. It averages them with weights
-from their cross-validated losses; choosing a single curve would depend too much on chance with a hundred labels.
-Reported errors are computed on pairs that were used neither for the curves nor for their weights.
+The probability is a function of the evidence (−logit of the false-match rate). Three increasing curves are fitted, from
+the least to the most flexible:
+
+1. Platt's line: a logistic regression on the evidence,
+2. a logistic regression whose logit is piecewise linear in the evidence,
+3. isotonic regression, shrunk towards the second curve.
+
+The result is a weighted mean of the three curves, with weights from their cross-validated losses. With a hundred
+labels, the choice of a single curve would depend too much on chance. Reported errors are computed on pairs that were
+used neither for the curves nor for their weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,13 +35,14 @@ Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
 FEWEST = 20  # smallest accepted number of labelled pairs
 FOLDS = 5
-# Prior means of the slopes (logit of the match probability per logit of the false-match rate), from the lowest to the
-# highest scores. These values were the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last
-# layer and for softly whitened vectors of a middle layer.
+# Prior means of the slopes: one for Platt's line, and six for the piecewise linear logit, from the lowest to the
+# highest scores. A slope is the change of the logit of the match probability per unit of evidence. These values were
+# the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last layer and for softly whitened
+# vectors of a middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
 SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
-SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
+SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes, each minus its prior mean
 PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regression, in pairs
 TEMPER = 0.5  # factor by which `mix` multiplies the logarithms of the curves' weights
 GRID = 129  # number of knots that store a curve
@@ -117,8 +124,8 @@ def checked_weights(weights: Doubles) -> Doubles:
     relative = weights / weights.max()
     if (worth := effective(relative)) < LEAST_WORTH:
         raise InvalidInput(
-            f"with their weights the {len(weights)} labelled pairs are worth {worth:.1f} equally weighted ones; at "
-            f"least {LEAST_WORTH} are needed. A few pairs have most of the weight: add pairs or use more even weights"
+            f"a few of the {len(weights)} labelled pairs have most of the weight, so that all of them are worth only "
+            f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even weights"
         )
     even: Doubles = relative / relative.mean()
     return even
@@ -130,12 +137,11 @@ def effective(weights: Doubles) -> float:
 
 
 def within_scores(x: Doubles, weights: Doubles) -> Doubles:
-    """Divides each weight by the mean weight of pairs with similar scores x. (M,), (M,) -> (M,)
+    """Divides each weight by the mean weight of the pairs with similar scores x. (M,), (M,) -> (M,)
 
-    The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
-    make the estimate less accurate. So the division makes the weights of pairs with similar scores average to 1.
-    Among pairs with similar scores, the ratios of the weights stay the same; these ratios matter if the sampling
-    depended on the label.
+    The curves estimate P(match | score). If weights depend on the score alone, they do not change this probability, but
+    make its estimate less accurate. The division removes this dependence. It keeps the ratios of the weights of pairs
+    with similar scores, which matter if the sampling depended on the label.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -150,9 +156,10 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
 
 
 def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
-    """Platt's targets (1999, section 2.2): (N₊+1)/(N₊+2) for matches, 1/(N₋+2) for others. (N,), (N,) -> (N,)
+    """Platt's targets (1999, section 2.2), which avoid probabilities of 0 and 1. (N,), (N,) -> (N,)
 
-    A grade between 0 and 1 is mapped linearly between these two values.
+    With n matches and m other pairs (sums of weights), the target of a match is (n + 1) / (n + 2), and that of another
+    pair is 1 / (m + 2). Grades between 0 and 1 are mapped linearly between these two values.
     """
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
@@ -164,8 +171,8 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
     """Splits x minus the first knot into parts, one per interval between knots. (N,), (K+1,) -> (N, K)
 
-    The first and the last interval extend to infinity. The first part is negative if x is below the first knot; all
-    other parts are at least 0.
+    With the knots 0, 1, 2, the value 1.5 becomes [1, 0.5]. The first and the last interval extend to infinity: 3
+    becomes [1, 2], and −1 becomes [−1, 0].
     """
     inner = np.concatenate([[-np.inf], knots[1:-1], [np.inf]])
     reached: Doubles = np.clip(x[:, None], inner[:-1], inner[1:]) - np.clip(knots[0], inner[:-1], inner[1:])
@@ -175,9 +182,9 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    Each knot lies halfway between two positions: one for intervals of equal width, and one for intervals with equally
-    many pairs. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring
-    intervals. With one interval this is Platt's line.
+    A Gaussian prior keeps each slope near its prior mean in `slopes` (K,), and keeps the deviations of neighbouring
+    slopes from their prior means similar. Each knot between intervals is the mean of two positions: that for intervals
+    of equal width, and that for intervals with equal numbers of pairs. With one interval the curve is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -203,10 +210,11 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
 
 
 def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Curve) -> Curve:
-    """Isotonic regression (Zadrozny & Elkan, 2002) on the labels and on pseudo-labels that the curve `leaning` gives.
+    """Isotonic regression (Zadrozny & Elkan, 2002), shrunk towards the curve `leaning`.
 
-    Isotonic regression gives a step function; the result interpolates between the centres of the steps, so it has no
-    jumps. x, targets, weights: (N,).
+    For the shrinkage, pseudo-labels from `leaning` are added to the labels, with a total weight of 100 pairs. Isotonic
+    regression gives a step function; the result interpolates between the centres of the steps, so it has no jumps.
+    x, targets, weights: (N,).
     """
     x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
     pseudo = PSEUDO_PAIRS / len(x)
@@ -263,10 +271,10 @@ def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
 
 
 def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
-    """Fits the curves and weights them by exp(−N/2 × cross-validated loss).
+    """Fits the three curves, each with a weight proportional to exp(−N/2 · L), where L is its cross-validated loss.
 
-    This is pseudo-BMA (Yao et al., 2018, section 3.4) with the exponent halved. The loss is the log-loss; for grades it
-    is the squared error / 2σ², where σ² is the mean squared error of the best curve. x, targets, weights: (N,).
+    This is pseudo-BMA (Yao et al., 2018, section 3.4) with the exponent halved. L is the log-loss. For grades, L is the
+    squared error / 2σ², where σ² is the mean squared error of the best curve. x, targets, weights: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
     components = curves(x, targets, weights)
@@ -306,14 +314,14 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """For each precision in LEVELS, the lowest similarity that reaches it; NaN if there is none. (L,)
+    """For each precision in LEVELS, the lowest threshold that reaches it; NaN if no threshold does. (L,)
 
-    The precision of a similarity is the mean probability of the pairs at or above it. Only similarities with at least
-    10 such pairs are considered.
+    The precision of a threshold is the mean probability of the pairs whose similarity is at least the threshold. Only
+    thresholds with at least 10 such pairs are considered.
 
     Args:
         similarities: (N,), descending. Their probabilities (N,) also descend; weights (N,) are in the same order.
-        counts: (N,) number of times that each pair is in a bootstrap sample; None: once each.
+        counts: (N,) number of times that each pair is in a bootstrap sample; None: its weight.
     """
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
@@ -405,7 +413,7 @@ def fit(
 ) -> tuple[ProbabilityMap, dict[str, Any]]:
     """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
-    After a fit to 100 labelled Quora pairs the calibration error on other Quora pairs is 0.050, after 1,000 pairs 0.025
+    With 100 labelled Quora pairs, the calibration error on other Quora pairs is 0.050. With 1,000 pairs it is 0.025
     (vectors of the encoder's last layer).
 
     Args:
@@ -487,12 +495,13 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
-    A bin's offset is its mean label minus its mean probability. The mean size of the observed offsets overstates the
-    error, because even a perfect map shows offsets by chance. A bootstrap interval around this mean contained the true
-    error in only 40 of 100 samples. So the limits are found by inverting a test of the true error (Davison & Hinkley,
-    1997, section 5.4): 2.5 % of samples would show at least the observed error if the true error were the lower limit,
-    50 % if it were the median estimate, and 97.5 % if it were the upper limit. The median estimate always lies inside
-    the interval.
+    A bin's offset is its mean label minus its mean probability. The observed error is the mean size of the offsets. It
+    overstates the true error, because even a perfect map shows offsets by chance.
+
+    So samples are simulated for many candidate values of the true error (inversion of a test; Davison & Hinkley, 1997,
+    section 5.4). The lower limit is the candidate for which 2.5 % of the samples have an error of at least the observed
+    error. For the median estimate it is 50 % of the samples, for the upper limit 97.5 %. A bootstrap interval around
+    the observed error contained the true error in only 40 of 100 samples.
 
     Args:
         noise: (R, B) simulated offsets of a perfectly calibrated map.
@@ -501,8 +510,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # Each step changes all offsets by the same number of standard errors. So offsets of few standard errors, which are
-    # the most likely to be due to chance, reach 0 first.
+    # Each step gives one candidate. It changes the size of every offset by the same number of standard errors, but not
+    # below 0. So the offsets of few standard errors, which are the most likely to be due to chance, reach 0 first.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares

@@ -21,8 +21,9 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-# Parts that the champion may have and a new version may lack. Such a new version is not promoted automatically, because
-# callers would lose the part. Values: the part's name in messages, and what a calibration needs to make the part.
+# Parts of a version. If the champion has such a part and a new version lacks it, the new version is not promoted
+# automatically, because callers would lose the part. Values: the part's name in messages, and what a calibration needs
+# to make the part.
 LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
@@ -90,8 +91,8 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # This check raises Conflict if the domain was deleted before `domains.aliases` read its champion above.
-                # If the domain is deleted later, `domains.promote` raises Conflict in the next round of this loop.
+                # If the domain was deleted before its aliases were read above, this check raises Conflict. If it is
+                # deleted later, `domains.promote` fails in the next round, and then this check raises Conflict.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -133,15 +134,17 @@ class Result:
         return None
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
-        """Compares the threshold errors of the champion and the new version on the new text.
+        """Decides by the threshold errors on the new text whether to promote this version, and says why.
 
         A version's threshold error says how far its measured false-match rates are from the nominal rates (see
-        `off_by`). Both errors are computed on the same held-out sentences. The new map was not fitted to these
-        sentences; nor was the champion's map, unless the same text was posted before. The new version has an advantage:
-        its reference distribution includes the held-out sentences. This advantage is small, because they are at most a
-        tenth of the distribution's sentences, and the distribution scores them by maps that were fitted without them.
-        The standard error of the difference is its standard deviation over random halves of the sentences (Politis &
-        Romano, 1994).
+        `off_by`). The champion and the new version are measured on the same held-out sentences. The new version is
+        promoted if its error is significantly smaller. The standard error of the difference is its standard deviation
+        over random halves of the sentences (Politis & Romano, 1994).
+
+        The new map was not fitted to the held-out sentences. Nor was the champion's map, unless the same text was
+        posted before. Still, the new version has an advantage: its reference distribution includes the held-out
+        sentences. The advantage is small: they are at most a tenth of the distribution's sentences, and are scored by
+        maps that were fitted without them.
         """
         try:
             stored = domains.load(self.request.domain, champion)
@@ -151,7 +154,7 @@ class Result:
         if lost:
             return False, (
                 f"version {champion} has {' and '.join(LOST[part][0] for part in lost)} that callers would lose; to "
-                f"replace it, calibrate again with {' and '.join(LOST[part][1] for part in lost)}"
+                f"replace version {champion}, calibrate again with {' and '.join(LOST[part][1] for part in lost)}"
             )
         ours, scale = self.model.reference, stored.model.reference
         if scale is None:
@@ -189,8 +192,8 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
     """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
 
-    Where many random pairs have the same similarity, the false-match rate jumps from one value to another, and no
-    threshold has a rate between the two. A nominal rate between them is replaced by the higher of the two.
+    If many random pairs have the same similarity, the false-match rate jumps there, for example from 2 % to 6 %. No
+    threshold has a rate in between, so the nominal rate 5 % is replaced by 6 %.
     """
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -13,11 +13,11 @@ TAIL = 0.025  # probability on each side of a 95 % interval
 def recall_at(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Recall, the share of matches at or above each threshold (T,), and the limits of its 95 % interval.
+    """Recall at each threshold (T,): the share of matches at or above it. Also the limits of its 95 % interval.
 
-    `weighted_count` gives two intervals: of the weighted number of found matches, and of the weighted number of missed
-    matches. The method MOVER (Donner & Zou, 2012) combines the two into the interval of the recall. Pairs with large
-    weights widen the interval even if none of them is a match, since they represent many pairs of the population.
+    `weighted_count` gives two intervals: one of the weighted number of found matches, and one of the weighted number of
+    missed matches. The method MOVER (Donner & Zou, 2012) combines them into the interval of the recall. A pair with a
+    large weight widens the interval even if it is no match, because it represents many pairs of the population.
     similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
@@ -34,12 +34,13 @@ def recall_at(
 def precision_interval(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles, precisions: Doubles
 ) -> tuple[Doubles, Doubles]:
-    """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
+    """95 % interval of the precision at each threshold (T,), widened to contain `precisions` (T,).
 
-    Each threshold is the similarity at which smooth curves (`probability.curves`) reach the precision in `precisions`.
-    The interval does not use these curves. It counts the labels at or above the threshold, as `recall_at` does. A
-    bootstrap of the curves would give too narrow intervals: with few pairs above the threshold, they contained the true
-    precision in only 25 to 90 of 100 random draws of labels.
+    The precision is the share of matches among the pairs at or above a threshold. `precisions` are the values that
+    smooth curves (`probability.curves`) give for the thresholds. The interval does not use these curves: like
+    `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curves would give too narrow
+    intervals: with few pairs above the threshold, they contained the true precision in only 25 to 90 of 100 random
+    draws of labels.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))
@@ -60,11 +61,11 @@ class WeightedCount(NamedTuple):
 
 
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
-    """Sum of the weights of the matches among these pairs, with its interval.
+    """Sum of the weights of the matches among these pairs, with its 95 % interval.
 
-    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. The distribution's mean is the sum plus
-    half the largest weight. Fay & Feuer add the whole largest weight, which makes the interval too wide. Adding half of
-    the weight, as in Jeffreys' interval, gives a coverage of 95 %.
+    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. They set its mean to the sum plus the largest
+    weight, which makes the interval too wide. Here, half the largest weight is added, as in Jeffreys' interval. This
+    gives a coverage of 95 %.
 
     Args:
         targets: (N,), 0 or 1; weights: (N,) of the same pairs.

@@ -1,9 +1,9 @@
 """Builds a domain's reference distribution from the same text that the map is fitted to.
 
-A map makes the sentences that it was fitted to less similar to each other. Thresholds from pairs of these sentences
+A map makes the sentences that it was fitted to less similar to each other. So thresholds from pairs of these sentences
 would be too low: a nominal false-match rate of 1 % would in fact be 1.2 % with the method tempered, and 2 % with the
-method whitening (docs/quality.md). So the sentences are divided into folds, and the pairs within each fold are scored
-by a map fitted to the other folds.
+method whitening (docs/quality.md). To avoid this, the sentences are divided into folds. The pairs within each fold are
+scored by a map that was fitted to the other folds.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,13 @@ LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
 CONFIDENCE = 0.95
 TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an exponential tail is tried
-# Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher.
-# Smaller ties are ignored: each of them changes the false-match rate at its similarity by less than this share.
+# Pairs of equal similarity count as a tie if they are at least this share of the pairs that score as high or higher,
+# for example 50 of 1,000. Smaller ties are ignored: each of them changes the false-match rate at its similarity by less
+# than 5 %.
 TIE_SHARE = 0.05
 RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets knots too: one for each of these shares, where the false-match rate is this share of
-# the rate at the tail's beginning.
+# If there are ties, the tail gets knots too: at the points where the false-match rate has fallen to these shares of its
+# value at the beginning of the tail.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
 # Smallest difference between the logits of neighbouring knots. Enforcing it changes rates by less than 1e-7
 # (relative).
@@ -56,10 +57,10 @@ def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
     """Draws pairs within each group. A group consists of latents (N, D) and the indices of their sentences (N,).
 
-    Takes all pairs if there are at most `most`. Otherwise it arranges the sentences of a group in a circle, in random
-    order, because neighbouring sentences in a file are often related. It draws a few random distances, and pairs each
-    sentence with the sentences at these distances. So every sentence occurs equally often (incomplete U-statistic;
-    Blom, 1976).
+    Takes all pairs if there are at most `most`. Otherwise, the sentences of a group are arranged in a circle in random
+    order, because neighbouring sentences in a file are often related. Then a few random distances are drawn, and each
+    sentence is paired with the sentence at each of these distances. So every sentence of the group occurs equally often
+    (incomplete U-statistic; Blom, 1976).
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []
@@ -90,8 +91,8 @@ def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generato
 def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, float]:
     """Shape and scale of a generalized Pareto distribution.
 
-    Uses probability-weighted moments (Hosking & Wallis, 1987, eq. 2). The shape is at most 0.9. A negative shape
-    becomes 0 (exponential), because it would give a rate of exactly 0 above some similarity, which no sample supports.
+    Uses probability-weighted moments (Hosking & Wallis, 1987, eq. 2). The shape is at most 0.9. A negative shape would
+    mean that no pair exceeds a certain similarity, which no sample can show. So it becomes 0 (exponential).
 
     Args:
         excess: (M,) values of at least 0.
@@ -110,8 +111,9 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 
 
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
-    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| at values with at least 30 pairs above.
+    """Shape and scale of a tail, and its largest error |ln(fitted rate / counted rate)|.
 
+    The error is measured only at values that are exceeded by about 30 pairs or more.
     excess: (M,) distances of the pairs beyond the beginning of the tail, descending.
     """
     counted = (np.arange(1, len(excess) + 1) - 0.5) / len(excess)
@@ -161,8 +163,8 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
 def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> ReferenceDistribution:
     """Builds a reference: knots at quantiles, a fitted tail beyond them, and bootstrap intervals of the thresholds.
 
-    Knots and tail are fitted to the pairs without ties; the share of each tie is then added to the rates at and below
-    its similarity.
+    Knots and tail are fitted to the pairs that belong to no tie. The share of each tie is then added to the rates at
+    and below its similarity.
 
     Raises:
         ValueError: fewer than 20 sentences.
@@ -195,7 +197,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
     """Reference with knots and a tail that are fitted to similarities (P,) without ties.
 
-    `pairs`, which includes the ties, gives only the numbers of sentences and pairs.
+    Only the numbers of sentences and pairs are taken from `pairs`, which includes the ties.
     """
     none = np.empty(0)
     count = len(similarities)
@@ -242,8 +244,8 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # The tail begins after the last knot, and a tie inside the tail moves the last knot up to this tie. A Pareto
-        # tail that begins higher keeps its shape and has a larger scale (Coles, 2001, 4.2.1).
+        # The tail begins after the last knot. A tie inside the tail becomes the last knot, so the tail then begins
+        # higher. Its shape stays the same, and its scale grows by shape times the distance (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,
@@ -256,8 +258,9 @@ def with_intervals(
     """Adds intervals from a bootstrap over sentences.
 
     In each draw, a pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007).
-    If the pairs were independent, a rate would have the variance v = rate · (1 − rate) / pairs. The weights have a
-    variance of about 3, so in the bootstrap this part of the variance is 3 v. Therefore 2 v is subtracted.
+    Such a bootstrap overstates the variance of a rate. One part of the variance is v = rate · (1 − rate) / pairs; it
+    arises even if the pairs are independent. The weights have a variance of about 3, so the bootstrap gives 3 v instead
+    of v. Therefore 2 v is subtracted, and the intervals are narrowed to match.
 
     Args:
         top: indices of the most similar pairs, in descending order of similarity.

@@ -199,7 +199,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
     """The tokenizer to export.
 
     Normally this is tokenizer.json unchanged. transformers and sentence-transformers also read other files of the
-    checkpoint. If those files change the tokens, the exported tokenizer is the one that the two libraries use.
+    checkpoint. If these files change the tokens, the tokenizer that the two libraries build from all files is exported.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.

@@ -76,7 +76,7 @@ def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
 def describe(
     checkpoint: Checkpoint, *, pooling: str | None, layers: int | None, max_length: int | None, prompt: str | None
 ) -> EncoderSpec:
-    """Spec of the encoder: everything that determines a text's vector. The checkpoint decides options that are None.
+    """Spec of the encoder: all that determines a text's vector. Options that are None are read from the checkpoint.
 
     Raises:
         InvalidInput: the checkpoint cannot be exported, or an option does not fit it.

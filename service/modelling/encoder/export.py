@@ -1,8 +1,8 @@
 """Exports encoder, pooling and calibrator as one ONNX graph whose calibrator weights can be overridden.
 
-The calibrator's tensors are exported as graph *inputs* and get initializers of the same name afterwards. If they were
-parameters, the exporter's optimizer would merge equal tensors and fold others, and overriding them would give a wrong
-`latent`.
+The calibrator's tensors are exported as graph *inputs*. After the export, each input gets a default value (an
+initializer of the same name). If the tensors were exported as parameters, the exporter's optimizer would merge equal
+tensors and fold others. Overriding them would then give a wrong `latent`.
 """
 
 import logging

@@ -4,10 +4,10 @@ int8 quantizes the inputs of matrix multiplications to 8 bits and the weights to
 outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16 bits, which could
 overflow with 8-bit weights. With 7 bits, all x64 processors compute the same integers.
 
-The range of input values that the quantization can represent is fixed at export, so that a text's score does not depend
-on its batch. ONNX Runtime's dynamic quantization, in contrast, determines one range per batch. A few channels of the
-activations are far larger than the others. So part of each channel's range is first moved into the weights
-(SmoothQuant: Xiao et al., ICML 2023, equation 4).
+The range of the inputs is fixed at export, so that a text's score does not depend on the other texts of its batch. ONNX
+Runtime's dynamic quantization, in contrast, determines a range for each batch. A few channels of the inputs have far
+larger values than the others, and one range for all channels would be too coarse for the others. Therefore, part of
+each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
 """
 
 import hashlib

@@ -79,7 +79,7 @@ def read_triplets(path: Path) -> Examples:
 def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Examples:
     """Reads lines of score, sentence, sentence, and scales the scores linearly to 0–1.
 
-    The scores that become 0 and 1 are `bounds`, or the smallest and largest score of the file.
+    `bounds` are the scores that become 0 and 1; None: the smallest and the largest score of the file.
 
     Raises:
         InvalidInput: a score is not a number or outside the bounds, or all scores are equal.

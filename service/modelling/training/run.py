@@ -110,7 +110,7 @@ def train(
 
 
 def load_finished(output: Path, identity: Identity) -> TrainingResult:
-    """The existing result of the same training.
+    """The result that an earlier run of the same training has written to `output`.
 
     Raises:
         Conflict: the folder does not contain a trained encoder, or the encoder was trained with other settings.

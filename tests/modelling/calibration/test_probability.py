@@ -509,7 +509,7 @@ def test_weights_of_one_score_leave_the_curve_as_it_is() -> None:
     ("weights", "said"),
     [
         (np.r_[1e-200, np.ones(99)], "at most 1,000,000 times"),
-        (np.r_[1e5, np.ones(99)], "worth 1.0 equally weighted ones"),
+        (np.r_[1e5, np.ones(99)], "worth only 1.0 equally weighted pairs"),
         (np.full(100, 1.7e308), None),
     ],
 )
