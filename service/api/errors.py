@@ -120,11 +120,11 @@ PARAMETER = re.compile(r"\{[^}]*\}")
 
 
 def methods_of(request: Request) -> set[str]:
-    """Methods that the request's path allows, collected from all routes with the path template that fits best.
+    """Methods that the request's path allows: those of all routes with the path template that fits best.
 
-    Starlette itself names only the methods of the first matching route. Several templates may match:
-    `/domains/{domain}` also matches `/domains/import`. The template with the most characters outside its
-    parameters is chosen.
+    Starlette itself names only the methods of the first matching route. Several templates may match a path:
+    `/domains/{domain}` also matches `/domains/import`. The template with the most characters outside its parameters
+    fits best.
     """
     fitting = [
         route

@@ -346,8 +346,9 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
 def is_foreign(site: str, origin: str, host: str) -> bool:
     """Whether a page of another origin sent the request. Another port of this machine is another origin too.
 
-    Some browsers leave out Sec-Fetch-Site (plain http to another machine, Safari before 16.4), but send Origin with
-    all methods except GET and HEAD. Other clients send neither header.
+    Origin decides if Sec-Fetch-Site is missing: some browsers leave it out (plain http to another machine, Safari
+    before 16.4), but send Origin with all methods except GET and HEAD. Clients that are not browsers send neither
+    header; their requests are not foreign.
     """
     if site:
         return site not in OWN
@@ -355,8 +356,8 @@ def is_foreign(site: str, origin: str, host: str) -> bool:
 
 
 def authority(host: str) -> str:
-    """Host without the default port of http (80) or https (443). Removes both, because the scheme is unknown: TLS may
-    end at a proxy."""
+    """Host in lower case, without the port if this is 80 or 443. Either may be the default port: the scheme is unknown,
+    because TLS may end at a proxy."""
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 

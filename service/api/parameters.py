@@ -1,7 +1,8 @@
 """Checks the names of query parameters and body fields, and suggests the nearest known name for a misspelt one.
 
-Our own routes refuse all unknown names. Compatible routes ignore them, because other services may define them, but
-refuse a name that resembles one of ours: if `domian` were ignored, the scores would be those of the default domain.
+Our own routes refuse all unknown names. Compatible routes ignore unknown names, because other services may define
+them. But they refuse a name that resembles one of ours: if `domian` were ignored, the scores would be those of the
+default domain.
 """
 
 from collections import Counter
@@ -98,8 +99,8 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    # The name is one that the route knows. It is refused because the route accepts several kinds of body, and the other
-    # fields that were sent belong to a kind without this field.
+    # The route knows this field. It accepts several kinds of body, and the other fields that were sent belong to a kind
+    # of body without this field.
     if near == name:
         return InvalidInput(f"{name}: cannot be combined with the other fields that were sent; send one or the other")
     if near is not None:

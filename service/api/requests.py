@@ -28,9 +28,9 @@ from service.migration.encoders import Resolution
 
 
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
-    """Dependency that requires a scope, and charges this number of `texts` to the key's limits.
+    """Dependency that requires a scope, and charges `texts` texts to the key's limits.
 
-    With 0, the route itself must charge its texts.
+    With `texts` = 0, the dependency charges nothing, and the route itself must charge its texts.
     """
 
     # Async, because FastAPI would run a plain function in a thread.
@@ -157,9 +157,9 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 class ScoringRoute(APIRoute):
     """Route whose endpoint takes `(body, service, trace)`; checks the scope and parses JSON straight into the model.
 
-    The middleware calls `respond` itself: FastAPI's layers, its dependencies and its two-step JSON parsing cost more
-    than the rest of a cached request (measured: loadtest/README.md). FastAPI still derives the documentation from the
-    endpoint's signature.
+    The middleware calls `respond` directly, without FastAPI. If the texts' vectors are cached, FastAPI's layers,
+    dependencies and two-step JSON parsing would take longer than all other work for the request (measured:
+    loadtest/README.md). FastAPI still derives the documentation from the endpoint's signature.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -96,9 +96,9 @@ class Listings:
             self._asked[grant.id] -= 1
 
     async def nearest(self, domain: str, grant: Grant, names: Callable[[], Iterable[str]]) -> str | None:
-        """The domain that an unknown name most likely means, among those the key may use; None if none is near.
+        """The known domain whose name is nearest to the unknown name `domain`; None if no name is near.
 
-        `names` lists the store's domains, sorted.
+        Only domains that the key may use are considered. `names` lists the store's domains, sorted.
         """
         if self._listing is None and time.monotonic() - self._listed >= FRESH:
             self._listing = asyncio.get_running_loop().run_in_executor(

@@ -52,8 +52,10 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes, unless the returned function was called before. Requires that the
-        request's body has been read."""
+        """Arranges that `left` is called when the connection closes. The returned function cancels this.
+
+        The request's body must have been read before.
+        """
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)
@@ -107,10 +109,11 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    The durations of the stages are known, but not when they began. The last stage, calibration, ends at
-    `scored.ended`. Each earlier stage is assumed to end when the next one begins. A stage's duration is that of its
-    slowest text, which may be a different text in each stage. The durations may therefore add up to more than the
-    request took; a stage that would begin before `started` is shortened.
+    The durations of the stages are known, but not their starts. The last stage, calibration, ends at `scored.ended`.
+    Each earlier stage is assumed to end when the next stage begins.
+
+    The durations may add up to more than the request took: each is the duration for the slowest text, which may be a
+    different text in each stage. A stage that would begin before `started` is therefore shortened.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

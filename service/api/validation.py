@@ -48,7 +48,7 @@ ENTRY = {  # the form of one entry, by the name of the field that holds the list
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
 }
-# Field that holds a list -> the word for the parts of each of its entries (singular, plural). An entry of `pairs`
+# Name of a list field -> what each entry of the list consists of (singular, plural). For example, an entry of `pairs`
 # consists of texts, so a message says "pairs[0] has 3 texts".
 PARTS = {
     "pairs": ("text", "texts"),
@@ -96,9 +96,10 @@ PATTERNS: dict[str, Callable[[str], str]] = {
 
 
 def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimError:
-    """The error to answer with: a sentence about one wrong field, then the names of others.
+    """Converts pydantic's error to one of ours. The message describes one wrong field, then names the others.
 
-    An unknown field is described before a missing one, because it may be the missing field, misspelt.
+    If the body has an unknown field and lacks another, the message describes the unknown field: it may be the missing
+    field with a misspelt name.
     """
     every = error.errors()
     first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])

@@ -157,16 +157,15 @@ class SpreadEncoder:
 
 
 SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
-# Each text has a pseudo-random rank (see `sample`); the first pass keeps texts whose rank is below a limit. The limit
-# is chosen so that about SPARE times the wanted number of rows are below it: more than needed, because some rows repeat
-# a text.
+# `sample` keeps the rows whose pseudo-random rank is below a limit. For N wanted texts, the first limit lets through
+# about SPARE × N rows. N rows would be too few, because several rows may have the same text.
 SPARE = 4
 SPACE = 2**64  # every rank is less than this number
 
 
 class SampleWorker:
-    """Reads a part, given by its number. Returns its texts with a rank below `limit` (at most `count`), the number of
-    its rows and how many of these are unusable."""
+    """Reads a part, given by its number. Returns at most `count` texts of the part that have a rank below `limit`, the
+    number of rows, and the number of unusable rows."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,

@@ -35,9 +35,9 @@ class Engines:
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """Connects to the Ray cluster at `address`, or starts a local Ray if it is None, and yields the package `ray`.
+    """Connects to the Ray cluster at `address`, or starts a local Ray if `address` is None. Yields the package `ray`.
 
-    At the end of the block Ray is disconnected; a local Ray is stopped and its folder deleted.
+    At the end of the block, Ray is disconnected; a local Ray is stopped and its folder is deleted.
 
     Raises:
         Unavailable: Ray is not installed, a local Ray does not start, or no cluster answers at the address.
@@ -74,10 +74,10 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """Plans one engine per GPU, or per group of `cores` cores, but at most `most` engines (0: no limit).
+    """Plans one engine for each GPU, or without `gpu` one for every `cores` CPU cores; at most `most` (0: no limit).
 
     Raises:
-        Unavailable: the cluster lacks the resources of one engine.
+        Unavailable: the cluster has too few resources for one engine.
     """
     resources: Mapping[str, float] = ray.cluster_resources()
     there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
@@ -94,17 +94,17 @@ def map_items(
 ) -> Generator[dict[str, Any]]:
     """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
-    A worker is called with {"item": [one item]} and returns a dictionary of columns, which have one entry each. The
-    number of items in progress is limited, so that results do not pile up. Close the generator before the `with` block
-    of `cluster` ends.
+    A worker is called with {"item": [one item]}. It returns a dictionary: name -> list with one value. The number of
+    items in progress is limited, so that results do not pile up. Close the generator before the `with` block of
+    `cluster` ends.
 
     Raises:
         BackendFailure: Ray stopped with an error.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart an engine, because
-    # whatever ended the engine would probably end the new one too. `ray_remote_args_fn`, which turns restarts off, is
-    # deprecated. Ray 2.64 removes it without a replacement; constraints.txt pins an earlier version.
+    # Restarts are turned off for a local Ray: a restarted engine would probably end for the same reason as the first.
+    # On a cluster, the engines of a lost node are restarted on other nodes. `ray_remote_args_fn` is deprecated, and
+    # Ray 2.64 removes it without a replacement, so constraints.txt pins an earlier version.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -30,9 +30,10 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-# Tuple of three: first, the vectors (N, D) of a part; second, for each vector, a PooledVector, which also holds the
-# text's flags and the text's number of tokens; third, for each text column, an array that holds for every row the index
-# of the row's vector.
+# Vectors of a part's usable rows, as three values:
+# 1. the vectors (N, D),
+# 2. for each vector, a PooledVector with the text's flags and number of tokens,
+# 3. for each text column, an array (rows,) with the index of each row's vector.
 Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
@@ -73,8 +74,8 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                # None: all texts of a part are sorted by length before they are batched. If this is changed, the
-                # batches and so the last bits of the vectors change, and FORMAT (plan.py) must be increased.
+                # None: all texts of a part are sorted by length before they are batched. Another `window` would give
+                # other batches, and vectors with other last bits. If it changes, increase FORMAT (plan.py).
                 window=None,
             )
         self.dim = artifact.spec.dim

@@ -64,7 +64,7 @@ class Reader(Protocol):
 
 
 def sources_of(address: str) -> tuple[Place, list[Source]]:
-    """The place of an input and its files, sorted by name; the address names one file, a folder, or a pattern.
+    """The storage place of an input, and its files, sorted by name. `address` is a file, a folder, or a pattern.
 
     Skips names that begin with `.` or `_`, as other readers of data folders do. If there are several files, skips those
     with an unknown ending, too.

@@ -69,8 +69,8 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None  # fields of class Recall (search.py); None for an exact search
-    # If a precision was requested: (1 − precision) times the number of pairs found. Otherwise the estimate assumes that
-    # all N rows are unrelated: it is the false-match rate times N (N − 1) / 2, the number of all pairs of rows.
+    # Estimated number of false pairs. If a precision was requested: (1 − precision) × number of pairs found. Otherwise:
+    # false-match rate × N (N − 1) / 2, the number of pairs that would be found if all N rows were unrelated.
     expected_false: float = 0.0
     clusters: int | None = None  # number of clusters; None: not requested
     # 95 % interval. None if no precision was requested, or if the version is from a release that stored no interval.
@@ -81,9 +81,8 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
 
     Raises:
-        Conflict: the version was calibrated with item normalization (`as-norm` or `csls`), with which pairs match by
-            their percentile, not by their similarity. Or the version lacks what the threshold is computed from:
-            labelled pairs for a precision, the similarities of random pairs for a false-match rate.
+        Conflict: the version uses item normalization (`as-norm` or `csls`), or it lacks the data for the threshold:
+            labelled pairs for a precision, random pairs for a false-match rate.
         InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold reaches
             the precision.
     """
@@ -220,8 +219,8 @@ def write_clusters(
 ) -> tuple[int, str, str]:
     """Writes the clusters: sets of rows that are connected through pairs.
 
-    The file has a line for every row that is in a pair: the row, its cluster (the lowest row number in it), the
-    cluster's size, and the kept columns.
+    The file has a line for each row that is in a pair: the row's number, the lowest row number of its cluster (which
+    identifies the cluster), the cluster's size, and the kept columns.
 
     Args:
         every: row numbers of the rows of `kept`, sorted.

@@ -106,9 +106,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # `ray.put` returns a reference to the files. If an argument of a worker is a reference, Ray fetches the
-                # files for every worker. The reference is therefore put into a list, where Ray leaves it as it is. In
-                # the worker, `store_here` fetches the files, but only if the worker's node lacks the store.
+                # The reference from `ray.put` is sent inside a list, so that `store_here` can fetch the files only on
+                # nodes that lack the store. Ray would fetch them for every worker if the reference were sent alone.
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -169,13 +168,12 @@ def from_success(facts: dict[str, Any]) -> Summary:
 class PartWorker:
     """Computes the part of a given number, writes its file, and returns its outcome.
 
-    A failure is returned and not raised, because Ray would retry after an exception. The part's file is written before
-    its record in `_done`: if a worker dies between the two, the part is computed again, and gives the same bytes.
+    A failure is returned and not raised, because Ray would retry after an exception. The part's file is written first,
+    then its record in `_done`. If the worker dies in between, the part is computed again, and gives the same bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        # By default, a tokenizer starts a thread for each core of the machine. A worker that may use only one core
-        # keeps its tokenizer from starting threads.
+        # By default, a tokenizer starts a thread for each core of the machine, even if the worker may use only one.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
@@ -251,8 +249,8 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
     import ray  # noqa: PLC0415 - an optional package, which is installed wherever workers run
 
     files: Files = ray.get(shipped[0])
-    # The copy's name contains a hash of the manifest. A remote encoder's address is in its manifest: if the address has
-    # changed, the new name keeps an engine from using an old copy.
+    # The copy's name contains a hash of the encoder's manifest. The manifest of a remote encoder contains the address
+    # of the encoder's server. If this address changes, the name changes too, and an old copy is not used.
     mark = hashlib.sha256(files[f"encoders/{encoder}/{digest}/{MANIFEST}"]).hexdigest()[:8]
     place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{mark}-{version}"
     if place.is_dir() and place.stat().st_uid == os.getuid():

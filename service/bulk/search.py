@@ -1,8 +1,8 @@
 """Finds similar rows of a matrix with FAISS: exactly for few rows, otherwise with an inverted file (IVF).
 
-An inverted file divides the rows into clusters, which FAISS calls cells; a query searches only the nearest cells, and
-examines every row in them. A graph index (HNSW) would find only some of the pairs if there are many copies of a text,
-because it limits the number of hits of a query.
+An inverted file divides the rows into clusters, which FAISS calls cells. A query searches only the nearest cells, but
+examines every row in them. A graph index (HNSW) limits the number of hits per query: if a text has many copies, it
+would miss some of their pairs.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ import numpy as np
 
 from service.core.arrays import Rows, Vectors
 
-# The search accepts pairs this far below the threshold, because FAISS's cosines have rounding errors (smaller than
-# this). All pairs found are then scored again and compared with the threshold itself.
+# FAISS's cosines have rounding errors, which are smaller than MARGIN. So FAISS searches with a threshold that is lower
+# by MARGIN. All pairs found are then scored again and compared with the threshold itself.
 MARGIN = 1e-5
 QUERIES = 256  # number of queries searched at once; more would take much memory if there are many copies of a text
 ASKED = 2000  # number of rows whose pairs are counted exactly, to measure the recall

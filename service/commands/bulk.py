@@ -304,8 +304,8 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    # `recall` is a share of all duplicates: those whose similarity reaches the threshold. The share is estimated from
-    # the labels. The search may find a smaller share, because its index may miss some duplicates.
+    # Share of all duplicates whose similarity reaches the threshold, estimated from the labelled pairs. The search may
+    # find fewer duplicates, because its index may miss some.
     share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}

@@ -224,8 +224,8 @@ def fit_here(
         )
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    # `isosim label` copies the report of its base version. If an early release made the base version, the report may
-    # lack `used` and `distinct`, because early releases wrote neither.
+    # `used` and `distinct` may be missing: `isosim label` copies the report of its base version, and early releases
+    # wrote neither.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
@@ -243,9 +243,10 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors.
+    """Raises InvalidInput if the encoder computes its own vectors but `vectors` is given, or if the encoder computes no
+    vectors and `vectors` is None.
 
-    `base`: True if the job only adds labels to an existing version. Such a job needs no vectors.
+    `base`: True if the job only adds labels to an existing version; `vectors` may then always be None.
     """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
@@ -370,10 +371,9 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
             f"the threshold's false-match rate for a pair is {rate:.2g}"
         )
-        # `spread` estimates a ratio: the probability that a query which already has a wrong match also matches a random
-        # entry, divided by the probability that an average query matches a random entry. The true ratio is 1 if all
-        # queries are alike, and larger otherwise. The estimate uses the queries with two wrong matches. If such queries
-        # are too few, the estimate is near 0 or None.
+        # `spread` compares queries that already have a wrong match with average queries. 3 means: such a query is three
+        # times as likely as an average query to match a random entry. 1 means: all queries are alike. `spread` is
+        # estimated from the queries with two wrong matches. If these are too few, it is near 0 or None.
         if spread and spread >= 0.05:
             print(
                 f"  a query that already has a wrong match is {spread:.1f} times as likely as an average query to "
@@ -403,8 +403,12 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
-    """The metric named `unit`. Raises InvalidInput if no metric has this name, or if the cosine cannot be computed from
-    the metric's distances because the encoder's vectors are not normalized."""
+    """The metric named `unit`.
+
+    Raises:
+        typer.BadParameter: no metric has this name.
+        InvalidInput: the metric needs vectors of length 1, and the encoder's vectors may have other lengths.
+    """
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
@@ -458,7 +462,8 @@ def carry_over(settings: Settings, domain: str, to: str, similarity: float | Non
     """Prints the new encoder's equivalent of a threshold, or a table of equivalents at the usual false-match rates.
 
     Raises:
-        NotFound: the domain has no champion, or lacks the requested version, for one of the two encoders.
+        NotFound: the domain has no champion for one of the two encoders, or the requested version does not exist.
+        InvalidInput: the requested version was made for another encoder.
         Conflict: a version has no reference distribution.
     """
     if similarity is not None and not -1 <= similarity <= 1:

@@ -11,8 +11,8 @@ from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, 
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
 
-# Default maximum number of tokens per text. isosim estimates a text's number of tokens and cuts longer texts. If the
-# remote server's model allows fewer tokens than the maximum, the remote server cuts or refuses the text.
+# Default maximum number of tokens per text, for an encoder on another server. isosim estimates a text's number of
+# tokens and cuts longer texts. If the server's model allows fewer tokens, the server itself cuts or refuses the text.
 MAX_LENGTH = 8192
 
 HELP = "List encoders; add, check and remove encoders that run on another server, or whose vectors you compute."

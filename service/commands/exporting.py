@@ -50,8 +50,8 @@ def export(
     text: Annotated[
         Path | None,
         typer.Option(
-            help="text on which the encoder is compared with fp32 and, for int8, the ranges of its activations are "
-            "measured; default: the text of Python's manual",
+            help="text with which int8 or fp16 is compared with fp32, and with which the ranges of activations are "
+            "measured for int8; default: the text of Python's manual",
             dir_okay=False,
         ),
     ] = None,

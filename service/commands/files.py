@@ -38,11 +38,10 @@ def limits() -> Limits:
 
 
 def form_of(path: Path) -> Format | None:
-    """Detects a file's format by its content.
+    """Detects a file's format by its content. Returns None for a pipe, and for an empty or damaged file.
 
-    Returns None for a pipe, because reading would consume its content; the caller reads the pipe as text. Also returns
-    None for a file that is empty or damaged. The caller then reads the file as text, and the error that results says
-    that the file is empty, or names the first line that cannot be read.
+    If None is returned, the caller reads the input as text. A pipe is not examined here, because this would consume its
+    content. An empty or damaged file causes an error when it is read as text.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

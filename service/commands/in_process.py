@@ -36,8 +36,8 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            # 0: no second ONNX session. A second session has more threads, which makes a batch faster if no other batch
-            # runs. But a short command loses more time by loading a second session than faster batches would save.
+            # 0: no second ONNX session, which would run a single batch with more threads. Loading the second session
+            # would take a short command longer than the faster batches would save.
             replace(planned.execution, threads_alone=0),
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),

@@ -135,8 +135,8 @@ class Layout:
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column. Its longest entry is the text for the highest percentile, 1.0, like `fewer
-        than 1 in 499,500`."""
+        """Width of the percentile column. Its longest entry is the one for percentile 1.0, like `fewer than 1 in
+        499,500`."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -228,8 +228,8 @@ class ColumnWriter:
 
 
 def divided(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths of columns. If the wanted widths do not fit into `room`, narrow columns keep theirs and wide ones share
-    the rest. Each width is at least NARROW."""
+    """Divides the width `room` among columns. If the wanted widths do not fit, narrow columns get their wanted width,
+    and wide columns get equal shares of the rest. Each width is at least NARROW."""
     widths = list(wanted)
     share = room // len(wanted)
     if sum(wanted) > room:

@@ -125,8 +125,8 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # This traceback is also logged, but without the exception's message, because in general a message may quote a
-        # request. `reason` contains the message: before the server has started, there is no request to quote.
+        # The traceback is also logged. The log leaves out exception messages, because they may quote a request.
+        # `reason` may contain the message: before the server has started, there are no requests.
         self.reason = f"{kind}: {message}"
         return True
 

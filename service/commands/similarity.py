@@ -165,7 +165,7 @@ def check_lines(path: Path, *, pairs: bool) -> None:
         return
     wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"
     raise InvalidInput(
-        f"{path} is a table ({form}); this command reads {wanted}. Convert the table to that, or score pairs of its "
+        f"{path} is a table ({form}); this command reads {wanted}. Convert the table, or score pairs of its "
         f"columns: isosim bulk score {path} OUTPUT --columns A B (convert a workbook first: "
         "isosim inspect FILE --csv FILE.csv)"
     )
@@ -204,10 +204,9 @@ def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer
 
 
 def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
-    """Prints each block as it arrives, or sorted rows at the end if `top` or `sort` is given.
+    """Prints each block as it arrives.
 
-    With `top`, prints only the `top` most similar rows, whatever `sort` is. With `sort` alone, prints all rows. Sorted
-    rows begin with the most similar one.
+    With `sort`, prints all rows at the end, the most similar first. With `top`, prints only the first `top` of them.
     """
     if top is not None:
         out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))

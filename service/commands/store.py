@@ -21,8 +21,8 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Minimum for --older-than, in s. The command removes an unfinished file if no process has locked it. A writer first
-# creates its file and then locks it, so a younger file may be in use although it is not locked yet.
+# Minimum for --older-than, in s. The command removes unfinished files that no process has locked. A process first
+# creates a file and then locks it; the minimum keeps the command from removing the file in between.
 LEAST = 60.0
 
 app = typer.Typer(

@@ -130,9 +130,9 @@ EXAMPLES = {
 }
 
 
-# Called when a request ends, to lower the key's count of requests under way. If the count is in Redis, the call returns
-# a future that completes when Redis has lowered it. The response is sent after that; otherwise the client's next
-# request could be refused because the ended one is still counted.
+# Lowers the key's count of requests under way; called when a request ends. If the count is in Redis, the call returns a
+# future that completes when Redis has lowered the count. The response is sent only then: the client may send its next
+# request at once, which could be refused if the ended request were still counted.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 AdmissionResult = Literal["admitted", "refused"]
@@ -191,10 +191,11 @@ def too_many(concurrent: int) -> Overloaded:
 
 
 class TokenBucket:
-    """Rate limiter: holds the texts that a key may still send, at most those of one period; refills at the key's rate.
+    """Rate limiter of a key: counts the texts that the key may still send.
 
-    A request larger than the bucket passes when the bucket is full; the bucket is then below zero until it has
-    refilled. So a request of any permitted size can pass, and the mean rate still holds.
+    The count rises at the key's rate, up to the number of texts of one period: the bucket is then full. A request with
+    more texts passes if the bucket is full, and makes the count negative. Further requests must wait until the count
+    has risen again, so the mean rate still holds.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:

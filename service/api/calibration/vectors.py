@@ -27,7 +27,7 @@ ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": �
 class VectorIntake:
     """Writes posted vectors to a spool, as `Intake` does with text. Not thread-safe.
 
-    A labelled pair is two vectors, or two row numbers (from 0) of posted vectors.
+    A labelled pair consists of two vectors, or of the row numbers (from 0) of two posted vectors.
     """
 
     def __init__(self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool) -> None:

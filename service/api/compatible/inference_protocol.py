@@ -113,8 +113,12 @@ async def infer(
 async def compute(
     model: models.Model, texts: dict[str, list[str]], service: Service, trace: TraceDep
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
-    """Output tensors by name, with their datatype. Raises InvalidInput if the inputs are neither `text` alone nor
-    `text_1` and `text_2`."""
+    """Computes the output tensors: name -> (datatype, values). The input `text` is embedded; the inputs `text_1` and
+    `text_2` are scored, pair by pair.
+
+    Raises:
+        InvalidInput: the inputs have other names, or `text_1` and `text_2` differ in length.
+    """
     if texts.keys() == {"text"}:
         embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}

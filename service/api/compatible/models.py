@@ -44,8 +44,11 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model called `name`. `version`: the model's version, if the protocol sends it separately from the name;
-    `splits`: see `requests.resolve`.
+    """Finds the model called `name`.
+
+    Args:
+        version: the model's version, if the request sends it separately from the name.
+        splits: see `requests.resolve`.
 
     Raises:
         UnknownModel: there is no such model; the message lists those that the key may use.
@@ -62,8 +65,7 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        # The error raised below lists models that the key may use. The names of these models are read from the store,
-        # and the key is charged one text for this work.
+        # The error lists models that the key may use. The list is read from the store, which is charged as one text.
         if trace.grant.rate is not None:
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
@@ -98,9 +100,9 @@ def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
 
 
 def champion_of(service: Service, domain: str) -> int | None:
-    """A domain's champion; None if the domain has none, or if it cannot be read.
+    """Version number of a domain's champion; None if the domain has no champion, or if the number cannot be read.
 
-    No error is raised, so that one broken domain does not make a whole list of domains fail.
+    An unreadable domain raises no error here, so that it does not make a whole list of domains fail.
     """
     try:
         return service.domains.aliases(domain, service.encoders.home_encoder(domain).digest).champion

@@ -79,7 +79,7 @@ def inputs(
             InvalidInput,
             "input",
             "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
-            "(LangChain: check_embedding_ctx_length=False), or allow them (ISOSIM_ALLOW_TOKEN_IDS=true)",
+            "(LangChain: check_embedding_ctx_length=False), or allow token ids (ISOSIM_ALLOW_TOKEN_IDS=true)",
         )
     rows = id_rows([entry for entry in given if not isinstance(entry, str)])
     check_count(len(rows), "input", service.settings.max_texts)
@@ -104,8 +104,8 @@ def written(service: Service, domains: list[str]) -> Response:
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """The calibrated and the raw model of a domain; empty if the domain has no champion for the encoder that this
-    server uses for the domain. `default` always has both models."""
+    """The calibrated and the raw model of a domain. The list is empty if the domain has no champion for its
+    `home_encoder`. `default` always has both models, even without a champion."""
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []
@@ -116,8 +116,8 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
 
 
 def since(service: Service, domain: str, version: int) -> int:
-    """When a version was made, in seconds since 1970; 0 if its manifest cannot be read, so that one broken domain does
-    not make the whole list of models fail."""
+    """Like `created`, but returns 0 if the version's manifest cannot be read, so that one broken domain does not make
+    the whole list of models fail."""
     try:
         return created(service, domain, version)
     except (IsosimError, OSError):
@@ -125,8 +125,8 @@ def since(service: Service, domain: str, version: int) -> int:
 
 
 def created(service: Service, domain: str, version: int) -> int:
-    """When a version was made, in seconds since 1970; 0 for the built-in version 0. Kept in memory, since versions
-    never change."""
+    """Time at which a version was made, in seconds since 1970; 0 for the built-in version 0. The time is kept in
+    memory, because versions never change."""
     if not version:
         return 0
     known = service.listings.created

@@ -93,7 +93,7 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
     """False-hit rate of each text in a search among `gallery` texts; None if the encoder knows no token of the text.
 
     Raises:
-        Conflict: the version has no counts of false hits, or it uses item normalization, for which there are no counts.
+        Conflict: the version has no counts of false hits; or it uses item normalization, and the model is not raw.
         InvalidInput: `gallery` is too large for the version's counts.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"

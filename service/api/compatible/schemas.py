@@ -19,8 +19,8 @@ def is_row(entry: Any) -> bool:
 
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# `is_row` checks the ids too, because `entries` stops at the first wrong row, whereas pydantic would build an error for
-# each wrong id.
+# `is_row` also checks the ids in a row: `entries` reports only the first wrong row, but pydantic would build an error
+# for each wrong id.
 TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]

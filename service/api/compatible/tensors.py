@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol (KServe V2): JSON, and Triton's binary extension.
 
-A binary body is JSON, whose length is in the header `Inference-Header-Content-Length`, followed by the bytes of each
-tensor; an element of a BYTES tensor is its length (4 bytes, little-endian) and its bytes.
+A binary body begins with JSON. The header `Inference-Header-Content-Length` states the JSON's length in bytes. The
+tensors follow the JSON. Each element of a BYTES tensor is sent as its length (4 bytes, little-endian) and its bytes.
 """
 
 import re
@@ -61,7 +61,7 @@ class InferRequest(Compatible):
 
 
 def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
-    """Parses a body into the request and the texts of each input by name; a tensor may hold at most `most` texts.
+    """Parses a body. Returns the request, and a dictionary: name of an input tensor -> its texts, at most `most`.
 
     Raises:
         EmptyInput, InvalidInput: the body does not follow the protocol; the message names the tensor.

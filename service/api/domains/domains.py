@@ -88,8 +88,8 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """Fields of a domain's state: `drift`, and the fields that are read from `aliases`. If the aliases could not be
-    read, `aliases` is None, and their fields are null or empty."""
+    """Fields of a domain's state: `drift`, and the fields that come from `aliases`. `aliases` is None if they could not
+    be read; their fields are then null or empty."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -107,8 +107,10 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
-    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: if
-    reading failed, the client would get an error although the change was made."""
+    """A domain's state after its aliases have changed: the state `before`, with the fields of the new `aliases`.
+
+    The store is not read again: if this failed, the client would get an error although the change was made.
+    """
     await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 

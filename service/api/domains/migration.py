@@ -50,10 +50,10 @@ async def of(service: Service, domain: str) -> Migration:
 
 
 async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
-    """The domain's champion for one of a migration's encoders.
+    """The domain's champion for `loaded_encoder`, which is the old or the new encoder of a migration.
 
     Raises:
-        Conflict: there is no champion, or it has no reference distribution; the message says how to make one.
+        Conflict: the domain has no champion for this encoder, or the champion has no reference distribution.
     """
     name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
     try:
@@ -72,10 +72,10 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
 
 
 async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
-    """Stores a migration, or deletes it (None). Other replicas see it at their next poll.
+    """Stores the migration `wanted`; None deletes the migration. Other replicas see the change at their next poll.
 
     Raises:
-        Conflict: the stored migration is not `expected`; another request changed it.
+        Conflict: the stored migration is not `expected`, because another request has changed it.
     """
     await asyncio.to_thread(service.encoders.store.set, domain, wanted, expected=expected)
     await service.encoders.follow(domain)
@@ -163,17 +163,18 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """State of a domain's migration. `share` is the share of scoring requests that the new encoder answers. Of those
-    that the old encoder answers, the new encoder also scores the share `shadow`, for comparison. `thresholds` lists
-    thresholds of the old and the new version. `seen` compares the scores that both versions gave to pairs in this
-    process."""
+    """State of a domain's migration. `share` is the share of scoring requests that the new encoder answers; the old
+    encoder answers the other requests. `shadow` is the share of these other requests that the new encoder also scores,
+    for comparison. `thresholds` lists thresholds of the old and the new version. `seen` compares the scores that both
+    versions gave to pairs in this process."""
     return await shown(service, domain, await of(service, domain))
 
 
 @router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Changes `share`, `shadow`, or both. `share` is the share of scoring requests that the new encoder answers. Of
-    those that the old encoder answers, the new encoder also scores the share `shadow`, for comparison."""
+    """Changes `share`, `shadow`, or both. `share` is the share of scoring requests that the new encoder answers; the
+    old encoder answers the other requests. `shadow` is the share of these other requests that the new encoder also
+    scores, for comparison."""
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")

@@ -22,8 +22,8 @@ class VersionSummary(BaseModel):
     )
     damaged: bool = Field(
         default=False,
-        description="whether loading the version's files failed when this server last tried; it tries when a request "
-        "uses the version and when the version is promoted",
+        description="true if this server failed to load the version's files when it last tried. It tries when a "
+        "request uses the version, and when the version is promoted",
     )
 
 
@@ -36,11 +36,11 @@ class DriftState(BaseModel):
         description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
     )
     distance_mean: float | None = Field(
-        description="mean of log ‖z‖² of the whitened vectors z, standardized by the mean and standard deviation of "
-        "the domain's own text, for which it is 0"
+        description="mean of log ‖z‖² over recent texts; z is a text's whitened vector. log ‖z‖² is standardized: over "
+        "the domain's own text, its mean is 0 and its standard deviation is 1"
     )
     distance_spread: float | None = Field(
-        description="standard deviation of log ‖z‖², divided by that of the domain's own text, for which it is 1"
+        description="standard deviation of the standardized log ‖z‖² over recent texts; 1 for the domain's own text"
     )
     stability_index: float | None = Field(
         description="population stability index of recent similarities, compared with the first similarities that the "
@@ -89,8 +89,8 @@ class ImportedVersionState(BaseModel):
     source: str = Field(description="name@version in the archive")
     domain: str
     version: int = Field(
-        description="number in this store: the archive's number if it is higher than all numbers that the domain has "
-        "used in this store; otherwise the next number after those"
+        description="the version's number in this store: its number in the archive, if the domain has not used that "
+        "number or a higher one in this store; otherwise the domain's next unused number"
     )
     encoder: str = Field(description="id of the encoder")
     was: str | None = Field(
@@ -103,8 +103,8 @@ class ImportState(BaseModel):
     versions: list[ImportedVersionState]
     thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
     kept: list[str] = Field(
-        description="domain/name of the saved thresholds that were not added, because the name has another target here "
-        "or the domain has as many thresholds as are allowed"
+        description="domain/name of the saved thresholds that were not added, because this store has another target "
+        "under the name, or because the domain already has the maximum number of thresholds"
     )
 
 
@@ -128,18 +128,18 @@ class Threshold(BaseModel):
         default=None, min_length=2, max_length=2, description="95 % interval of the distance"
     )
     pairs: int = Field(
-        description="the threshold was computed from this number of random pairs (fmr), labelled pairs (precision) or "
-        "comparisons in searches (false_hit_rate)"
+        description="number of pairs that the threshold was computed from: random pairs for fmr, labelled pairs for "
+        "precision, comparisons in searches for false_hit_rate"
     )
     extrapolated: bool = Field(
-        description="true if the similarity is extrapolated. With fmr: because fmr or 1 - fmr is below 10 divided by "
-        "`pairs`. With false_hit_rate: because `gallery` is larger than the searches in which false hits were counted, "
-        "or because the similarity's false-match rate is outside the range of rates at which they were counted"
+        description="true if the similarity is extrapolated. With fmr: fmr or 1 - fmr is below 10 / `pairs` (with "
+        "10,000 pairs: below 0.001). With false_hit_rate: false hits were counted only in searches among fewer entries "
+        "than `gallery`, or only at false-match rates that are all higher or all lower than `false_match_rate`"
     )
     false_match_rate: float | None = Field(
         default=None,
-        description="share of random pairs that reach this threshold; not the share of wrong ones among the pairs "
-        "found, which is 1 - precision",
+        description="share of random pairs that reach this threshold. The share of false matches among the pairs found "
+        "is a different number: 1 - precision",
     )
     recall: float | None = Field(
         default=None, description="with precision: share of true matches that reach the threshold"
@@ -151,15 +151,14 @@ class Threshold(BaseModel):
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 % interval of the share of true matches among pairs that reach the similarity; "
-        "target.precision is the estimate of this share. The interval is not symmetric, and wide if few labelled pairs "
-        "score that high",
+        description="with precision: 95 % interval of the precision at this similarity; target.precision is the "
+        "estimate. The interval is not symmetric. It is wide if few labelled pairs reach the similarity",
     )
     query_spread: float | None = Field(
         default=None,
-        description="with false_hit_rate: probability of a further false hit for a query that has one, divided by the "
-        "probability of a false hit for a random query; about 1 if all queries are alike, null if too few queries have "
-        "false hits",
+        description="with false_hit_rate: compares queries that have a false hit with average queries. 3: such a query "
+        "is three times as likely as an average query to match a random entry. About 1 if all queries are alike, null "
+        "if too few queries have false hits",
     )
 
 
@@ -169,8 +168,8 @@ class SavedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="lowest similarity that counts as a match; null if the version cannot reach the target, or if item "
-        "normalization is on: a match then depends on the percentile"
+        description="lowest similarity that counts as a match. null if the version cannot reach the target, or if it "
+        "uses item normalization: pairs then match by their percentile"
     )
     interval: list[float] | None = Field(
         min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"
@@ -202,8 +201,8 @@ FROM = (
     "makes no further change"
 )
 REVISION = (
-    "`revision` that you saw; if the domain has changed since, the answer is 409. So a late retry cannot repeat a "
-    "change that was undone meanwhile"
+    "the `revision` that you saw. If the domain has changed since then, the answer is 409. So a late retry cannot "
+    "repeat a change that has been undone in the meantime"
 )
 
 
@@ -301,8 +300,8 @@ class EquatedThreshold(BaseModel):
     equivalent: float = Field(description="threshold of the new version")
     interval: list[float] = Field(min_length=2, max_length=2, description="95 % interval of `equivalent`")
     extrapolated: bool = Field(
-        description="true if `equivalent` is extrapolated, because fmr or 1 - fmr is below 10 divided by the number of "
-        "random pairs of the version that has fewer"
+        description="true if `equivalent` is extrapolated, because one of the versions has too few random pairs: fmr "
+        "or 1 - fmr is below 10 divided by their number (with 10,000 pairs: below 0.001)"
     )
 
 
@@ -321,8 +320,8 @@ class ShadowState(BaseModel):
     mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
     difference_95: float | None = Field(description="95th percentile of this absolute difference")
     changed_sides: dict[str, float] | None = Field(
-        description="for each false-match rate: share of pairs that match in only one of the versions, if each version "
-        "uses its own threshold for that rate"
+        description="for each false-match rate: share of pairs that match in one version but not in the other. Each "
+        "version uses its own threshold for the rate"
     )
     spearman: float | None = Field(description="rank correlation of the two similarities")
 
@@ -340,7 +339,7 @@ class MigrationState(BaseModel):
     old: MigrationSide
     new: MigrationSide
     thresholds: list[EquatedThreshold] | None = Field(
-        description="thresholds of both versions at the usual false-match rates; null if this server cannot load "
-        "one of the versions, or if a version has no reference distribution"
+        description="thresholds of both versions at the usual false-match rates; null if this server cannot load both "
+        "versions, or if one of them has no reference distribution"
     )
     seen: ShadowState | None = Field(description="result of shadow scoring; null until this process has compared pairs")

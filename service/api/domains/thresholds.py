@@ -52,8 +52,8 @@ async def get_threshold(
     space: Annotated[
         Literal["calibrated", "raw"] | None,
         Query(
-            description="raw: a threshold for the frozen encoder's cosine. Default: raw if `unit` is sent and is not "
-            "`similarity`, otherwise calibrated"
+            description="raw: a threshold for the frozen encoder's cosine. Default: calibrated; raw if `unit` is sent "
+            "with a value other than `similarity`"
         ),
     ] = None,
     unit: Annotated[
@@ -125,8 +125,9 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
 async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
-    """Saves a target under a name. A scoring request whose `threshold` is this name gets `match` for each pair,
-    whichever version and encoder the domain uses. This PUT request may be repeated."""
+    """Saves a target under a name. A scoring request can send this name as `threshold`; the answer's `match` then says
+    for each pair whether it matches. The target applies to all versions and encoders of the domain. This PUT request
+    may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)

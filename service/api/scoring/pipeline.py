@@ -164,8 +164,8 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    # Drift and migrations are measured for the current champion only. Another version may have become champion since
-    # scoring began, so the champion is checked here.
+    # Drift and migrations are measured for the current champion only. `calibration` may be another version: the request
+    # may have named it, or the champion may have changed since scoring began.
     if service.encoders.is_champion(calibration):
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # a migration may also score these pairs with the new encoder

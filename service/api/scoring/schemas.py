@@ -189,13 +189,13 @@ class SimilarityDetail(BaseModel):
     """Figures that explain flags and percentiles. The lists have one entry for each pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
-        description="share of the domain's own sentences that are at least as unusual as the text; below 0.01, the "
-        "text is flagged; null if the version has no domain test or vectors were sent"
+        description="share of the domain's own sentences that are at least as unusual as the text. The text is flagged "
+        "if the share is below 0.01. null if the version has no domain test, or if vectors were sent"
     )
     tokens: list[PairNumbers] | None = Field(description="number of tokens; null if vectors were sent")
     pairs: int | None = Field(
         description="number of random pairs that percentiles are computed from; null if the version has no random "
-        "pairs, and so no percentiles"
+        "pairs: it then has no percentiles either"
     )
 
 
@@ -205,8 +205,8 @@ class NamedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="lowest similarity that counts as a match; null if the version cannot reach the target, or if item "
-        "normalization is on: a match then depends on the percentile"
+        description="lowest similarity that counts as a match. null if the version cannot reach the target, or if it "
+        "uses item normalization: pairs then match by their percentile"
     )
     version: int
 
@@ -238,8 +238,8 @@ class SimilarityResponse(BaseModel):
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
     extrapolated: list[bool] | None = Field(
-        description="true if fewer than 10 of the domain's random pairs lie beyond the score, so that the percentile "
-        "comes from a fitted curve; null if percentile is null"
+        description="true if fewer than 10 of the domain's random pairs score higher, or fewer than 10 score lower. "
+        "The percentile then comes from a fitted curve. null if percentile is null"
     )
     probability: list[float] | None = Field(
         description="probability of a match; with grades, the expected grade scaled to 0–1; null without labels"
@@ -250,8 +250,7 @@ class SimilarityResponse(BaseModel):
     match: list[bool] | None = Field(
         default=None,
         description="only if the request names a threshold: whether the pair reaches it; always false for an "
-        "unreadable text; null if the version cannot reach the target, which `notices` explains "
-        "(threshold_unreachable)",
+        "unreadable text. null if the version cannot reach the target; `notices` then contains threshold_unreachable",
     )
     detail: SimilarityDetail | None = Field(default=None, description="only if the request asks for it")
 

@@ -89,8 +89,8 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
 
 
 async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
-    """The threshold at which the version in `resolution` reaches the target that is saved under `name`. A target is a
-    wanted rate, saved for all versions of a domain. Raises NotFound if no target is saved under `name`."""
+    """Computes the threshold for the target that is saved under `name`, for the version in `resolution`. A target is a
+    wanted rate, saved once for all versions of a domain. Raises NotFound if no target is saved under `name`."""
     calibration = resolution.calibration
     target = await resolution.encoder.registry.target(calibration.domain, name)
     return decision_threshold(calibration, target)

@@ -12,8 +12,8 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, deprecated, unread
 
-# For each Service of a namespace, Kubernetes sets environment variables in all pods. This pattern matches the names of
-# the variables for a Service called "isosim".
+# Matches environment variables like ISOSIM_SERVICE_HOST. If a namespace has a Service called "isosim", Kubernetes sets
+# such variables in all pods of the namespace.
 LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 

@@ -30,8 +30,8 @@ SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
 KNOWN = {
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Precision -> largest allowed difference, in any component, between served vectors and those of the joined graph on the
-# CPU. For fp32, the export allows the same difference between torch and ONNX.
+# Precision -> maximum difference, in any component, between the served vectors and those of the joined graph on the
+# CPU. The export allows the same difference between torch and ONNX in fp32.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2  # limit for the other precisions; chosen without a measurement, but wrong kernels differ by far more
 MOST_NAMED = 100  # maximum number of versions that one finding names
@@ -88,8 +88,8 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
 
 
 def bucket(root: Path) -> Finding:
-    """Checks that the bucket can be read and written, and that it refuses the second of two conditional writes that
-    exclude each other. Promotion relies on this refusal."""
+    """Checks that the bucket can be read and written, and that it refuses a conditional write (If-None-Match, If-Match)
+    whose condition no longer holds. Promotion relies on this refusal."""
     key = f"doctor-{uuid.uuid4().hex}"
     try:
         storage = opened(root)
@@ -258,8 +258,8 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns about versions that state false-match rates that are too small, because an earlier release counted equal
-    scores (ties) wrongly. Checks the versions of all encoders, and skips versions that cannot be read."""
+    """Warns about versions whose false-match rates are too small, because an earlier release counted equal scores
+    (ties) wrongly. Checks the versions of all encoders, and skips versions that cannot be read."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):

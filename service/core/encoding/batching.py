@@ -3,12 +3,13 @@
     with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
         batcher.submit([PendingText(key, Text("How do I log in?"))])
 
-There is no timer. The tokenizing thread takes all texts that have arrived. A few short texts that find an empty queue
-are tokenized on the event loop instead, which is faster than waking a thread. An idle encoding thread takes the oldest
-waiting text and fills a batch with the texts nearest to it in length. So an idle device starts at once, batches become
-fuller while the device is busy, no text starves, and padding stays small. Under light load a CPU runs one batch on all
-cores (lowest latency); under heavy load it runs one batch per core (highest throughput; measured: loadtest/README.md).
-A GPU runs one batch while the next is prepared.
+No batch waits for a timer. The tokenizing thread takes all texts that have arrived. (If the queue is empty, a few short
+texts are tokenized on the event loop instead, which is faster than waking a thread.) When an encoding thread is idle,
+it takes the oldest waiting text and fills a batch with the texts nearest to it in length. So an idle device starts at
+once, batches become fuller while the device is busy, no text waits forever, and padding stays small.
+
+Under light load, a CPU runs one batch on all cores (lowest latency). Under heavy load, it runs one batch per core
+(highest throughput; measured: loadtest/README.md). A GPU runs one batch while the next is prepared.
 """
 
 import asyncio
@@ -124,9 +125,8 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
-    # `max_wait` does not apply while the total size of the queued texts is at most `free_size`, or at most
-    # `free_requests` times the size of the request. So a service on a slow processor does not refuse its first few
-    # callers.
+    # `max_wait` does not apply while the queue is small: its total size is at most `free_size`, or at most
+    # `free_requests` times the request's size. So a service on a slow processor does not refuse its first callers.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -323,9 +323,9 @@ class MicroBatcher:
         return True
 
     def _take(self) -> tuple[list[PendingText], bool] | None:
-        """Waits for the next batch; returns it and whether it gets the whole device, or None once the batcher stops.
+        """Waits for texts and forms a batch. Returns the batch, and whether it gets the whole device.
 
-        The batch is empty if no request waits any longer for any text in `waiting`.
+        Returns None once the batcher stops. The batch is empty if no request needs the waiting texts any longer.
         """
         with self._ready:
             self.idle_threads += 1
@@ -350,8 +350,9 @@ class MicroBatcher:
     def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
 
-        If several threads are idle and the encoder is not remote, the waiting tokens are divided by the number of idle
-        threads. So each idle thread gets some of the waiting texts, and the two texts of a pair run in parallel.
+        If several threads are idle, the maximum is the number of waiting tokens divided by the number of idle threads.
+        So each idle thread gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder,
+        the maximum is always `max_batch_tokens`.
         """
         idle = min(self.idle_threads, self.plan.runs)
         if idle < 2 or self.plan.remote:
@@ -368,8 +369,8 @@ class MicroBatcher:
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
         """Encodes a batch. If it fails, stores the error in all texts of the batch.
 
-        Returns False if the batch failed and one of its texts may be the cause, so that the texts must be tried one by
-        one. Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
+        Returns False if a text of the batch may have caused the failure: the texts must then be tried one by one.
+        Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
         """
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None

@@ -146,7 +146,8 @@ class Embedder:
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
-            Overloaded: the queue has no room for all texts that must be computed; none is computed.
+            Overloaded: the queue has no room for the texts that must be computed, or they would wait too long. No
+                text is then computed.
             TokenizerFailure: a text cannot be turned into tokens.
             BackendFailure: the encoder failed.
             NotReady: the batcher has stopped or its device hangs.

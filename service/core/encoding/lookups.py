@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each lookup serves several requests. The maximum equals
-# `circuit_breaker.FAILURES`, the number of failures in a row that open the cache's circuit breaker. So if Redis hangs,
-# the circuit breaker opens as soon as the first 3 lookups have timed out, all at about the same time.
+# Maximum number of concurrent lookups; each lookup may serve several requests. The same number of failures in a row
+# opens the cache's circuit breaker (`circuit_breaker.FAILURES`). So if Redis hangs, the first 3 lookups time out
+# together, and the circuit breaker then opens.
 LOOKUPS = 3
 # Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, which does not run the
 # out-of-domain test; the test then runs when the texts are scored.
@@ -27,10 +27,11 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Combines lookups requested in the same iteration of the event loop, or while `LOOKUPS` lookups are running.
+    """Combines the cache lookups of several requests into one Redis command.
 
-    One Redis command serves all combined lookups. Afterwards each domain's out-of-domain test checks, in one call, all
-    texts that were found for the domain. Lives on one event loop.
+    Lookups are combined if they are requested in the same iteration of the event loop, or while `LOOKUPS` other lookups
+    are running. Then each domain's out-of-domain test is called once, with all texts that were found for the domain.
+    Lives on one event loop.
     """
 
     def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:

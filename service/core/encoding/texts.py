@@ -33,8 +33,8 @@ class Verdict(NamedTuple):
 
     test: object  # identifies the test, without a reference that would keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
-    # log ‖z‖² of the text's whitened vector z, standardized: minus the mean of log ‖z‖² over the domain's texts with
-    # the same number of tokens, and divided by the standard deviation over these texts.
+    # log ‖z‖² of the text's whitened vector z, standardized by the mean and the standard deviation of log ‖z‖² over the
+    # domain's texts with the same number of tokens.
     distance: float
 
 
@@ -58,10 +58,11 @@ Judge = Callable[[Sequence[PooledVector], Vectors], object]
 
 
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
-    """Calls each domain's out-of-domain test once for all its texts; a call per text would take four times as long.
+    """Calls each domain's out-of-domain test once, with all texts of the domain. A call per text would take four times
+    as long.
 
-    If a test raises, the error is only logged: the test runs again when the request is scored, and fails the request
-    if it raises again.
+    If a test raises an exception, this function only logs it. The test runs again when the request is scored; an
+    exception then fails the request.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:
