@@ -69,7 +69,7 @@ def test_folded_weights_do_what_the_layers_they_were_folded_from_did(dim: int) -
 @dims
 def test_the_training_objective_uses_the_calibrators_log_determinant(dim: int) -> None:
     model = random_flow(dim)
-    whole = calibrator.identity(dim, torch.float64) | model.tensors()
+    whole = calibrator.identity(dim) | model.tensors()
     torch.testing.assert_close(model.log_det(), calibrator.log_det(whole))
 
 
