@@ -14,7 +14,12 @@ dims = pytest.mark.parametrize("dim", [8, 9, 37])
 
 
 def new_flow(dim: int, seed: int = 0) -> Flow:
-    return Flow(dim, "random", torch.Generator().manual_seed(seed))
+    """A flow whose channels are in random order; the service's are in reverse order, which is its own inverse."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Flow(dim, generator)
+    for module in model.ordered().values():
+        module.permutation = torch.randperm(len(module.permutation), generator=generator)
+    return model
 
 
 def random_flow(dim: int) -> Flow:
