@@ -193,16 +193,16 @@ def uniformity(x: Vectors) -> float:
     return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
 
 
-def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of the k-occurrences: how often each vector is among the k nearest neighbours of the others.
+def hubness(x: Vectors) -> float | None:
+    """Skewness of the k-occurrences: how often each vector is among the k = 10 nearest neighbours of the others.
 
     Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all are neighbours equally often.
     """
-    if len(x) <= k + 1:
+    if len(x) <= NEIGHBOURS + 1:
         return None
     cosines = pairwise(x)
     np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argpartition(-cosines, k, axis=1)[:, :k]
+    nearest = np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
     occurrences = np.bincount(nearest.ravel(), minlength=len(x))
     return float(skew(occurrences)) if occurrences.std() else None
 

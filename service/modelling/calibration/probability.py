@@ -454,12 +454,9 @@ def equal_mass_bins(
     return predicted, observed, counts, mass
 
 
-def calibration_error(
-    probabilities: Doubles, targets: Doubles, bins: int = BINS, weights: Doubles | None = None
-) -> float:
+def calibration_error(probabilities: Doubles, targets: Doubles) -> float:
     """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
-    every = np.ones(len(targets)) if weights is None else weights
-    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, every)
+    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, BINS, np.ones(len(targets)))
     return float(mass @ np.abs(predicted - observed) / mass.sum())
 
 

@@ -19,6 +19,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.probability import ProbabilityMap, evidence
 from service.modelling.calibration.probability import (
     BENDING_SLOPES,
+    BINS,
     FEWEST_ABOVE,
     LEVELS,
     PLATT_SLOPE,
@@ -246,9 +247,10 @@ def test_bins_hold_equal_numbers_and_every_pair(count: int, bins: int) -> None:
 
 
 def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
-    p = np.repeat([0.2, 0.6], 10)
-    y = np.concatenate([np.arange(10) < 1, np.arange(10) < 9]).astype(np.float64)
-    assert calibration_error(p, y, 2) == pytest.approx((0.1 + 0.3) / 2)
+    p = np.repeat(np.arange(BINS) / BINS, 10)
+    matches = np.array([1, 9, 0, 5, 10] * 3)
+    y = (np.arange(10) < matches[:, None]).astype(np.float64).ravel()
+    assert calibration_error(p, y) == pytest.approx(np.abs(np.arange(BINS) / BINS - matches / 10).mean())
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.15])
@@ -402,7 +404,7 @@ def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
     assert report["brier"] == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
     assert report["log_loss"] == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
     assert report["positives"] == pytest.approx(labels.mean(), abs=0.03)
-    assert report["ece_low"] - 0.01 < calibration_error(p, labels, 15) < report["ece_high"] + 0.01
+    assert report["ece_low"] - 0.01 < calibration_error(p, labels) < report["ece_high"] + 0.01
     assert sum(row["pairs"] for row in report["reliability"]) == report["pairs"] == 1500
     assert all(row["low"] <= row["observed"] <= row["high"] for row in report["reliability"])
     assert {name for name, method in report["methods"].items() if method["weight"] >= 0} == {
