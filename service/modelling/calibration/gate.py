@@ -104,11 +104,7 @@ def choose(
             copies harder to find, the vectors stay unchanged.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
         seed: seed of all random samples; the same input and seed give the same choice.
-
-    Raises:
-        ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
     """
-    check(texts, vectors, copies, labels)
     rule = decide(texts, vectors, embed, seed=seed)
     if len(texts) < FEWEST_MEASURED or not rule.evidence:
         return rule
@@ -133,7 +129,6 @@ def choose(
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
     """Applies only the rule, without copies and labels, to at most 3,000 sentences; this takes a second or two."""
-    check(texts, vectors, None, None)
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
@@ -161,20 +156,6 @@ def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
         f"But whitening makes noisy copies of the sentences harder to find (paired z {z:.1f}, {count} copies): scores "
         "stay raw cosines."
     ]
-
-
-def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
-    if len(texts) != len(vectors):
-        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector per text is needed")
-    if copies is not None and len(copies[0]) != len(copies[1]):
-        raise ValueError(
-            f"{len(copies[0])} rows and {len(copies[1])} vectors of noisy copies; one vector per row is needed"
-        )
-    if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
-        raise ValueError(
-            f"{len(labels.left)} left and {len(labels.right)} right vectors for {len(labels.values)} labels; one of "
-            "each per label is needed"
-        )
 
 
 def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:

@@ -278,13 +278,3 @@ def test_too_few_labels_are_not_heard_and_the_reason_says_so() -> None:
         assert choice.method == "identity"
         assert said in choice.reason
         assert all(c.evidence["labelled_score"] is None for c in choice.candidates)
-
-
-def test_what_does_not_belong_together_is_refused() -> None:
-    texts, x = sentences(60), embedded(60, 0.0)
-    with pytest.raises(ValueError, match="60 texts and 59 vectors"):
-        choose(texts, x[:59], by_looks)
-    with pytest.raises(ValueError, match="2 rows and 3 vectors of noisy copies"):
-        choose(texts, x, by_looks, copies=(np.arange(2), x[:3]))
-    with pytest.raises(ValueError, match="5 labels"):
-        choose(texts, x, by_looks, labels=Labels(x[:5], x[:4], np.ones(5)))
