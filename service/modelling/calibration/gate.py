@@ -49,7 +49,6 @@ PROBED = 3000  # largest number of sentences that the rule examines; memory grow
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
 
 FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
-FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
 FEWEST_OF_A_CLASS = 10  # for labels 0 and 1: smallest number of pairs with label 0, and of pairs with label 1
 MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
@@ -102,7 +101,7 @@ def choose(
             test whether it recognizes them. None: no such test.
         copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
             copies harder to find, the vectors stay unchanged.
-        labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
+        labels: at least 20 labelled pairs of the domain with different labels. They can overrule the rule.
         seed: seed of all random samples; the same input and seed give the same choice.
     """
     rule = decide(texts, vectors, embed, seed=seed)
@@ -213,18 +212,14 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
 
     If the pairs cannot be used for this, returns None and the reason in a sentence; without pairs, there is no reason.
     """
-    if labels is None or not len(labels.values):
+    if labels is None:
         return None, []
     count, values = len(labels.values), labels.values
-    if count < FEWEST_LABELS:
-        return None, [f"{count} labelled pairs are too few to check this choice; at least {FEWEST_LABELS} are needed."]
     if score_of(values) == "auroc":
         ones = int((values == 1).sum())
         if min(ones, count - ones) < FEWEST_OF_A_CLASS:
             remark = f"The labels cannot check this choice: there are {ones} ones and {count - ones} zeros"
             return None, [f"{remark}, but at least {FEWEST_OF_A_CLASS} of each are needed."]
-    elif np.ptp(values) == 0:
-        return None, ["The labels cannot check this choice, because all are equal."]
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
     return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
 

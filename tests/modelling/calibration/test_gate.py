@@ -268,13 +268,9 @@ def test_labels_that_agree_with_the_rule_leave_it() -> None:
     assert chosen(COUNT, 0.0, labelled(COUNT, "identity")).method == "identity"
 
 
-def test_too_few_labels_are_not_heard_and_the_reason_says_so() -> None:
+def test_too_few_labels_of_a_kind_are_not_heard_and_the_reason_says_so() -> None:
     sure = labelled(COUNT, "whitening", noise=0)
-    few = Labels(sure.left[:19], sure.right[:19], sure.values[:19])
-    one_class = Labels(sure.left, sure.right, (np.arange(COUNT) < 9).astype(np.float64))
-    constant = Labels(sure.left, sure.right, np.full(COUNT, 0.5))
-    for labels, said in ((few, "19 labelled pairs"), (one_class, "9 ones"), (constant, "all are equal")):
-        choice = chosen(COUNT, 0.0, labels)
-        assert choice.method == "identity"
-        assert said in choice.reason
-        assert all(c.evidence["labelled_score"] is None for c in choice.candidates)
+    choice = chosen(COUNT, 0.0, Labels(sure.left, sure.right, (np.arange(COUNT) < 9).astype(np.float64)))
+    assert choice.method == "identity"
+    assert "9 ones" in choice.reason
+    assert all(c.evidence["labelled_score"] is None for c in choice.candidates)
