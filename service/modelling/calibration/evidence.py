@@ -178,21 +178,6 @@ def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
     return loss
 
 
-def alignment(copies: Vectors, originals: Vectors) -> float:
-    """Mean squared distance between each copy's and its original's unit vector (Wang & Isola, 2020, section 4.1)."""
-    return float(np.square(normalized(copies) - normalized(originals)).sum(1, dtype=np.float64).mean())
-
-
-def uniformity(x: Vectors) -> float:
-    """log mean exp(−2 d²) of the distances d between the unit vectors of x (N, D); lower means more uniform.
-
-    Source: Wang & Isola, 2020, section 4.1.
-    """
-    cosines = pairwise(x)
-    above = cosines[np.triu_indices(len(x), 1)]
-    return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
-
-
 def hubness(x: Vectors) -> float | None:
     """Skewness of the k-occurrences: how often each vector is among the k = 10 nearest neighbours of the others.
 
