@@ -43,8 +43,7 @@ def export(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; auto: the fastest precision that passes "
-            "its checks"
+            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; auto: int8 if it passes its checks"
         ),
     ] = "fp32",
     text: Annotated[

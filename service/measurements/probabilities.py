@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.core.arrays import Doubles
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Encoder, PairVectors, Progress
+from service.measurements.sources import Encoder, PairVectors, Progress, quora_pairs
 from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
@@ -56,7 +56,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     the labels to learn from; the errors are measured on the second part. The calibration uses only one sentence of each
     pair, because with both sentences, too many of the reference's random pairs would be similar.
     """
-    quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
+    quora, stsb = quora_pairs(data), read_pairs(data / "sts/stsb/train.tsv")
     own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
     other = PairVectors.from_pairs(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
     baseline = LogisticRegression(C=np.inf)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from service.adapters.labelled_pairs import read_pairs
 from service.core.arrays import Doubles, Vectors
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Encoder, PairVectors, Progress
+from service.measurements.sources import Encoder, PairVectors, Progress, quora_pairs
 from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
@@ -41,7 +40,7 @@ class Coverage:
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
     """Learns probabilities from the labels of random pairs, and counts the intervals that contain the true value."""
-    pairs = read_pairs(data / "pairs/quora.tsv")
+    pairs = quora_pairs(data)
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)
     mine = rng.permutation(len(quora.texts))[:DOMAIN_SENTENCES]

@@ -13,6 +13,8 @@ from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.adapters.text_lines import read_lines
 from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
+from service.core.jobs.job import LabelledPair
+from service.core.jobs.requirements import check_labels
 
 HOME = "wikipedia-en"
 PART = 4096  # texts per file of cached vectors; a file is written when full, so an interrupted command loses little
@@ -38,6 +40,13 @@ class PairVectors:
         row = {text: index for index, text in enumerate(texts)}
         left, right = (vectors[[row[text] for text in side]] for side in (pairs.left, pairs.right))
         return cls(pairs, left, right, texts, vectors)
+
+
+def quora_pairs(folder: Path) -> Pairs:
+    """Labelled pairs of questions. Raises InvalidInput if no probability can be fitted to them."""
+    pairs = read_pairs(folder / "pairs/quora.tsv")
+    check_labels(map(LabelledPair, pairs.left, pairs.right, pairs.gold.tolist()))
+    return pairs
 
 
 def lines(name: str) -> Texts:

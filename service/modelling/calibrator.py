@@ -47,7 +47,7 @@ def steps(dim: int) -> list[tuple[str, int]]:
     return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
 
 
-def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def identity(dim: int) -> dict[str, Tensor]:
     """Weights of a calibrator that changes nothing; every calibrator has tensors of these names and shapes.
 
     mean (D,), matrix (D, D); for each step scale (C,), shift (C,), permutation (C,) int64 and the
@@ -58,19 +58,19 @@ def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """
     if dim < 8:
         raise ValueError(f"vectors of {dim} dimensions are too small for {LEVELS} levels; at least 8 are needed")
-    weights = {"mean": torch.zeros(dim, dtype=dtype), "matrix": torch.eye(dim, dtype=dtype)}
+    weights = {"mean": torch.zeros(dim), "matrix": torch.eye(dim)}
     for name, c in steps(dim):
         kept, moved = c // 2, c - c // 2
         weights |= {
-            name + "scale": torch.ones(c, dtype=dtype),
-            name + "shift": torch.zeros(c, dtype=dtype),
+            name + "scale": torch.ones(c),
+            name + "shift": torch.zeros(c),
             name + "permutation": torch.arange(c),
-            name + "w1": torch.zeros(kept, HIDDEN, dtype=dtype),
-            name + "b1": torch.zeros(HIDDEN, dtype=dtype),
-            name + "w2": torch.zeros(HIDDEN, HIDDEN, dtype=dtype),
-            name + "b2": torch.zeros(HIDDEN, dtype=dtype),
-            name + "w3": torch.zeros(HIDDEN, moved, dtype=dtype),
-            name + "b3": torch.zeros(moved, dtype=dtype),
+            name + "w1": torch.zeros(kept, HIDDEN),
+            name + "b1": torch.zeros(HIDDEN),
+            name + "w2": torch.zeros(HIDDEN, HIDDEN),
+            name + "b2": torch.zeros(HIDDEN),
+            name + "w3": torch.zeros(HIDDEN, moved),
+            name + "b3": torch.zeros(moved),
         }
     return weights
 
@@ -90,14 +90,6 @@ def step(x: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
     return torch.cat([kept, moved + coupling(kept, w, name)], dim=1)
 
 
-def step_inverse(y: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
-    half = y.shape[1] // 2
-    kept, moved = y[:, :half], y[:, half:]
-    x = torch.cat([kept, moved - coupling(kept, w, name)], dim=1)
-    x = x.index_select(1, torch.argsort(w[name + "permutation"]))
-    return (x - w[name + "shift"]) / w[name + "scale"]
-
-
 def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     """Multi-scale flow: after each level except the last, half of the channels are final (RealNVP, section 3.6)."""
     final = []
@@ -109,17 +101,6 @@ def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
             final.append(x[:, :half])
             x = x[:, half:]
     return torch.cat([*final, x], dim=1)
-
-
-def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    final = list(torch.split(z, group_sizes(z.shape[1]), dim=1))
-    x = final.pop()
-    for level in reversed(range(LEVELS)):
-        if level < LEVELS - 1:
-            x = torch.cat([final.pop(), x], dim=1)
-        for depth in reversed(range(DEPTH)):
-            x = step_inverse(x, w, f"flow.{level}.{depth}.")
-    return x
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
@@ -137,12 +118,6 @@ def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     [-2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
     """
     return flow(affine(pooled, w), w)
-
-
-def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Maps latents back to encoder vectors; the matrix must be invertible."""
-    centred: Tensor = torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T
-    return centred + w["mean"]
 
 
 def log_det(w: Tensors) -> Tensor:  # ()

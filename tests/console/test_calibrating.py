@@ -159,7 +159,7 @@ def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server,
         spool.extend(sentences(300))
         wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
         job = jobs.create(wanted, spool, [], None)
-    jobs.write(replace(jobs.begin(job.id), stage="embedding"))
+    jobs.beat(replace(jobs.begin(job.id), stage="embedding"))
     jobs.interrupt(job.id)  # its worker was killed
     analyst = visit(server, f"#/job/{job.id}")
     analyst.sees("The worker went away; the text is still there. It was attempt 1.")
@@ -173,11 +173,11 @@ def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, server: Serv
         spool.extend(sentences(300))
         wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
         job = jobs.begin(jobs.create(wanted, spool, [], None).id)
-    jobs.write(replace(job, stage="embedding", progress=0.1))
+    jobs.beat(replace(job, stage="embedding", progress=0.1))
     analyst = visit(server, f"#/job/{job.id}")
     analyst.sees("10 %")
     time.sleep(1)
-    jobs.write(replace(job, stage="embedding", progress=0.4))
+    jobs.beat(replace(job, stage="embedding", progress=0.4))
     analyst.sees(re.compile(r"^40 %, about \d+ seconds? until they are read; comparing and measuring come after"))
 
 

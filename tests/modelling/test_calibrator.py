@@ -5,12 +5,15 @@ import torch
 from torch import Tensor
 
 from service.modelling.calibrator import (
+    DEPTH,
+    LEVELS,
+    Tensors,
     affine,
     bits_per_dimension,
     calibrate,
-    calibrate_inverse,
+    coupling,
     flow,
-    flow_inverse,
+    group_sizes,
     identity,
     log_det,
 )
@@ -22,7 +25,7 @@ def random_weights(dim: int, seed: int = 0) -> dict[str, Tensor]:
     """Every tensor random, in float64; scales positive, as actnorm makes them."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, tensor in identity(dim, torch.float64).items():
+    for name, tensor in identity(dim).items():
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         if name.endswith(".permutation"):
             weights[name] = torch.randperm(len(tensor), generator=generator)
@@ -31,6 +34,31 @@ def random_weights(dim: int, seed: int = 0) -> dict[str, Tensor]:
         else:
             weights[name] = tensor + noise / tensor.shape[0] ** 0.5
     return weights
+
+
+def step_inverse(y: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
+    half = y.shape[1] // 2
+    kept, moved = y[:, :half], y[:, half:]
+    x = torch.cat([kept, moved - coupling(kept, w, name)], dim=1)
+    x = x.index_select(1, torch.argsort(w[name + "permutation"]))
+    return (x - w[name + "shift"]) / w[name + "scale"]
+
+
+def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    final = list(torch.split(z, group_sizes(z.shape[1]), dim=1))
+    x = final.pop()
+    for level in reversed(range(LEVELS)):
+        if level < LEVELS - 1:
+            x = torch.cat([final.pop(), x], dim=1)
+        for depth in reversed(range(DEPTH)):
+            x = step_inverse(x, w, f"flow.{level}.{depth}.")
+    return x
+
+
+def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    """Maps latents back to encoder vectors; the matrix must be invertible."""
+    centred: Tensor = torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T
+    return centred + w["mean"]
 
 
 def vectors(count: int, dim: int) -> Tensor:
@@ -78,8 +106,8 @@ def test_a_row_of_a_batch_is_mapped_as_if_alone(dim: int) -> None:
 
 
 def test_bits_per_dimension_are_those_of_the_gaussian_an_affine_map_describes() -> None:
-    weights = identity(8, torch.float64)
-    weights["mean"], weights["matrix"] = (random_weights(8)[name] for name in ("mean", "matrix"))
+    weights = {name: t.double() if t.is_floating_point() else t for name, t in identity(8).items()}
+    weights |= {name: random_weights(8)[name] for name in ("mean", "matrix")}
     x = vectors(50, 8)
     gaussian = torch.distributions.MultivariateNormal(
         weights["mean"], precision_matrix=weights["matrix"] @ weights["matrix"].T

@@ -219,10 +219,6 @@ class JobStore:
         unended, ended = self.survey()
         return Counter([job.status for job in unended] + [one.status for one in ended.values()])
 
-    def write(self, job: Job) -> Job:
-        """Replaces the job in its record unconditionally."""
-        return self.storage.change(self._checked(job.id), lambda record: replace(record, job=job)).job
-
     def begin(
         self, job_id: str, handed: int | None = None, dead: int | None = None, champion: int | None = None
     ) -> Job:

@@ -92,16 +92,11 @@ class LabelSummary:
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
-        check_spread(self.lightest, self.heaviest)
-
-
-def check_spread(lightest: float, heaviest: float) -> None:
-    """Raises InvalidInput if the largest weight makes the smallest one negligible."""
-    if lightest * MOST_UNEVEN < heaviest:
-        raise InvalidInput(
-            f"labels: weights from {lightest:g} to {heaviest:g}; the largest may be at most {MOST_UNEVEN:,.0f} times "
-            "the smallest"
-        )
+        if self.lightest * MOST_UNEVEN < self.heaviest:
+            raise InvalidInput(
+                f"labels: weights from {self.lightest:g} to {self.heaviest:g}; the largest may be at most "
+                f"{MOST_UNEVEN:,.0f} times the smallest"
+            )
 
 
 def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None:

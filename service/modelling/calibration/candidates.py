@@ -140,8 +140,7 @@ def look(
     `raw_loss` is the InfoNCE loss of each noisy copy (M,) without a map.
     """
     names = (
-        "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
-        "alignment", "info_nce", "copies_z",
+        "mean_random_cosine", "effective_rank", "hubness", "agreement", "bits_per_dimension", "info_nce", "copies_z",
     )  # fmt: skip
     facts: dict[str, float | None] = dict.fromkeys(names)
     if fitted is None:
@@ -152,14 +151,12 @@ def look(
         "mean_random_cosine": space["mean_random_cosine"],
         "effective_rank": space["effective_rank"],
         "hubness": evidence.hubness(latents),
-        "uniformity": evidence.uniformity(latents),
         "agreement": evidence.agreement(split.measured, latents, *pairs),
         "bits_per_dimension": bits_per_dimension(fitted, split.measured),
     }
     if raw_loss is not None:
-        copies, originals = fitted(split.copies), fitted(split.originals)
-        loss = evidence.info_nce(copies, originals)
-        facts["alignment"], facts["info_nce"] = evidence.alignment(copies, originals), float(loss.mean())
+        loss = evidence.info_nce(fitted(split.copies), fitted(split.originals))
+        facts["info_nce"] = float(loss.mean())
         if fitted.weights is not None:
             facts["copies_z"] = evidence.paired_z(raw_loss - loss)
     return facts

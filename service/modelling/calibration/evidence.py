@@ -176,32 +176,17 @@ def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
     return loss
 
 
-def alignment(copies: Vectors, originals: Vectors) -> float:
-    """Mean squared distance between each copy's and its original's unit vector (Wang & Isola, 2020, section 4.1)."""
-    return float(np.square(normalized(copies) - normalized(originals)).sum(1, dtype=np.float64).mean())
-
-
-def uniformity(x: Vectors) -> float:
-    """log mean exp(−2 d²) of the distances d between the unit vectors of x (N, D); lower means more uniform.
-
-    Source: Wang & Isola, 2020, section 4.1.
-    """
-    cosines = pairwise(x)
-    above = cosines[np.triu_indices(len(x), 1)]
-    return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
-
-
-def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of the vectors' k-occurrences (Radovanović et al., 2010, equation 2).
+def hubness(x: Vectors) -> float | None:
+    """Skewness of the vectors' k-occurrences for k = 10 (Radovanović et al., 2010, equation 2).
 
     The k-occurrence of a vector is the number of other vectors that have it among their k nearest neighbours. None for
     k + 1 vectors or fewer, or if all k-occurrences are equal.
     """
-    if len(x) <= k + 1:
+    if len(x) <= NEIGHBOURS + 1:
         return None
     cosines = pairwise(x)
     np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argpartition(-cosines, k, axis=1)[:, :k]
+    nearest = np.argpartition(-cosines, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
     occurrences = np.bincount(nearest.ravel(), minlength=len(x))
     return float(skew(occurrences)) if occurrences.std() else None
 

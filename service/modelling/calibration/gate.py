@@ -50,7 +50,6 @@ PROBED = 3000  # largest number of sentences that the rule examines; memory grow
 VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
 
 FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
-FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
 FEWEST_OF_A_CLASS = 10  # for labels 0 and 1: smallest number of pairs with label 0, and of pairs with label 1
 MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
@@ -103,13 +102,9 @@ def choose(
             None: this test is left out.
         copies: row numbers (M,) of some sentences, and vectors (M, D) of their noisy copies. If whitening makes the
             copies harder to find, the vectors stay unchanged.
-        labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
+        labels: at least 20 labelled pairs of the domain with different labels. They can overrule the rule.
         seed: seed of all random samples; the same input and seed give the same choice.
-
-    Raises:
-        ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
     """
-    check(texts, vectors, copies, labels)
     rule = decide(texts, vectors, embed, seed=seed)
     if len(texts) < FEWEST_MEASURED or not rule.evidence:
         return rule
@@ -134,7 +129,6 @@ def choose(
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
     """Applies only the rule, without copies and labels, to at most 3,000 sentences; this takes a second or two."""
-    check(texts, vectors, None, None)
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
@@ -162,20 +156,6 @@ def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
         f"But whitening makes noisy copies of the sentences harder to find (paired z {z:.1f}, {count} copies): scores "
         "stay raw cosines."
     ]
-
-
-def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
-    if len(texts) != len(vectors):
-        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector per text is needed")
-    if copies is not None and len(copies[0]) != len(copies[1]):
-        raise ValueError(
-            f"{len(copies[0])} rows and {len(copies[1])} vectors of noisy copies; one vector per row is needed"
-        )
-    if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
-        raise ValueError(
-            f"{len(labels.left)} left and {len(labels.right)} right vectors for {len(labels.values)} labels; each "
-            "label needs one left and one right vector"
-        )
 
 
 def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
@@ -233,18 +213,14 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
 
     If the pairs cannot be used, returns None and the reason in a sentence (no reason if there are no pairs).
     """
-    if labels is None or not len(labels.values):
+    if labels is None:
         return None, []
     count, values = len(labels.values), labels.values
-    if count < FEWEST_LABELS:
-        return None, [f"{count} labelled pairs are too few to check this choice; at least {FEWEST_LABELS} are needed."]
     if score_of(values) == "auroc":
         ones = int((values == 1).sum())
         if min(ones, count - ones) < FEWEST_OF_A_CLASS:
             remark = f"The labels cannot check this choice: there are {ones} ones and {count - ones} zeros"
             return None, [f"{remark}, but at least {FEWEST_OF_A_CLASS} of each are needed."]
-    elif np.ptp(values) == 0:
-        return None, ["The labels cannot check this choice, because all are equal."]
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
     return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
 

@@ -26,14 +26,12 @@ from sklearn.isotonic import IsotonicRegression
 
 from service.core.arrays import Doubles, Mask
 from service.core.errors import InvalidInput
-from service.core.jobs.requirements import check_spread
 from service.core.scoring.probability import ProbabilityMap, evidence
 from service.core.scoring.reference import ReferenceDistribution
 from service.modelling.calibration.recall import TAIL, precision_interval, recall_at
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
-FEWEST = 20  # smallest accepted number of labelled pairs
 FOLDS = 5
 # Prior means of the slopes: one for Platt's line, and six for the piecewise linear logit, from the lowest to the
 # highest scores. A slope is the change of the logit of the match probability per unit of evidence. These values were
@@ -74,16 +72,8 @@ class LabelledScores:
 
 
 def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
-    """Scale of the labels (M,): (0, 1) if all of them lie in this range, else (0, 5).
-
-    Raises:
-        InvalidInput: a label is NaN or outside 0–5.
-    """
-    values = np.asarray(labels, np.float64)
-    if not ((values >= 0) & (values <= 5)).all():
-        wrong = values[~((values >= 0) & (values <= 5))][0]
-        raise InvalidInput(f"labels must be 0 or 1, or grades within 0–1 or 0–5; found {wrong:g}")
-    return (0.0, 1.0) if (values <= 1).all() else (0.0, 5.0)
+    """Scale of the labels (M,): (0, 1) if all of them lie in this range, else (0, 5)."""
+    return (0.0, 1.0) if (np.asarray(labels) <= 1).all() else (0.0, 5.0)
 
 
 def check_pairs(
@@ -91,16 +81,14 @@ def check_pairs(
 ) -> LabelledScores:
     """Checks labelled pairs (M,). If all labels are 0 or 1, they mean no match and match; otherwise they are grades.
 
+    The number of pairs, and the range of the labels and weights, were checked before (`requirements.check_labels`).
+
     Raises:
-        InvalidInput: there are fewer than 20 pairs, all labels are equal, a similarity is not a number, a label is not
-            a number from 0 to 5, or the weights are invalid (see `checked_weights`).
+        InvalidInput: all labels are equal, as can happen if few pairs are drawn from many; a similarity is not a
+            number; or the weights differ too much (see `checked_weights`).
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
     w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
-    if x.shape != y.shape or x.shape != w.shape or x.ndim != 1:
-        raise InvalidInput(f"every labelled pair needs one label; found {len(x)} pairs and {len(y)} labels")
-    if len(y) < FEWEST:
-        raise InvalidInput(f"a probability needs at least {FEWEST} labelled pairs; found {len(y)}")
     low, high = label_range(y)
     graded = bool(((y != 0) & (y != 1)).any())
     if (y == y[0]).all():
@@ -112,15 +100,7 @@ def check_pairs(
 
 
 def checked_weights(weights: Doubles) -> Doubles:
-    """Weights (M,), scaled to mean 1.
-
-    Raises:
-        InvalidInput: a weight is not a number above 0, the weights differ too much, or the effective number of pairs
-            is below 10.
-    """
-    if not (np.isfinite(weights) & (weights > 0)).all():
-        raise InvalidInput("the weight of a labelled pair must be a number above 0")
-    check_spread(float(weights.min()), float(weights.max()))
+    """Weights (M,), scaled to mean 1. Raises InvalidInput if the effective number of pairs is below 10."""
     relative = weights / weights.max()
     if (worth := effective(relative)) < LEAST_WORTH:
         raise InvalidInput(
@@ -422,7 +402,7 @@ def fit(
             recalls then apply to the population.
 
     Raises:
-        InvalidInput: the pairs, labels or weights are too few or invalid; see `check_pairs`.
+        InvalidInput: nothing can be learnt from the pairs; see `check_pairs`.
     """
     pairs = check_pairs(similarities, labels, weights)
     rng = np.random.default_rng(seed)
@@ -462,12 +442,9 @@ def equal_mass_bins(
     return predicted, observed, counts, mass
 
 
-def calibration_error(
-    probabilities: Doubles, targets: Doubles, bins: int = BINS, weights: Doubles | None = None
-) -> float:
+def calibration_error(probabilities: Doubles, targets: Doubles) -> float:
     """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
-    every = np.ones(len(targets)) if weights is None else weights
-    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, every)
+    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, BINS, np.ones(len(targets)))
     return float(mass @ np.abs(predicted - observed) / mass.sum())
 
 

@@ -39,8 +39,9 @@ def precision_interval(
     The precision is the share of matches among the pairs at or above a threshold. `precisions` are the values that
     smooth curves (`probability.curves`) give for the thresholds. The interval does not use these curves: like
     `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curves would give too narrow
-    intervals: with few pairs above the threshold, they contained the true precision in only 25 to 90 of 100 random
-    draws of labels.
+    intervals: with 600 labels, they contained the true precision in only 73 % of random draws at a precision of 0.9,
+    and in 60 % at 0.95 (docs/quality.md).
+
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))

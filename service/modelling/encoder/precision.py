@@ -26,7 +26,6 @@ from onnxruntime.quantization import (
     CalibrationMethod,
     QuantFormat,
     QuantType,
-    quantize_dynamic,
     quantize_static,
 )
 
@@ -146,15 +145,6 @@ def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
             calibrate_method=CalibrationMethod.MinMax,
             extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
         )
-        return onnx.load(target)
-
-
-def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """ONNX Runtime's dynamic quantization, for comparison; its ranges depend on the batch."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
-        onnx.save(model, source)
-        quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
         return onnx.load(target)
 
 

@@ -85,8 +85,8 @@ def export_reduced(
 ) -> EncoderArtifact | None:
     """Adds the encoder at precision `wanted` (int8, fp16 or auto) to the store.
 
-    `auto` chooses the fastest precision that passes the checks; if none passes, nothing is added and the result is
-    None. With int8 or fp16, the encoder is always added, and the results of the checks are only reported.
+    `auto` tries int8; if int8 does not pass the checks, nothing is added and the result is None. With int8 or fp16, the
+    encoder is always added, and the results of the checks are only reported.
 
     Raises:
         InvalidInput: there are too few sentences, or a labelled set is missing.
@@ -99,22 +99,16 @@ def export_reduced(
     model = onnx.load(fp32.encoder)
     say("measuring fp32")
     bench = Bench(model, ids[: precision.TRIED], score)
-    candidates = {"fp16": precision.half} if wanted == "fp16" else {
-        "int8": lambda m: precision.int8(m, [bench.fp32.prepare([row]) for row in ids], bench, say),
-        **({"int8 with one range per batch": precision.dynamic} if wanted == "auto" else {}),
-    }  # fmt: skip
-    trials: list[tuple[Trial, onnx.ModelProto]] = []
-    for name, make in candidates.items():
-        reduced = make(model)
-        trial = bench.trial(name, reduced)
-        say(describe(trial))
-        trials.append((trial, reduced))
-    passed = [pair for pair in trials if wanted != "auto" or not pair[0].refused]
-    if not passed:
+    if wanted == "fp16":
+        reduced = precision.half(model)
+    else:
+        reduced = precision.int8(model, [bench.fp32.prepare([row]) for row in ids], bench, say)
+    trial = bench.trial("fp16" if wanted == "fp16" else "int8", reduced)
+    say(describe(trial))
+    if wanted == "auto" and trial.refused:
         say("no lower precision passed the checks; keeping fp32")
         return None
-    trial, reduced = max(passed, key=lambda pair: pair[0].speed)
-    facts: dict[str, object] = {"trials": [asdict(one) | {"refused": one.refused} for one, _ in trials]}
+    facts: dict[str, object] = {"trials": [asdict(trial) | {"refused": trial.refused}]}
     return publish(store, fp32, trial.name, reduced, facts, say)
 
 

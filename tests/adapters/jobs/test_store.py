@@ -244,19 +244,19 @@ def test_a_worker_that_beats_is_alive_whatever_its_clock_says(
 ) -> None:
     job = jobs.begin(post(jobs).id)
     for _ in range(3):
-        jobs.write(replace(job, heartbeat=time.time() + worker_clock))
+        jobs.beat(replace(job, heartbeat=time.time() + worker_clock))
         assert jobs.read(job.id).status is Status.RUNNING
         clock.now += SILENCE - 1
         assert jobs.read(job.id).status is Status.RUNNING
     clock.now += 2
     assert jobs.read(job.id).status is Status.INTERRUPTED
-    jobs.write(replace(job, heartbeat=time.time() + worker_clock))  # it was only slow
+    jobs.beat(replace(job, heartbeat=time.time() + worker_clock))  # it was only slow
     assert jobs.read(job.id).status is Status.RUNNING
 
 
 def test_a_worker_is_not_taken_for_dead_at_the_first_look(jobs: JobStore) -> None:
     job = jobs.begin(post(jobs).id)
-    jobs.write(replace(job, heartbeat=0.0))
+    jobs.beat(replace(job, heartbeat=0.0))
     assert jobs.read(job.id).status is Status.RUNNING
 
 
@@ -445,7 +445,8 @@ def test_an_interrupted_job_keeps_its_text_whatever_the_clock_of_its_worker_said
     jobs: JobStore, clock: Clock, written: float
 ) -> None:
     job = jobs.interrupt(jobs.begin(post(jobs).id).id)
-    jobs.write(replace(job, heartbeat=time.time() + written))
+    moved = replace(job, heartbeat=time.time() + written)
+    jobs.storage.change(job.id, lambda record: replace(record, job=moved))
     jobs.expire(age=50)
     clock.now += 49
     jobs.expire(age=50)

@@ -60,8 +60,10 @@ def pairs(count: int) -> list[LabelledPair]:
         ([*pairs(30), LabelledPair("a", "b", 5.5)], "5.5"),
         ([*pairs(30), LabelledPair("a", "b", -0.1)], "-0.1"),
         ([*pairs(30), LabelledPair("a", "b", float("nan"))], "nan"),
+        ([*pairs(30), LabelledPair("a", "b", float("inf"))], "inf"),
         ([*pairs(30), LabelledPair("a", "b", 1.0, 0.0)], "weight 0"),
         ([*pairs(30), LabelledPair("a", "b", 1.0, float("inf"))], "weight inf"),
+        ([*pairs(30), LabelledPair("a", "b", 1.0, 1e-200)], "weights from 1e-200 to 1; .* at most 1,000,000 times"),
     ],
 )
 def test_labels_that_nothing_can_be_learnt_from_are_refused_with_the_reason(

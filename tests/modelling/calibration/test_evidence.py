@@ -118,14 +118,6 @@ def test_info_nce_is_the_cross_entropy_of_finding_the_original() -> None:
     assert evidence.info_nce(x, x).mean() < expected.mean()
 
 
-def test_alignment_and_uniformity_follow_their_definitions_and_ignore_length() -> None:
-    x, noisy = gaussian(30, 6), gaussian(30, 6, 1)
-    far = 2 - 2 * cosines(np.concatenate([x, noisy]))
-    assert evidence.alignment(noisy, 3 * x) == pytest.approx(np.diag(far[30:, :30]).mean(), rel=1e-5)
-    above = far[:30, :30][np.triu_indices(30, 1)]
-    assert evidence.uniformity(5 * x) == pytest.approx(np.log(np.exp(-2 * above).mean()), rel=1e-5)
-
-
 def test_hubness_is_the_skewness_of_the_k_occurrence() -> None:
     x = gaussian(200, 30)
     similar = cosines(x)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from service.modelling.calibration.flow import (
     PAPER,
-    PRESETS,
     ROBUST,
     Flow,
     FlowFit,
+    FlowSettings,
     adamw,
     drop_bias_correction,
     fit_flow,
@@ -29,8 +29,9 @@ def crowded(count: int, seed: int = 0) -> Tensor:
     return 4 * torch.randn(DIM, generator=generator) + torch.randn(count, DIM, generator=generator) @ mixing
 
 
+STANDSTILL = 1e-12  # a learning rate too small to change any vector in float32
 TRAIN, HELD_OUT = crowded(900).split([700, 200])
-presets = pytest.mark.parametrize("preset", PRESETS)
+presets = pytest.mark.parametrize("preset", [PAPER, ROBUST], ids=["paper", "robust"])
 
 
 def same(a: FlowFit, b: FlowFit) -> bool:
@@ -38,8 +39,8 @@ def same(a: FlowFit, b: FlowFit) -> bool:
 
 
 @presets
-def test_a_seed_gives_one_result_and_another_seed_another(preset: str) -> None:
-    settings = replace(PRESETS[preset], max_steps=8, check_every=0)
+def test_a_seed_gives_one_result_and_another_seed_another(preset: FlowSettings) -> None:
+    settings = replace(preset, max_steps=8, check_every=0)
     first, again, other = (fit_flow(TRAIN, HELD_OUT, settings, seed) for seed in (1, 1, 2))
     assert same(first, again)
     assert first == replace(again, tensors=first.tensors)
@@ -47,16 +48,16 @@ def test_a_seed_gives_one_result_and_another_seed_another(preset: str) -> None:
 
 
 @presets
-def test_fifty_seeds_do_not_diverge_on_crowded_vectors(preset: str) -> None:
-    settings = replace(PRESETS[preset], max_steps=6, check_every=6 if PRESETS[preset].check_every else 0)
+def test_fifty_seeds_do_not_diverge_on_crowded_vectors(preset: FlowSettings) -> None:
+    settings = replace(preset, max_steps=6, check_every=6 if preset.check_every else 0)
     fits = [fit_flow(TRAIN, HELD_OUT, settings, seed) for seed in range(50)]
     assert all(torch.isfinite(tensor).all() for fit in fits for tensor in fit.tensors.values())
     assert all(fit.bits_per_dimension < fit.start_bits_per_dimension for fit in fits)
 
 
 @presets
-def test_held_out_bits_per_dimension_improve_with_more_steps(preset: str) -> None:
-    settings = replace(PRESETS[preset], epochs=5.0, max_steps=None)
+def test_held_out_bits_per_dimension_improve_with_more_steps(preset: FlowSettings) -> None:
+    settings = replace(preset, epochs=5.0, max_steps=None)
     few, many = (fit_flow(TRAIN, HELD_OUT, replace(settings, max_steps=n), seed=0) for n in (25, 50))
     assert few.start_bits_per_dimension == many.start_bits_per_dimension
     assert many.bits_per_dimension < few.bits_per_dimension < few.start_bits_per_dimension - 0.01
@@ -69,12 +70,12 @@ def test_what_was_learned_after_the_last_check_is_kept() -> None:
 
 
 def test_a_fit_that_gets_no_better_stops_after_its_patience() -> None:
-    still = replace(ROBUST, bias_correction=True, learning_rate=0.0, check_every=2, patience=3)
+    still = replace(ROBUST, learning_rate=STANDSTILL, check_every=2, patience=3)
     assert fit_flow(TRAIN, HELD_OUT, still, seed=0).steps == 2 * 3
 
 
 def test_a_robust_fit_starts_with_the_same_spread_whatever_the_encoders_scale() -> None:
-    start = replace(ROBUST, bias_correction=True, learning_rate=0.0, max_steps=1, check_every=0)
+    start = replace(ROBUST, learning_rate=STANDSTILL, max_steps=1, check_every=0)
     for scale in (0.01, 1.0, 30.0):
         latents = flow(scale * TRAIN, fit_flow(scale * TRAIN, HELD_OUT, start, seed=0).tensors)
         assert float(latents.std()) == pytest.approx(1 / 3, rel=1e-4)
@@ -82,10 +83,10 @@ def test_a_robust_fit_starts_with_the_same_spread_whatever_the_encoders_scale() 
 
 @pytest.mark.parametrize("constant", [1, 8, 15])
 @presets
-def test_constant_channels_are_not_blown_up(preset: str, constant: int) -> None:
+def test_constant_channels_are_not_blown_up(preset: FlowSettings, constant: int) -> None:
     x = TRAIN.clone()
     x[:, :constant] = 5.0
-    fit = fit_flow(x, x[:100], replace(PRESETS[preset], max_steps=20), seed=0)
+    fit = fit_flow(x, x[:100], replace(preset, max_steps=20), seed=0)
     assert flow(x, fit.tensors).abs().max() < 100
 
 
@@ -97,19 +98,19 @@ def test_without_held_out_vectors_the_training_vectors_are_reported() -> None:
 
 @presets
 @pytest.mark.parametrize("sentences", [1, 2, 3, 4, 20])
-def test_a_sample_smaller_than_a_batch_is_fitted_without_nan(preset: str, sentences: int) -> None:
-    fit = fit_flow(TRAIN[:sentences], HELD_OUT, replace(PRESETS[preset], max_steps=5), seed=0)
+def test_a_sample_smaller_than_a_batch_is_fitted_without_nan(preset: FlowSettings, sentences: int) -> None:
+    fit = fit_flow(TRAIN[:sentences], HELD_OUT, replace(preset, max_steps=5), seed=0)
     assert math.isfinite(fit.bits_per_dimension)
     assert torch.isfinite(flow(TRAIN, fit.tensors)).all()
 
 
 @presets
 @pytest.mark.parametrize("poison", [math.inf, math.nan])
-def test_vectors_without_a_likelihood_are_an_error_and_no_result(preset: str, poison: float) -> None:
+def test_vectors_without_a_likelihood_are_an_error_and_no_result(preset: FlowSettings, poison: float) -> None:
     x = TRAIN.clone()
     x[:, 3] = poison
     with pytest.raises(FloatingPointError, match=r"at step 0 \(seed 7\)"):
-        fit_flow(x, HELD_OUT, PRESETS[preset], seed=7)
+        fit_flow(x, HELD_OUT, preset, seed=7)
 
 
 def test_progress_rises_to_one() -> None:
@@ -122,7 +123,7 @@ def test_progress_rises_to_one() -> None:
 def test_dropped_bias_correction_leaves_the_update_of_the_official_code() -> None:
     """m ← β₁m + (1−β₁)g; v ← β₂v + (1−β₂)g²; p ← p − η (m / (√v + ε) + λp), nothing divided by 1 − βᵗ."""
     generator = torch.Generator().manual_seed(0)
-    model = Flow(8, "reverse", generator).double()
+    model = Flow(8, generator).double()
     optimizer = adamw(model, PAPER)
     expected = [p.detach().clone() for p in model.parameters()]
     first = [torch.zeros_like(p) for p in expected]

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from service.adapters.encoder.onnx_engine import OnnxEncoder
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
@@ -108,8 +109,13 @@ def test_int8_is_near_and_no_neighbour_moves_it(bench: Bench, int8: onnx.ModelPr
     assert len(quantized) == 16  # inputs of products, no results
 
 
-def test_ranges_of_the_batch_are_seen_to_move_scores_and_refused(bench: Bench, graph: onnx.ModelProto) -> None:
-    trial = bench.trial("dynamic", precision.dynamic(graph))
+def test_ranges_of_the_batch_are_seen_to_move_scores_and_refused(
+    bench: Bench, graph: onnx.ModelProto, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onnx.save(graph, source)
+    quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+    trial = bench.trial("dynamic", onnx.load(target))
     assert trial.shift > precision.MOST_SHIFT
     assert "texts share the batch" in trial.refused
 
@@ -161,6 +167,16 @@ def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: P
     assert EncoderStore(store).find("tiny-int8").digest == made.digest
     near = OnnxEncoder(made.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]])
     np.testing.assert_allclose(near, OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]]), atol=0.2)
+
+
+def test_auto_adds_int8_only_if_it_passes_the_checks(store: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences(600)))
+    said: list[str] = []
+    made = export_reduced(store, EncoderStore(store).find("tiny"), "auto", Evidence(text, None), said.append)
+    (verdict,) = (line for line in said if line.startswith("int8: "))
+    assert (made is None) == ("; refused: " in verdict) == said[-1].endswith("keeping fp32")
+    assert ("tiny-int8" in EncoderStore(store).ids()) == (made is not None)
 
 
 def test_text_to_take_ranges_from_comes_with_python() -> None:
