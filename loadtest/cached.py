@@ -43,6 +43,6 @@ def lines(result: Result) -> list[Line]:
     ratios = result["ratios"]
     memory = median(ratios["memory / bare route"])
     return [
-        Line("cached in memory / bare FastAPI route, pairs/s at 16", memory, 0.8),
+        Line("cached in memory / bare FastAPI route, pairs/s at 16 connections", memory, 0.8),
         Line("cached in Redis alone / bare FastAPI route", median(ratios["redis / bare route"]), 0.4),
     ]

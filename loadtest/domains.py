@@ -74,6 +74,6 @@ def measure(setup: Setup) -> Result:
 
 def lines(result: Result) -> list[Line]:
     return [
-        Line("1,000 domains / one, uncached pairs/s at 64", result["ratio"], 0.9),
+        Line("1,000 domains / one domain, uncached pairs/s at 64 connections", result["ratio"], 0.9),
         Line("memory a loaded domain", result["bytes_a_domain"] / 1e6, 2.0, at_most=True, unit=" MB"),
     ]

@@ -40,7 +40,7 @@ def throughput(result: dict[str, Any], target: Path) -> None:
     axes.set_xticks(range(3), [f"{count} connections" if count != "1" else "1 connection" for count in by])
     axes.set_ylabel("pairs/s", fontsize=8)
     axes.set_xlim(-0.5, 2.5)
-    plain(axes, "STS-B pairs, one a request, nothing cached")
+    plain(axes, "STS-B pairs, one in each request, nothing cached")
     axes.legend(frameon=False, fontsize=7, ncol=4, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     figure.savefig(target, dpi=130, bbox_inches="tight")
     plt.close(figure)
@@ -54,7 +54,7 @@ def growth(result: dict[str, Any], target: Path) -> None:
     cached = result["cached"]
     right.plot([int(n) for n in cached], [one["requests_per_second"] for one in cached.values()], marker="o", color=INK)
     for axes, title, below in (
-        (left, "pairs/s, uncached STS-B", "pairs a request"),
+        (left, "pairs/s, uncached STS-B", "pairs in each request"),
         (right, "requests/s, cached pairs", "texts in the cache"),
     ):
         plain(axes, title)
@@ -147,9 +147,9 @@ def capacity(folder: Path) -> str:
 def gpu(folder: Path) -> str:
     """Markdown table of a run of gpu.py: one column for each encoder."""
     part = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
-    encoders, torch = part["encoders"], part["torch"]
+    encoders = part["encoders"]
     rows = [[part["hardware"]["gpu"], *(f"`{name}`" for name in encoders)]]
-    for length in torch["sdpa"]:
+    for length in next(iter(encoders.values()))["tokens_per_second"]:
         rows.append([f"tokens/s, texts of {length} tokens"])
         rows[-1] += [f"{one['tokens_per_second'][length]:,}" for one in encoders.values()]
     for size in next(iter(encoders.values()))["of_16_by_batch"]:

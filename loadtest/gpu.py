@@ -1,4 +1,4 @@
-"""Measures the service on a GPU machine: `python -m loadtest.gpu --data DATA`.
+"""Measures the service on a GPU machine: `python -m loadtest.gpu --data DATA --output FILE`.
 
 For each encoder of the store: agreement of its cosines with fp32 on the CPU; tokens/s by length and by batch size;
 latency of one text; what the first run of a new shape costs; the calibrator's time on GPU and CPU; pairs/s over HTTP
@@ -87,8 +87,11 @@ def tokens_per_second(encoder: OnnxEncoder, length: int, tokens: int, seconds: f
 
 
 def agreement(encoder: OnnxEncoder, reference: OnnxEncoder, ids: list[list[int]]) -> dict[str, float]:
-    """Differences of cosines of consecutive texts (largest and mean) from the reference's, and the largest change of
-    such a cosine if the texts are encoded in mixed batches of 64 instead of one by one."""
+    """Compares cosines of pairs of texts.
+
+    Returns the largest and the mean difference between this encoder's cosines and those of the reference, and the
+    largest change of this encoder's cosines if it encodes the texts in batches of 64 instead of one by one.
+    """
 
     def cosines(vectors: Vectors) -> Vectors:
         return cosine(vectors[0::2], vectors[1::2])
@@ -219,32 +222,35 @@ def http_figures(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, default=servers.ROOT / "model_store")
-    parser.add_argument("--encoders", default="minilm,minilm-fp16", help="ids in the store; missing ones are skipped")
-    parser.add_argument("--config", type=Path, help="checkpoint folder of the same shape, to compare with torch")
+    parser.add_argument(
+        "--encoders", default="minilm,minilm-fp16", help="ids in the store, one of them fp32; missing ones are skipped"
+    )
+    parser.add_argument(
+        "--config", type=Path, help="folder with the config.json of the encoder's checkpoint, to measure torch too"
+    )
     parser.add_argument("--data", type=Path, help="folder with the test data, for cosines and requests over HTTP")
     parser.add_argument("--providers", default="CUDAExecutionProvider,CPUExecutionProvider")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2, 4], help="that share the GPU; a run of each")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="per batch")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of a measurement")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file for the results")
     given = parser.parse_args()
     load_cuda()
     providers = given.providers.split(",")
     gpu, _, driver = from_driver("name,driver_version").partition(", ")
     found: dict[str, Any] = {"hardware": hardware() | {"gpu": gpu or "none", "driver": driver}, "encoders": {}}
     pairs = [] if given.data is None else texts.sts_pairs(given.data)
-    reference: OnnxEncoder | None = None
-    for name in given.encoders.split(","):
-        if not (given.store / "encoders" / name).is_dir():
-            continue
-        artifact = EncoderStore(given.store).find(name)
+    names = [name for name in given.encoders.split(",") if (given.store / "encoders" / name).is_dir()]
+    artifacts = {name: EncoderStore(given.store).find(name) for name in names}
+    fp32 = next(one for one in artifacts.values() if one.spec.precision == "fp32")
+    reference = OnnxEncoder(fp32.encoder, CPU, 0, fp32.spec.pad_token_id)
+    for name, artifact in artifacts.items():
         own = found["encoders"][name] = encoder_figures(artifact, providers, given.tokens, given.seconds)
         own["calibrator_ms"] = {
             device: calibrator_milliseconds(artifact, names, given.seconds / 4)
             for device, names in (("gpu", providers), ("cpu", CPU))
         }
         if pairs:
-            reference = reference or OnnxEncoder(artifact.encoder, CPU, 0, artifact.spec.pad_token_id)
             ids = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)(
                 [text for pair in pairs[:PAIRS] for text in pair], "right"
             )

@@ -25,7 +25,7 @@ def measure(setup: Setup) -> Result:
             server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
             for number, size in enumerate(PAIRS):
                 some = setup.pairs[number * 1024 : (number + 1) * 1024]  # new pairs for each size
-                connections = max(1, 64 // size)  # just enough texts to keep both cores busy
+                connections = max(1, 64 // size)  # so 64 pairs are sent at a time, which keeps both cores busy
                 load = drive(server.port, iter(batches(some, size)), min(connections, 16), LONGEST, warm=0.0)
                 found["pairs"].setdefault(name, {})[size] = size * load.rate
     with ExitStack() as stack:

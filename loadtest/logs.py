@@ -93,7 +93,7 @@ def receiving() -> Iterator[str]:
 def lines(result: Result) -> list[Line]:
     costs = {name: median(found) for name, found in result["cost_ratios"].items()}
     kinds = {
-        "all": "a line a request",
+        "all": "a line for each request",
         "slow": "only slow ones",
         "traced, 1 %": "traced at 1 %",
         "traced, all": "traced",

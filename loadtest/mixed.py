@@ -18,10 +18,10 @@ def measure(setup: Setup) -> Result:
     pairs = list(zip(long[::2], long[1::2], strict=True))
     streams = {
         "8 to 256 tokens, a pair a request, 16 connections": (texts.single_pairs(pairs), 16),
-        "8 to 256 tokens, 32 pairs a request, 4 connections": (
+        "8 to 256 tokens, 32 pairs in each request, 4 connections": (
             [request("/similarity", texts.body_of(pairs[i : i + 32])) for i in range(0, len(pairs) - 31, 32)], 4,
         ),
-        "STS-B, 32 pairs a request, 4 connections": (
+        "STS-B, 32 pairs in each request, 4 connections": (
             [request("/similarity", texts.body_of(setup.pairs[i : i + 32])) for i in range(0, 8000, 32)], 4,
         ),
     }  # fmt: skip

@@ -53,6 +53,12 @@ def lines(result: Result) -> list[Line]:
     kilobytes = result["bytes_a_connection"] / 1e3
     return [
         Line("10,000 requests sent ahead: memory of a connection", kilobytes, 1000, at_most=True, unit=" kB"),
-        Line("/livez beside 100 such connections, slowest", result["livez_ms"]["max"], 2000, at_most=True, unit=" ms"),
-        Line("/livez beside them, median", result["livez_ms"]["p50"], 100, at_most=True, unit=" ms"),
+        Line(
+            "slowest /livez while 100 such connections are open",
+            result["livez_ms"]["max"],
+            2000,
+            at_most=True,
+            unit=" ms",
+        ),
+        Line("the same, median", result["livez_ms"]["p50"], 100, at_most=True, unit=" ms"),
     ]

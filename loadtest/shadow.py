@@ -117,8 +117,13 @@ def summary(phases: dict[float, list[Phase]]) -> Result:
 
 def lines(result: Result) -> list[Line]:
     tails = [
-        Line(f"p99 with every request shadowed / without, {name}", result[name]["1"]["p99_ratio"], 1.5, at_most=True)
+        Line(
+            f"p99 with every request shadowed / none shadowed, {name}",
+            result[name]["1"]["p99_ratio"],
+            1.5,
+            at_most=True,
+        )
         for name in LOADS
     ]
     full = result["16 connections"]["1"]["rate_ratio"]
-    return [*tails, Line("every request shadowed / without, pairs/s at 16", full, 0.9)]
+    return [*tails, Line("every request shadowed / none shadowed, pairs/s at 16 connections", full, 0.9)]

@@ -145,7 +145,7 @@ def lines(result: dict[str, Any], seconds: float) -> list[Line]:
         found.append(Line(f"{name.replace('_', ' ')}: maximum, last third minus first", more, 2, at_most=True))
     early, late = series["tasks"]
     found.append(Line("tasks: median, last third minus first", median(late) - median(early), 2, at_most=True))
-    first, rest = looks[0], result["rest"]  # without Redis connections, which are checked above
+    first, rest = looks[0], result["rest"]  # Redis connections are left out here; the loop above checks them
     left = (rest["descriptors"] - rest["redis_connections"]) - (first["descriptors"] - first["redis_connections"])
     found.append(Line("other descriptors: after the load minus at its start", left, 4, at_most=True))
     return found

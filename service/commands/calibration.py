@@ -376,8 +376,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
         # estimated from the queries with two wrong matches. If these are too few, it is near 0 or None.
         if spread and spread >= 0.05:
             print(
-                f"  a query that already has a wrong match is {spread:.1f} times as likely as an average query to "
-                "match a randomly chosen entry"
+                f"  a query with a wrong match has further ones {spread:.1f} times as often as an average query has "
+                "wrong matches"
             )
         else:
             print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")

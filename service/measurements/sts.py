@@ -137,7 +137,7 @@ def cell(values: Sequence[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
-WORST_ALLOWED = -1.0  # lowest allowed change of Spearman × 100 by `auto` on any set
+WORST_ALLOWED = -1.0  # `auto` may lower Spearman × 100 of a set by at most 1
 RAW = 3.0  # if the best rival gains at least this many points on average, `auto` must gain as many as the rival or more
 
 

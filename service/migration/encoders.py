@@ -77,8 +77,8 @@ class LoadedEncoder:
                 threads_alone=execution.threads_alone,
                 memory=gpu_memory,
             )
-        # On the CPU even if the encoder runs on a GPU: a pair takes 0.2 ms instead of 0.9, and 32 pairs take as long
-        # (loadtest/README.md). Only requests of hundreds of pairs would be faster on the GPU.
+        # On the CPU even if the encoder runs on a GPU: a pair takes 0.2 ms instead of 0.9, and 32 pairs take about as
+        # long (loadtest/README.md). Only requests of hundreds of pairs would be faster on the GPU.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
         return cls(

@@ -64,7 +64,7 @@ class Similarity:
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
     # Whether the percentile is extrapolated, because fewer than 10 of the domain's random pairs score at least as high
-    # as this pair, or fewer than 10 score at least as low.
+    # as this pair, or fewer than 10 score lower.
     extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()

@@ -100,7 +100,7 @@ class VersionStorage(Protocol):
         ...
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a version number, if it is free, so that no version can be published under it."""
+        """Occupies a version number that is still free, so that no version can be published under it."""
         ...
 
     def bury(self, domain: str, version: int) -> None:

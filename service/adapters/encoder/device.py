@@ -16,10 +16,12 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of m
 # Bytes of memory that a process uses besides weights, cache and calibrations. Measured: 220 MiB under load, plus 85 MiB
 # with many domains; rounded up.
 PROCESS = 320 * 2**20
-GPU_PROCESS = 2**30  # the same with CUDA's libraries: 700 MiB on an NVIDIA H200, and 85 MiB more for many domains
+GPU_PROCESS = 2**30  # the same with CUDA's libraries: 700 MiB under load on an NVIDIA H200, and 85 MiB for many domains
 GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
 RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory limit
-LEAST_RESIDENT = 32 * 2**20  # minimum bytes of calibrations; with less, requests would load them again and again
+LEAST_RESIDENT = (
+    32 * 2**20
+)  # minimum bytes of memory for calibrations; with less, requests would load them again and again
 
 
 @dataclass(frozen=True)

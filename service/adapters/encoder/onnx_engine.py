@@ -26,10 +26,8 @@ SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 CUDA = "CUDAExecutionProvider"
 LOAD_ERRORS = (RuntimeError, ValueError)  # raised if a provider does not load; a broken graph raises other errors
-# Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception. A run with bound
-# inputs (`run_bound`) raises Python's RuntimeError, for example if a batch does not fit into the GPU's memory.
+# Raised by a session's `run`; onnxruntime's exceptions have no common base class below Exception.
 RUN_ERRORS = (
-    RuntimeError,
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
     ort.capi.onnxruntime_pybind11_state.RuntimeException,
@@ -150,6 +148,8 @@ class OnnxEncoder:
         self.wide = open_session(path, providers, threads_alone, spin=True) if threads_alone else self.session
         self.bucket = BUCKET if on_gpu(providers) else 1
         self.bound = on_gpu(providers)
+        # `run_bound` raises RuntimeError, for example if a batch does not fit into the GPU's memory.
+        self.run_errors = (*RUN_ERRORS, RuntimeError) if self.bound else RUN_ERRORS
         self.pad_token_id = pad_token_id
         self.inputs = {value.name for value in self.session.get_inputs()}
         self.dim: int = self.session.get_outputs()[0].shape[1]
@@ -182,7 +182,7 @@ class OnnxEncoder:
         try:
             session = self.wide if exclusive else self.session
             (pooled,) = run_bound(session, prepared) if self.bound else session.run(["pooled"], prepared)
-        except RUN_ERRORS as error:
+        except self.run_errors as error:
             count, length = prepared["input_ids"].shape
             raise BackendFailure(f"the encoder failed on a batch of {count} × {length} tokens: {error}") from error
         if not np.isfinite(pooled).all():

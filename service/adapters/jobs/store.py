@@ -433,7 +433,7 @@ class JobStore:
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # for example on a full disk; the next call adds the waiting time not recorded now
+        except OSError as error:  # for example, the disk is full; the next call records this waiting time too
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:

@@ -265,8 +265,8 @@ async def get_job(job: JobDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events with the job's state at each change, until the job ends or is interrupted. A comment every
-    15 s keeps the connection open."""
+    """Server-sent events with the job's state at each change, until the job ends or is interrupted, or the server
+    stops. A comment every 15 s keeps the connection open."""
     if service.event_streams >= MAX_EVENT_STREAMS:
         raise Overloaded(
             f"{MAX_EVENT_STREAMS} event streams are open, which is the maximum; GET /calibrate/{job.id} also gives the "

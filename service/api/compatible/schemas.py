@@ -146,7 +146,7 @@ class RerankRequest(Compatible):
 FalseHitRate = Annotated[
     float | None,
     Field(
-        description="only with `gallery`: share of queries whose best wrong match scores at least as high as this text"
+        description="only with `gallery`: share of queries for which a wrong text scores at least as high as this text"
     ),
 ]
 

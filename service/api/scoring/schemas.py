@@ -238,8 +238,8 @@ class SimilarityResponse(BaseModel):
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
     extrapolated: list[bool] | None = Field(
-        description="true if fewer than 10 of the domain's random pairs score higher, or fewer than 10 score lower. "
-        "The percentile then comes from a fitted curve. null if percentile is null"
+        description="true if fewer than 10 of the domain's random pairs score at least as high, or fewer than 10 score "
+        "lower. The percentile then comes from a fitted curve. null if percentile is null"
     )
     probability: list[float] | None = Field(
         description="probability of a match; with grades, the expected grade scaled to 0–1; null without labels"

@@ -206,7 +206,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     if values is None or (body.cosines is None) == (body.distances is None):
         raise InvalidInput("cosines or distances: give one of them")
     if (body.metric is None) != (body.distances is None):
-        both = "distances: send their metric as well"
+        both = "distances: also send `metric`, the metric of the distances"
         raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
     check_count(len(values), name, MOST_SCORES)
     resolution = await resolve(service, trace, body.domain)

@@ -361,7 +361,8 @@ class MicroBatcher:
 
     def _run(self, batch: list[PendingText], exclusive: bool) -> None:
         if not self._encode(batch, exclusive) and len(batch) > 1:
-            for pending in batch:  # run them one by one, so that only the bad text fails
+            log.warning("a batch of %d texts failed, so they run one by one: %s", len(batch), batch[0].error)
+            for pending in batch:  # so that only the bad text fails
                 pending.error = None
                 self._encode([pending], exclusive)
         self._deliver(batch)

@@ -246,7 +246,9 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 
 
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
-    """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each; empty without labels.
+    """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each.
+
+    Empty without labels or a reference, with item normalization, and for versions of releases that stored no recall.
 
     A row contains the threshold and its rates. Its `alarms` is the mean number of wrong matches of a query that is
     compared with `gallery` entries.

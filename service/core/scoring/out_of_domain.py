@@ -55,7 +55,7 @@ class Statistics:
 
     @cached_property
     def _floors(self) -> Doubles:
-        """(1 + B + 2,): smallest value of each energy; lower values are rounding error."""
+        """(1 + B + 2,): for each energy, a bound below which a value is only rounding error."""
         return FLOOR * np.array([1.0] * len(self.edges) + [self._variances.sum()] * NORMS)
 
     def check(self) -> None:

@@ -142,7 +142,7 @@ class ProbabilityMap:
         return probability_map
 
     def check_table(self) -> None:
-        """Raises ValueError unless precisions rise, similarities never fall, and each lies inside its interval."""
+        """Raises ValueError unless precisions rise, similarities never fall, and each value is in its own interval."""
         table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
         if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
             raise ValueError("every precision needs a similarity and its interval")
