@@ -30,8 +30,8 @@ class Repeat(Enum):
 class Retries:
     """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The pause before a retry is the server's `Retry-After` plus a random number of seconds. With the defaults, this is up
-    to 0.5 s before the first retry (`first`), up to 1 s before the second, then 2 s, 4 s and at most 8 s (`most`).
+    The pause before a retry is the server's `Retry-After` plus a random number of seconds. With the defaults, this is
+    up to 0.5 s before the first retry (`first`), up to 1 s before the second, then 2 s, 4 s and at most 8 s (`most`).
     Because of the random part, clients that were refused at the same time do not all return at the same time. All
     defaults are unmeasured.
 

@@ -150,7 +150,7 @@ class ReferenceDistribution:
         return clipped(threshold - below), clipped(threshold + above)
 
     def curve(self) -> dict[str, list[float]]:
-        """False-match rate by similarity, for a plot: the knots, then the tail down to 1 % of the rate where it begins."""
+        """False-match rate by similarity, for a plot: the knots, then the tail down to 1 % of the rate at its start."""
         tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
         rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
         return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}

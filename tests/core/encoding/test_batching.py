@@ -212,7 +212,9 @@ class Breaks(FakeEncoder):
 
 @pytest.mark.parametrize("how", [RuntimeError("boom"), BackendFailure("NaN"), MemoryError(), None], ids=repr)
 @pytest.mark.parametrize("max_batch_texts", [1, 8])
-async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exception | None, max_batch_texts: int) -> None:
+async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(
+    how: Exception | None, max_batch_texts: int, caplog: pytest.LogCaptureFixture
+) -> None:
     encoder = Breaks(how)
     with embedder(encoder, max_batch_texts=max_batch_texts) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
@@ -225,6 +227,8 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exceptio
         await tasks[0]
         await idle(made)
         assert made.batcher.alive
+    # An operator sees why a batch ran again, for example for lack of the GPU's memory.
+    assert ("a batch of 3 texts failed, so they run one by one: " in caplog.text) == (max_batch_texts > 1)
 
 
 class Away(FakeEncoder):
