@@ -91,7 +91,7 @@ def inputs(
 
 @router.get("", response_model=ModelList, responses=documented_v1())
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
-    """Lists `isosim`, and for each domain its calibrated and its raw model."""
+    """Lists the model isosim, and for each domain its calibrated and its raw model."""
     domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
     await pay_for(service.limits, trace.grant, len(domains))
     return await service.listings.read(trace.grant, written, service, domains)
