@@ -34,6 +34,7 @@ DEPRECATED = {  # settings that the release after the next will ignore: name -> 
     "header_timeout": "the time will be 10 s",
     "min_transfer_rate": "the rate will be 8,000 bytes/s",
     "keep_jobs": "1,000 records will be kept",
+    "allow_token_ids": "/v1/embeddings will refuse token ids",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT takes the same URL",
 }
 

@@ -79,7 +79,7 @@ def inputs(
             InvalidInput,
             "input",
             "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
-            "(LangChain: check_embedding_ctx_length=False), or allow them (ISOSIM_ALLOW_TOKEN_IDS=true)",
+            "(LangChain: check_embedding_ctx_length=False)",
         )
     rows = id_rows([entry for entry in given if not isinstance(entry, str)])
     check_count(len(rows), "input", service.settings.max_texts)
