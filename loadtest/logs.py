@@ -28,13 +28,14 @@ def measure(setup: Setup) -> Result:
     summaries: dict[str, object] = {}
     with ExitStack() as stack:
         collector = stack.enter_context(receiving())
+        traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector}
         quiet: dict[str, Any] = {"log_level": "info", "access_log": "off"}
         settings: dict[str, dict[str, Any]] = {
             BASE: quiet,
             "all": {"log_level": "info"},
             "slow": {"log_level": "info", "access_log": "slow"},
-            "traced, 1 %": {**quiet, "otlp_endpoint": collector, "environment": SOME},
-            "traced, all": {**quiet, "otlp_endpoint": collector},
+            "traced, 1 %": {**quiet, "environment": traced | SOME},
+            "traced, all": {**quiet, "environment": traced},
         }
         everyone = {
             name: stack.enter_context(

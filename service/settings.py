@@ -29,11 +29,13 @@ ADDRESS = (
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
 )
 
-DEPRECATED = {  # settings that the release after the next will ignore: name -> the value that applies then
+DEPRECATED = {  # settings that the release after the next will ignore: name -> what applies then
     "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; the limit of 64 texts on a CPU, 256 on a GPU, remains",
     "header_timeout": "the time will be 10 s",
     "min_transfer_rate": "the rate will be 8,000 bytes/s",
     "keep_jobs": "1,000 records will be kept",
+    "allow_token_ids": "/v1/embeddings will refuse token ids",
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT takes the same URL",
 }
 
 
@@ -120,7 +122,7 @@ class Settings(BaseSettings):
     access_log: Literal["all", "slow", "off"] = "all"  # slow: logs slow and failed requests; off: only failed ones
     slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
     key_metrics: bool = False  # count texts by name of the API key, for up to 100 names (isosim_key_texts_total)
-    otlp_endpoint: str | None = None  # trace collector's URL (http://host:4318), or set OTEL_*; needs isosim[tracing]
+    otlp_endpoint: str | None = None  # trace collector's URL, like http://host:4318; needs isosim[tracing]
 
     @field_validator("redis_url")
     @classmethod

@@ -1,20 +1,15 @@
 """Copies the encoders of an image, with their default calibrations, into the mounted model store."""
 
 import contextlib
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from service.adapters.domains.store import REPORT, DomainStore, read_version
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.storage.artifacts import MANIFEST, building, locked, read_json, seal, verified
+from service.adapters.storage.artifacts import MANIFEST, locked, read_json
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
-
-LEFTOVER = 24 * 3600.0  # seconds after which an incomplete copy counts as abandoned
-
 
 FailureHandler = Callable[[Exception], None]
 
@@ -47,10 +42,7 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
                     continue
                 with passing_over(failed):
                     if not mine.has(name, digest):
-                        copy(manifest.parent, mine.root / name / digest)
-                        if mine.bucket is not None:
-                            mine.bucket.send(mine.root / name / digest)
-                        copied.append(mine.find(f"{name}@{digest}"))
+                        copied.append(mine.adopt(manifest.parent))
                 with passing_over(failed):
                     champion = DomainStore(source).aliases(DEFAULT, digest).champion
                     if champion is not None:
@@ -67,25 +59,6 @@ def passing_over(failed: FailureHandler | None) -> Iterator[None]:
         if failed is None:
             raise
         failed(error)
-
-
-def copy(artifact: Path, place: Path) -> None:
-    """Copies an encoder's folder, as a whole or not at all."""
-    manifest = verified(artifact)
-    sweep(place.parent)
-    with building(place.parent) as folder:
-        for file in artifact.iterdir():
-            if file.name != MANIFEST:
-                shutil.copyfile(file, folder / file.name)
-        with contextlib.suppress(FileExistsError):  # `isosim export` has just added the encoder
-            seal(folder, place, {name: value for name, value in manifest.items() if name != "files"})
-
-
-def sweep(parent: Path) -> None:
-    for leftover in parent.glob(".building-*"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - leftover.stat().st_mtime > LEFTOVER:
-                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | None:

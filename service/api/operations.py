@@ -31,7 +31,7 @@ def check_ready(service: Service) -> None:
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez", responses={503: documented()[503]})
 async def livez(service: ServiceDep) -> dict[str, str]:
-    """Succeeds while the process and its encoder thread are alive; after a failure only a restart helps."""
+    """Succeeds while the process and its encoder thread are alive. After a failure only a restart helps."""
     check_alive(service)
     return {"status": "alive"}
 

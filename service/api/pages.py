@@ -131,8 +131,7 @@ def console_with_slash() -> Response:
 @console.head("/server.json", include_in_schema=False)
 @console.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
-    """Facts that the console needs: limits, the methods of calibration, and whether the other routes need a key. This
-    route needs no key."""
+    """Facts that the console needs: limits, methods, and whether other routes need a key. This route needs no key."""
     settings, encoder = service.settings, service.encoders.first.artifact
     return ConsoleFacts(
         version=__version__,

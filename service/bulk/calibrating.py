@@ -15,10 +15,10 @@ from service.adapters.encoder.offline import WINDOW, Encodings, Sending, open_te
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import cluster, map_items
-from service.bulk.inputs import Part, Source, check_columns, cut, fault, faults, form_of, sources_of
+from service.bulk.inputs import Part, Source, check_columns, cut, fault, faults
 from service.bulk.places import Place
 from service.bulk.plan import device_of, with_address
-from service.bulk.readers import reader_of
+from service.bulk.readers import open_input, reader_of
 from service.bulk.run import Report, RunOptions, pack, store_here
 from service.core.errors import BackendFailure, InvalidInput, IsosimError
 from service.core.jobs.job import JobRequest
@@ -58,11 +58,7 @@ def fit_sample(
     Raises:
         EmptyInput, InvalidInput: the corpus has too few distinct texts for the method.
     """
-    place, sources = sources_of(corpus.input)
-    form = form_of(sources, corpus.form)
-    tabbed = form == "csv" and sources[0].path.lower().endswith(".tsv")
-    delimiter = corpus.delimiter or ("\t" if tabbed else ",")
-    reader = reader_of(form, delimiter)
+    place, sources, form, delimiter, reader = open_input(corpus.input, corpus.form, corpus.delimiter)
     check_columns(reader, place, sources, [corpus.column], [])
     parts = cut(reader, place, sources, SCAN_ROWS)
     artifact = EncoderStore(options.store).find(encoder)

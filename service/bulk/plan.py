@@ -12,9 +12,9 @@ from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.offline import default_batch_tokens
 from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
+from service.bulk.inputs import Part, Source, check_columns, cut
 from service.bulk.places import Place
-from service.bulk.readers import reader_of
+from service.bulk.readers import open_input
 from service.bulk.writing import UNREADABLE, VECTOR
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
@@ -201,9 +201,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
         Conflict: OUTPUT belongs to another plan, or contains other files.
         EmptyInput, InvalidInput: the input has no rows, or lacks the columns.
     """
-    place, sources = sources_of(request.input)
-    form = form_of(sources, request.form)
-    delimiter = request.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
+    place, sources, form, delimiter, reader = open_input(request.input, request.form, request.delimiter)
     earlier = stored_plan(output)
     artifact = EncoderStore(store).find(encoder)
     domain = request.domain
@@ -211,7 +209,6 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
         domain = DomainRef(domain.name, earlier.version)
     calibration = load_calibration(store, artifact, domain, ["CPUExecutionProvider"])
     device = device_of(request.device)
-    reader = reader_of(form, delimiter)
     vectors = request.vectors or artifact.kind == "vectors"
     wanted: dict[str, Any] = {
         "task": request.task,

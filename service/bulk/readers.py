@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.bulk.inputs import Open, Part, Reader, Records
+from service.bulk.inputs import Open, Part, Reader, Records, Source, form_of, sources_of
 from service.bulk.places import Place, reaching
 from service.core.errors import EmptyInput, InvalidInput
 
@@ -237,3 +237,15 @@ def reader_of(form: str, delimiter: str) -> Reader:
     if form == "csv":
         return CsvReader(delimiter)
     return JsonReader()
+
+
+def open_input(address: str, form: str | None, delimiter: str | None) -> tuple[Place, list[Source], str, str, Reader]:
+    """The place of an input, its files, their format and delimiter, and a reader of this format.
+
+    `form` and `delimiter` are those requested. By default, the files' names show the format, and the delimiter is a tab
+    for .tsv and a comma otherwise.
+    """
+    place, sources = sources_of(address)
+    form = form_of(sources, form)
+    delimiter = delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
+    return place, sources, form, delimiter, reader_of(form, delimiter)

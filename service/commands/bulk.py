@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.device import usable_cores
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
-from service.commands.calibration import SendMore, check_choices
+from service.commands.calibration import SendMore, fit_options, print_fit
 from service.commands.shared import AsJson, EncoderId, Store, domain_names, need_training, prune, stored, versions
 from service.commands.terminal import EPILOG, bar, print_json, remark
 from service.core.errors import Unavailable
@@ -23,7 +22,7 @@ from service.core.scoring.calibration import DomainRef
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.bulk.plan import Task
+    from service.bulk.plan import BulkRequest, Task
     from service.bulk.run import RunOptions
 
 app = typer.Typer(
@@ -76,28 +75,6 @@ Most = Annotated[
 PartRows = Annotated[int, typer.Option(min=1, help="number of rows per file of the output")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Options that `embed` and `score` share."""
-
-    source: str
-    output: str
-    domain: str
-    keep: Sequence[str]
-    form: Form | None
-    delimiter: str | None
-    write: Form
-    on_error: Literal["null", "fail"]
-    part_rows: int
-    address: str | None
-    device: Literal["auto", "cpu", "gpu"]
-    cores: int
-    most: int
-    model_store: Path | None
-    encoder: str | None
-    as_json: bool
-
-
 @app.command("embed", epilog=EPILOG)
 def embed(
     source: Input,
@@ -124,12 +101,13 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Compute vectors of a column's texts, as POST /embed does."""
-    options = JobOptions(
-        source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
-        on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
-        model_store=model_store, encoder=encoder, as_json=as_json,
+    settings = bulk_settings(model_store, encoder)
+    request = request_of(
+        settings, "embed", source, [column], keep, domain, form=form, delimiter=delimiter, write=write, space=space,
+        normalize=normalize, device=device, part_rows=part_rows,
     )  # fmt: skip
-    carry_out("embed", [column], options, space=space, normalize=normalize)
+    execution = run_options(settings, address, cores, most, lenient=on_error == "null")
+    carry_out(request, settings, execution, output, as_json=as_json)
 
 
 @app.command("score", epilog=EPILOG)
@@ -156,12 +134,13 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score pairs of texts, as POST /similarity does."""
-    options = JobOptions(
-        source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
-        on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
-        model_store=model_store, encoder=encoder, as_json=as_json,
+    settings = bulk_settings(model_store, encoder)
+    request = request_of(
+        settings, "score", source, columns, keep, domain, form=form, delimiter=delimiter, write=write,
+        space="calibrated", normalize=False, device=device, part_rows=part_rows, vectors=vectors,
     )  # fmt: skip
-    carry_out("score", columns, options, space="calibrated", normalize=False, vectors=vectors)
+    execution = run_options(settings, address, cores, most, lenient=on_error == "null")
+    carry_out(request, settings, execution, output, as_json=as_json)
 
 
 @app.command("calibrate", epilog=EPILOG)
@@ -188,21 +167,13 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Draw a random sample of texts from a large corpus, embed the sample in parallel, and fit a calibration to it."""
-    check_choices(
-        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
-    )
-    if DomainRef.parse(domain) != DomainRef(domain):
-        raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
-        )
+    asked = fit_options(domain, method, promote, seed, normalization)
     need_training()
-    settings = stored(model_store=model_store, encoder=encoder)
-    need_bulk()
+    settings = bulk_settings(model_store, encoder)
     from service.bulk.calibrating import Corpus, fit_sample  # noqa: PLC0415
 
     corpus = Corpus(source, column, form, delimiter, settings.max_characters)
     execution = run_options(settings, address, cores, most, lenient=True)
-    asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     remedy = f"give --yes to send more than {settings.max_remote_texts:,} texts (ISOSIM_MAX_REMOTE_TEXTS)"
     sending = Allowance(settings.encoder, None if yes else settings.max_remote_texts, remedy, remark)
     with bar("planning") as report:
@@ -210,14 +181,9 @@ def calibrate(
             corpus, sample, domain, asked, settings.encoder, device, execution, settings.threads, report, sending
         )
     prune(settings, domain)
-    if as_json:
-        print_json(facts)
-        return
-    taken_from = facts["report"]["sample"]
-    print(f"{domain}@{facts['version']}: {facts['report']['method']}")
-    print(f"  from: {taken_from['texts']:,} distinct texts of {taken_from['rows']:,} rows")
-    print(f"  why: {facts['report']['reason']}")
-    print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
+    sample_facts = facts["report"]["sample"]
+    drawn = f"{sample_facts['texts']:,} distinct texts of {sample_facts['rows']:,} rows"
+    print_fit(facts, drawn, as_json=as_json)
 
 
 @app.command("pairs", epilog=EPILOG)
@@ -278,11 +244,10 @@ def pairs(
     """
     if (fmr is None) == (precision is None):
         raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
-    settings = stored(model_store=model_store, encoder=encoder)
-    need_bulk()
+    settings = bulk_settings(model_store, encoder)
     from service.bulk.pairs import VECTORS, PairSearch, find, threshold_of  # noqa: PLC0415
     from service.bulk.places import Place  # noqa: PLC0415
-    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
+    from service.bulk.plan import plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     place = Place(output)
@@ -292,11 +257,9 @@ def pairs(
     advice = threshold_of(looked_at, fmr or 0.0, precision)
     fmr = advice.facts["false_match_rate"] if fmr is None else fmr
     search = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs, clusters=clusters, precision=precision)
-    request = BulkRequest(
-        task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
-        write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,
-        part_rows=part_rows, batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
-        precision=settings.cache_precision,
+    request = request_of(
+        settings, "embed", source, [column], keep, domain, form=form, delimiter=delimiter, write="parquet",
+        space="raw", normalize=False, device=device, part_rows=part_rows,
     )  # fmt: skip
     with bar("planning") as report:
         plan, calibration = plan_for(request, settings.model_store, settings.encoder, between)
@@ -346,46 +309,56 @@ def run_options(settings: Settings, address: str | None, cores: int, most: int, 
     return RunOptions(store, address, usable_cores(), cores, most, lenient)
 
 
+def request_of(
+    settings: Settings,
+    task: "Task",
+    source: str,
+    columns: Sequence[str],
+    keep: Sequence[str] | None,
+    domain: str,
+    **options: Any,
+) -> "BulkRequest":
+    """A request with the options of a command and the limits of the settings."""
+    from service.bulk.plan import BulkRequest  # noqa: PLC0415 - an extra
+
+    return BulkRequest(
+        task=task, input=source, columns=columns, keep=keep or (), domain=DomainRef.parse(domain),
+        batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
+        precision=settings.cache_precision, **options,
+    )  # fmt: skip
+
+
 def carry_out(
-    task: "Task", columns: Sequence[str], options: JobOptions, *, space: str, normalize: bool, vectors: bool = False
+    request: "BulkRequest", settings: Settings, execution: "RunOptions", output: str, *, as_json: bool
 ) -> None:
     """Plans and runs a job, and prints its summary."""
-    settings = stored(model_store=options.model_store, encoder=options.encoder)
-    need_bulk()
     from service.bulk.places import Place  # noqa: PLC0415 - an extra
-    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
+    from service.bulk.plan import plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
-    request = BulkRequest(
-        task=task, input=options.source, columns=columns, keep=options.keep, form=options.form,
-        delimiter=options.delimiter, write=options.write, space=space, normalize=normalize,
-        domain=DomainRef.parse(options.domain), device=options.device, part_rows=options.part_rows,
-        batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
-        precision=settings.cache_precision, vectors=vectors,
-    )  # fmt: skip
-    place = Place(options.output)
-    lenient = options.on_error == "null"
+    place = Place(output)
     with bar("planning") as report:
         plan, calibration = plan_for(request, settings.model_store, settings.encoder, place)
         name = f"{calibration.domain}@{calibration.version}"
         for notice in calibration.notices:
             remark(f"isosim: {name}: {notice}")
-        execution = run_options(settings, options.address, options.cores, options.most, lenient=lenient)
         summary = run(plan, place, execution, report)
     facts = {**vars(summary), "rate": summary.rate, "output": place.address}
     facts |= {"domain": plan.domain, "version": plan.version, "encoder": plan.digest}
-    if options.as_json:
+    if as_json:
         print_json(facts)
         return
     say_failed(summary.failed)
     print(line_of(facts, name))
 
 
-def need_bulk() -> None:
-    """Raises Unavailable if the packages for files and clusters are not installed."""
+def bulk_settings(model_store: Path | None, encoder: str | None) -> Settings:
+    """`stored` settings. Raises Unavailable if the packages for files and clusters are not installed."""
+    settings = stored(model_store=model_store, encoder=encoder)
     missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
     if missing:
         raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
+    return settings
 
 
 def search_of(recall: dict[str, Any] | None) -> str:

@@ -95,14 +95,7 @@ def calibrate(
     """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
-    if DomainRef.parse(domain) != DomainRef(domain):
-        raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
-        )
-    check_choices(
-        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
-    )
-    asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+    asked = fit_options(domain, method, promote, seed, normalization)
     vectors = vector_file(file, column, text_column)
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
@@ -165,6 +158,18 @@ def label(
     fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
 
 
+def fit_options(domain: str, method: str, promote: str, seed: int, normalization: str) -> dict[str, Any]:
+    """Checks the options of a fit, and returns them under the names of a JobRequest's fields."""
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise typer.BadParameter(
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
+        )
+    check_choices(
+        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
+    )
+    return {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+
+
 def check_choices(**given: tuple[str, Sequence[str]]) -> None:
     for name, (value, known) in given.items():
         if value not in known:
@@ -218,26 +223,32 @@ def fit_here(
         )
     version, promoted, why = result.publish(domains)
     prune(settings, domain)
-    if as_json:
-        print_json(
-            {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
-        )
-        return
-    print(f"{domain}@{version}: {result.report['method']}")
+    fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
     # `used` and `distinct` may be missing: `isosim label` copies the report of its base version, and early releases
     # wrote neither.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
-    if used < distinct:
-        print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
-    print(f"  why: {result.report['reason']}")
-    for what in result.report.get("not_judged", {}).values():
+    drawn = f"{used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}"
+    print_fit(fitted, drawn if used < distinct else None, as_json=as_json)
+
+
+def print_fit(facts: dict[str, Any], drawn: str | None, *, as_json: bool) -> None:
+    """Prints a published version and its report. `drawn` describes the sample of texts; None if all were used."""
+    if as_json:
+        print_json(facts)
+        return
+    report = facts["report"]
+    print(f"{facts['domain']}@{facts['version']}: {report['method']}")
+    if drawn is not None:
+        print(f"  from: {drawn}")
+    print(f"  why: {report['reason']}")
+    for what in report.get("not_judged", {}).values():
         print(f"  not judged: {what}")
-    if (result.report["labels"] or {}).get("notice") is not None:
-        print(f"  notice: {result.report['labels']['notice']}")
-    print(f"  {'promoted' if promoted else 'not promoted'}: {why}")
-    if repeated := repetition(result.report):
+    if (report["labels"] or {}).get("notice") is not None:
+        print(f"  notice: {report['labels']['notice']}")
+    print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
+    if repeated := repetition(report):
         print(f"  repeated: {repeated}")
-    smallest = (result.report["reference"] or {}).get("smallest_rate")
+    smallest = (report["reference"] or {}).get("smallest_rate")
     if smallest:
         print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from service.api.bodies import REF
@@ -11,7 +12,7 @@ from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from service.api.compatible.tensors import InferRequest
 from service.api.errors import V1_TYPES
 from service.api.middleware import keyless
-from service.api.parameters import below
+from service.api.parameters import below, flat
 from service.server.answers import ANSWERS
 
 DESCRIPTION = """
@@ -31,67 +32,6 @@ REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"
 # code.
 OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")
 OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console")
-SUMMARIES = {
-    "POST /similarity": "Score pairs of sentences",
-    "POST /percentile": "Get percentiles of cosines or distances that were computed elsewhere",
-    "POST /inspect": "Show how POST /calibrate would read a file",
-    "POST /calibrate": "Calibrate a domain to its sentences",
-    "GET /calibrate": "List calibration jobs",
-    "GET /calibrate/{job_id}": "Show a calibration job",
-    "DELETE /calibrate/{job_id}": "Cancel a calibration job",
-    "GET /calibrate/{job_id}/events": "Follow a calibration job",
-    "POST /calibrate/{job_id}/retry": "Run an interrupted job again",
-    "GET /domains": "List domains",
-    "GET /domains/{domain}": "Show a domain",
-    "DELETE /domains/{domain}": "Delete a domain",
-    "GET /domains/{domain}/versions/{version}": "Show a version and its report",
-    "DELETE /domains/{domain}/versions/{version}": "Delete a version",
-    "POST /domains/{domain}/labels": "Learn probabilities from labelled pairs",
-    "PUT /domains/{domain}/champion": "Make a version the champion",
-    "POST /domains/{domain}/rollback": "Go back to the previous version",
-    "GET /domains/{domain}/threshold": "Find the similarity for a false-match rate, a precision or a false-hit rate",
-    "GET /domains/{domain}/export": "Export a domain to a file",
-    "POST /domains/import": "Import domains from a file",
-    "GET /domains/{domain}/thresholds": "List saved thresholds",
-    "PUT /domains/{domain}/thresholds/{name}": "Save a threshold under a name",
-    "DELETE /domains/{domain}/thresholds/{name}": "Delete a saved threshold",
-    "POST /domains/{domain}/migration": "Begin a migration to the next encoder",
-    "GET /domains/{domain}/migration": "Show a migration",
-    "PUT /domains/{domain}/migration": "Change a migration's shares",
-    "DELETE /domains/{domain}/migration": "Abandon a migration",
-    "POST /domains/{domain}/migration/finish": "Finish a migration",
-    "GET /domains/{domain}/migration/threshold": "Translate a threshold to the next encoder",
-    "GET /": "Check health, like text-embeddings-inference",
-    "POST /": "Embed texts, for clients that call only the base URL",
-    "POST /invocations": "Embed texts, for SageMaker",
-    "POST /embed": "Embed texts, like text-embeddings-inference",
-    "POST /rerank": "Rank texts by a query",
-    "POST /v1/rerank": "Rank texts by a query, like Cohere and Jina",
-    "POST /v2/rerank": "Rank texts by a query, like Cohere",
-    "POST /score": "Score pairs, like vLLM",
-    "POST /v1/score": "Score pairs, like vLLM",
-    "POST /v1/embeddings": "Embed texts, like OpenAI",
-    "POST /tokenize": "Show the tokens of texts",
-    "POST /decode": "Turn token ids into text",
-    "GET /v1/models": "List models, like OpenAI",
-    "GET /v1/models/{model}": "Show a model, like OpenAI",
-    "GET /v2": "Show the server, as the Open Inference Protocol defines it",
-    "GET /v2/health/live": "Check that the process answers",
-    "GET /v2/health/ready": "Check that all models answer",
-    "GET /v2/models/{model}": "Show a model's tensors",
-    "GET /v2/models/{model}/ready": "Check that a model answers",
-    "POST /v2/models/{model}/infer": "Embed or score a tensor of texts",
-    "GET /v2/models/{model}/versions/{version}": "Show a version's tensors",
-    "GET /v2/models/{model}/versions/{version}/ready": "Check that a version answers",
-    "POST /v2/models/{model}/versions/{version}/infer": "Embed or score a tensor of texts with a version",
-    "GET /info": "Show the encoder and the server's limits",
-    "GET /health": "Check health",
-    "GET /ping": "Check health, for SageMaker",
-    "GET /livez": "Check that the process lives",
-    "GET /readyz": "Check that requests may be sent",
-    "GET /metrics": "Read metrics, for Prometheus",
-    "GET /console/server.json": "Show what the console needs to know",
-}
 
 # Example errors by status: type and message. ERRORS_OF overrides them for single routes.
 ERRORS = {
@@ -139,6 +79,21 @@ def group_of(path: str) -> int:
     return len(OWN) + below(path, OPERATIONS)
 
 
+def summaries_of(app: FastAPI) -> dict[str, str]:
+    """The summary of each route: the argument `summary` of its decorator, or the first sentence of its docstring."""
+    return {
+        f"{method} {route.path_format}": route.summary or first_sentence(route.description)
+        for route in flat(app.routes)
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, in one line and without its full stop."""
+    return " ".join(text.split()).partition(". ")[0].removesuffix(".")
+
+
 def add_answer(route: str, responses: dict[str, Any]) -> None:
     """Adds the example from ANSWERS to a route's successful answer."""
     for status, response in responses.items():
@@ -172,10 +127,11 @@ def document(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    summaries = summaries_of(app)
     openapi["paths"] = dict(sorted(openapi["paths"].items(), key=lambda item: group_of(item[0])))
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
-            operation["summary"] = SUMMARIES[f"{method.upper()} {path}"]
+            operation["summary"] = summaries[f"{method.upper()} {path}"]
             add_answer(f"{method.upper()} {path}", operation["responses"])
             add_errors(f"{method.upper()} {path}", operation["responses"])
             # FastAPI adds a 422 of its own form to each route with parameters. It is removed: we never send this form.

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from service.api.bodies import ErrorBody, OpenAIErrorBody
 from service.server.answers import ANSWERS
 from service.server.app import create_app
-from service.server.documentation import SUMMARIES
 from service.settings import Settings
 from tests.api.conftest import OPEN
 from tests.processes import Serve, Server
@@ -104,10 +103,13 @@ def test_our_own_routes_come_first_and_operations_last(document: dict[str, Any])
     assert list(dict.fromkeys(first))[-4:] == ["livez", "readyz", "metrics", "console"]
 
 
-def test_every_operation_has_a_summary_of_its_own(document: dict[str, Any]) -> None:
-    summaries = {name: operation["summary"] for name, operation in operations(document)}
-    assert summaries == SUMMARIES
-    assert [name for name, summary in summaries.items() if len(summary.split()) < 2] == []
+def test_every_summary_is_short_and_the_first_sentence_of_the_description(document: dict[str, Any]) -> None:
+    given = {"GET /ping", "POST /", "POST /invocations"}  # share their function, and so its docstring, with other paths
+    for name, operation in operations(document):
+        summary, description = operation["summary"], " ".join(operation["description"].split())
+        assert f"{description} ".startswith(f"{summary}. ") == (name not in given), name
+        assert len(summary.split()) > 1, name
+        assert len(summary) < 95, name
 
 
 def test_every_error_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`isosim doctor` through the real entry point: each fault is found, and a remedy given."""
 
 import json
+import os
 import re
 import socket
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ def one(found: dict[str, list[dict[str, Any]]], check: str) -> dict[str, Any]:
 
 def test_a_sound_set_up_has_no_fault(run: Run) -> None:
     found = examined(run)
-    assert {"python", "packages", "onnxruntime", "training", "store", "disk", "encoder", "providers", "parity",
+    assert {"onnxruntime", "training", "store", "disk", "encoder", "providers", "parity",
             "default", "port", "cores", "redis", "exposure"} <= found.keys()  # fmt: skip
     assert one(found, "parity")["state"] == "ok"
     assert one(found, "default")["found"] == "default@1"
@@ -68,6 +69,16 @@ def test_a_missing_encoder_or_store_says_how_to_make_it(run: Run, tmp_path: Path
     found = examined(run, code=1, model_store=tmp_path / "nowhere")
     assert "isosim export" in one(found, "encoder")["remedy"]
     assert "ISOSIM_MODEL_STORE" in one(found, "store")["remedy"]
+
+
+def test_without_onnxruntime_this_is_said_and_settings_are_checked(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['onnxruntime'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '.')}")
+    found = examined(run, code=1)
+    assert one(found, "onnxruntime")["state"] == one(found, "store")["state"] == "fault"
+    assert one(found, "settings")["state"] == "ok"
 
 
 def test_a_missing_default_calibration_is_a_warning(run: Run, store: Path) -> None:
@@ -236,4 +247,4 @@ def test_calibrations_that_may_take_more_than_the_memory_limit_leaves_are_a_warn
 
 def test_packages_that_are_there_are_well() -> None:
     states = {finding.check: finding.state for finding in packages.look()}
-    assert states["packages"] == states["onnxruntime"] == states["training"] == "ok"
+    assert states["onnxruntime"] == states["training"] == "ok"

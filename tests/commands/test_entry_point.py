@@ -101,9 +101,12 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
 def test_a_misspelt_or_deprecated_setting_is_said_by_every_command_that_reads_settings(
     run: Run, words: tuple[str, ...]
 ) -> None:
-    done = run(*words, encoder="nope", hots="0.0.0.0", keep_jobs=5)  # noqa: S104
+    old = {"keep_jobs": 5, "otlp_endpoint": "http://127.0.0.1:1", "allow_token_ids": True}
+    done = run(*words, encoder="nope", hots="0.0.0.0", **old)  # noqa: S104
     assert "ISOSIM_HOTS is not a setting and has no effect; did you mean ISOSIM_HOST?" in done.stderr
     assert "ISOSIM_KEEP_JOBS is deprecated and will be ignored: 1,000 records will be kept" in done.stderr
+    assert "ISOSIM_OTLP_ENDPOINT is deprecated and will be ignored: OTEL_EXPORTER_OTLP_ENDPOINT takes" in done.stderr
+    assert "ISOSIM_ALLOW_TOKEN_IDS is deprecated and will be ignored: /v1/embeddings will refuse" in done.stderr
 
 
 def test_every_deprecated_setting_is_one_and_says_the_value_that_stays() -> None:

@@ -24,6 +24,7 @@ from service.adapters.storage.artifacts import (
     seal,
     since,
     size_of,
+    sweep,
     verified,
     write_atomically,
 )
@@ -217,6 +218,24 @@ class EncoderStore:
         if self.bucket is not None:
             self.bucket.send(place)
         return self.find(f"{artifact_id}@{spec.digest}")
+
+    def adopt(self, export: Path) -> EncoderArtifact:
+        """Publishes a copy of an export of another store. If another process has just published it, that copy is kept.
+
+        Raises:
+            CorruptArtifact: a file of the export does not match its manifest.
+        """
+        manifest = verified(export)
+        place = self.root / export.parent.name / export.name
+        sweep(*place.parent.glob(".building-*"))
+        with building(place.parent) as folder:
+            for name in manifest.pop("files"):
+                shutil.copyfile(export / name, folder / name)
+            with contextlib.suppress(FileExistsError):
+                seal(folder, place, manifest)
+        if self.bucket is not None:
+            self.bucket.send(place)
+        return self.find(f"{place.parent.name}@{place.name}")
 
     def readdress(self, artifact: EncoderArtifact, endpoint: Endpoint) -> EncoderArtifact:
         """Stores a new address or key file for a remote encoder, and returns the changed encoder."""

@@ -247,14 +247,14 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
 
 @router.get("", dependencies=READ, responses=documented(422))
 def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
-    """Recorded jobs of the domains that the key may use, newest first, each with its report (about 20 kB)."""
+    """Recorded jobs of the domains that the key may use, newest first. Each has its report (about 20 kB)."""
     mine = (job for job in service.jobs.newest() if trace.grant.may_use(job.request.domain))
     return Jobs(jobs=[state(job) for job in islice(mine, limit)])
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
 async def get_job(job: JobDep) -> JobState:
-    """A job's state and progress, with its report once it has succeeded and its error if it has failed."""
+    """A job's state and progress, with its report or its error once it has ended."""
     return state(job)
 
 
@@ -265,8 +265,8 @@ async def get_job(job: JobDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events with the job's state at each change, until the job ends or is interrupted, or the server
-    stops. A comment every 15 s keeps the connection open."""
+    """Server-sent events with the job's state at each change. The stream ends when the job ends or is interrupted, or
+    when the server stops. A comment every 15 s keeps the connection open."""
     if service.event_streams >= MAX_EVENT_STREAMS:
         raise Overloaded(
             f"{MAX_EVENT_STREAMS} event streams are open, which is the maximum; GET /calibrate/{job.id} also gives the "

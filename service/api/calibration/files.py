@@ -275,8 +275,8 @@ async def inspect(
         ),
     ] = "facts",
 ) -> Response:
-    """Shows a file's format, encoding, columns, first ten rows and counts, as a calibration would read it. The file is
-    not kept."""
+    """Shows how a calibration would read a file. The answer has the file's format, encoding, columns, first ten rows
+    and counts. The file is not kept."""
     kind, _ = content_type(request)
     check_no_form(kind, "inspect")
     reading = replace(reading, give=give)

@@ -165,5 +165,5 @@ async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, 
 
 @router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def metadata(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
-    """Input and output tensors of a model: `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
+    """Input and output tensors of a model. `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
     return await version_metadata(model, service)

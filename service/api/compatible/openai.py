@@ -79,7 +79,7 @@ def inputs(
             InvalidInput,
             "input",
             "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
-            "(LangChain: check_embedding_ctx_length=False), or allow token ids (ISOSIM_ALLOW_TOKEN_IDS=true)",
+            "(LangChain: check_embedding_ctx_length=False)",
         )
     rows = id_rows([entry for entry in given if not isinstance(entry, str)])
     check_count(len(rows), "input", service.settings.max_texts)
@@ -91,7 +91,7 @@ def inputs(
 
 @router.get("", response_model=ModelList, responses=documented_v1())
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
-    """Lists `isosim`, and for each domain its calibrated and its raw model."""
+    """Lists the model isosim, and for each domain its calibrated and its raw model."""
     domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
     await pay_for(service.limits, trace.grant, len(domains))
     return await service.listings.read(trace.grant, written, service, domains)

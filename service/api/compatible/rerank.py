@@ -110,7 +110,8 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
 @router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
 @router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
 async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Scores pairs by `similarity`: one text against one or many, or two lists of equal length, entry by entry."""
+    """Scores pairs: one text against one or many, or two lists of equal length, entry by entry. A score is the pair's
+    `similarity`."""
     settings = service.settings
     left = listed(body.text_1, "text_1", service, settings.max_pairs)
     right = listed(body.text_2, "text_2", service, settings.max_pairs)

@@ -175,8 +175,8 @@ async def post_labels(
     trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Learns match probabilities from labelled pairs, and stores the probabilities in a new version. The new version
-    is made from an existing version, and gives the same similarities and percentiles as the existing version."""
+    """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
+    an existing version, and gives the same similarities and percentiles as the existing version."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):

@@ -172,9 +172,9 @@ async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationSta
 
 @router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Changes `share`, `shadow`, or both. `share` is the share of scoring requests that the new encoder answers; the
+    """Changes the shares of a migration. `share` is the share of scoring requests that the new encoder answers; the
     old encoder answers the other requests. `shadow` is the share of these other requests that the new encoder also
-    scores, for comparison."""
+    scores, for comparison. The body has one of them, or both."""
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")
@@ -194,7 +194,7 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
 async def finish_migration(
     domain: DomainName, service: ServiceDep, body: MigrationFinish | None = None
 ) -> MigrationState:
-    """Lets the new encoder answer all requests for the domain, including those for vectors, on all replicas."""
+    """Lets the new encoder answer all requests for the domain, on all replicas. This includes requests for vectors."""
     start = Start() if body is None else body.start
     before = await of(service, domain)
     if before.finished:
@@ -236,8 +236,8 @@ async def get_equivalent(
         Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
     ] = "calibrated",
 ) -> MigrationThreshold:
-    """The new version's threshold with the same false-match rate as the given threshold of the old version. Works even
-    before a migration begins."""
+    """The new version's threshold with the same false-match rate as one of the old version. Works even before a
+    migration begins."""
     await service.encoders.refresh_migrations()
     old, new = service.encoders.pair(domain)
     versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]

@@ -60,7 +60,7 @@ async def get_threshold(
         Unit, Query(description=f"also returns the threshold in this unit, for a search of raw vectors: {METRICS}")
     ] = "similarity",
 ) -> Threshold:
-    """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""
+    """The similarity threshold for a false-match rate, a precision or a rate of false hits."""
     target = Target(fmr, precision, false_hit_rate, gallery)
     resolution = await resolve(service, trace, domain)
     calibration, artifact = resolution.calibration, resolution.encoder.artifact
@@ -93,7 +93,7 @@ def check_no_labels_wait(jobs: JobStore, domain: str, digest: str) -> None:
 
 @router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))
 async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceDep) -> Thresholds:
-    """Saved targets of a domain, with their similarity thresholds for the version that the domain uses."""
+    """Saved targets of a domain, with their thresholds for the version that the domain uses."""
     resolution = await resolve(service, trace, domain)
     calibration = resolution.calibration
     aliases = await asyncio.to_thread(service.domains.aliases, domain, resolution.encoder.digest)

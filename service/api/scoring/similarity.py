@@ -56,7 +56,7 @@ router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
     responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
 )
 async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
-    """Calibrated similarity of sentence pairs, with its percentile among the domain's random pairs."""
+    """Calibrated similarity of sentence pairs, and its percentile among the domain's random pairs."""
     if isinstance(body, TeiSimilarityRequest):
         return await tei_similarity(body, service, trace)
     if isinstance(body, VectorsRequest):
@@ -201,7 +201,8 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
 
 @router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
 async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Percentiles among the domain's random pairs, for cosines or a vector database's distances computed elsewhere."""
+    """Percentiles of cosines, or of a vector database's distances, that were computed elsewhere. Percentiles are among
+    the domain's random pairs."""
     values, name = (body.cosines, "cosines") if body.distances is None else (body.distances, "distances")
     if values is None or (body.cosines is None) == (body.distances is None):
         raise InvalidInput("cosines or distances: give one of them")

@@ -60,7 +60,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 def exposure(settings: Settings) -> Finding:
     """Reports who can reach the server."""
-    from service.server.composition import check_exposure  # noqa: PLC0415 - another check reports a missing web framework
+    from service.server.composition import check_exposure  # noqa: PLC0415 - needs ONNX Runtime
 
     try:
         check_exposure(settings)

@@ -3,12 +3,11 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from service.commands.diagnosis import Finding, fault, packages
+from service.commands.diagnosis import Finding, configuration, fault, packages
 from service.commands.shared import AsJson, EncoderId, Store
 from service.commands.terminal import FAILED, print_json, show
 
@@ -39,30 +38,20 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """Yields all findings, those about packages first. A check that needs a missing package is skipped."""
+    """Yields all findings, those about packages first. Without ONNX Runtime, only settings are checked."""
     yield from packages.look()
-    try:
-        configuration = import_module("service.commands.diagnosis.configuration")
-        machine = import_module("service.commands.diagnosis.machine")
-    except ImportError as error:
-        yield fault("settings", f"cannot be read: {error}", "pip install --upgrade isosim")
-        return
     settings, findings = configuration.read(**given)
     yield from findings
     yield from configuration.variables()
     if settings is None:
         return
+    try:
+        from service.commands.diagnosis import machine, redis_server, store  # noqa: PLC0415
+    except ImportError as error:
+        yield fault("store", f"cannot be checked: {error}", "install the missing packages that are named above")
+        return
     yield configuration.exposure(settings)
     yield from configuration.keys(settings.api_keys_file)
     yield from machine.look(settings)
-    for part in ("store", "redis_server"):
-        try:
-            module = import_module(f"service.commands.diagnosis.{part}")
-        except ImportError as error:
-            yield fault(
-                part.partition("_")[0],
-                f"cannot be checked: {error}",
-                "install the missing packages that are named above",
-            )
-        else:
-            yield from module.look(settings)
+    yield from store.look(settings)
+    yield from redis_server.look(settings)

@@ -1,33 +1,16 @@
-"""Checks of Python and the installed packages."""
+"""Checks of the packages that extras install: ONNX Runtime, and those for making calibrations."""
 
-import platform
-import sys
 from collections.abc import Iterator
 from importlib import import_module, metadata
-from pathlib import Path
 
 from service.commands.diagnosis import Finding, fault, ok, warning
 
-OLDEST_PYTHON = (3, 11)
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-rocm")
-PINS = Path(__file__).parents[3] / "constraints.txt"  # tested versions; exists in a clone, but not in a wheel
 
 
 def look() -> Iterator[Finding]:
-    yield python()
-    yield dependencies()
     yield runtime()
     yield training()
-    pinned = versions()
-    if pinned is not None:
-        yield pinned
-
-
-def python() -> Finding:
-    version = platform.python_version()
-    if sys.version_info < OLDEST_PYTHON:
-        return fault("python", version, "use Python 3.11 or newer")
-    return ok("python", version)
 
 
 def version_of(name: str) -> str | None:
@@ -35,26 +18,6 @@ def version_of(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def dependencies() -> Finding:
-    """Checks that the package's requirements, without extras, are installed in allowed versions."""
-    try:
-        from packaging.requirements import Requirement  # noqa: PLC0415 - comes with ONNX Runtime, which may be missing
-    except ImportError:
-        return fault("packages", "'packaging', which comes with onnxruntime, is missing", "pip install 'isosim[cpu]'")
-    wanted = [Requirement(line) for line in metadata.requires("isosim") or ()]
-    base = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
-    odd = []
-    for requirement in base:
-        version = version_of(requirement.name)
-        if version is None:
-            odd.append(f"{requirement.name} is missing")
-        elif not requirement.specifier.contains(version, prereleases=True):
-            odd.append(f"{requirement.name} {version} is not {requirement.specifier}")
-    if odd:
-        return fault("packages", "; ".join(odd), "pip install --upgrade isosim")
-    return ok("packages", f"{len(base)} of {len(base)} installed")
 
 
 def runtime() -> Finding:
@@ -88,19 +51,3 @@ def training() -> Finding:
     if missing:
         return fault("training", f"torch {version} without {', '.join(missing)}", "pip install 'isosim[train]'")
     return ok("training", f"torch {version}")
-
-
-def versions() -> Finding | None:
-    """Compares installed versions with the tested ones; None if constraints.txt does not exist."""
-    try:
-        lines = PINS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    # A version may end in the build's label, like +cpu, which constraints.txt leaves out.
-    installed = {name: version.partition("+")[0] for name in pins if (version := version_of(name))}
-    other = [f"{name} {version}, tested {pins[name]}" for name, version in installed.items() if version != pins[name]]
-    if other:
-        shown = "; ".join(other[:5]) + (f"; and {len(other) - 5} more" if len(other) > 5 else "")
-        return warning("tested versions", shown, "pip install --constraint constraints.txt -e '.[cpu,train]'")
-    return ok("tested versions", "as in constraints.txt")
