@@ -101,7 +101,7 @@ def options(
 
 
 def placeholder() -> None:
-    """Takes a command's place in the list of commands until the command is called and imported."""
+    """Represents a command in the list of commands until the command is called and imported."""
 
 
 for name, (_, summary) in COMMANDS.items():

@@ -17,7 +17,7 @@ from service.core.errors import Conflict, Unavailable
 def reaching(where: str) -> Iterator[None]:
     """Converts errors of storage clients to Unavailable.
 
-    Callers handle IsosimError and OSError. Errors of botocore, for example, derive from neither.
+    Callers catch only IsosimError and OSError. Storage clients also raise other errors.
 
     Raises:
         Unavailable: the client is not installed, or cannot reach the storage.
@@ -49,7 +49,7 @@ class Place:
         return Place(f"{self.address}/{name}")
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes `start` to `stop` − 1 of a file. Raises FileNotFoundError if there is no such file."""
+        """Reads bytes `start` to `stop` − 1 of a file. Raises FileNotFoundError if the file does not exist."""
         with reaching(self.address):
             return cast(bytes, self.fs.cat_file(self.path(name), start=start, end=stop))
 

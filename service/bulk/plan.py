@@ -20,8 +20,8 @@ from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
-FORMAT = 1  # version of the output; increase it if a code change makes the same plan give different bytes
-PART_ROWS = 4096  # rows per part: 6 MB of vectors with 384 dimensions, computed by one core in some seconds
+FORMAT = 1  # increase it if a code change changes the output of bulk jobs
+PART_ROWS = 4096  # rows per part; with 384 dimensions, a part takes 6 MB, and one core needs some seconds
 # Packages whose version can change the bytes of the output.
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 
@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """All facts that determine the output; `parts` follows from the other fields."""
+    """Everything that determines the output. `parts` is computed from the other fields."""
 
     task: Task
     input: tuple[Source, ...]
@@ -59,7 +59,7 @@ class Plan:
     version: int
     method: str
     device: Literal["cpu", "gpu"]
-    # Largest number of tokens in a batch, with padding. It determines the batches, which affect a vector's last bits.
+    # Maximum number of tokens in a batch, with padding. Another value may change the last bits of a vector.
     batch_tokens: int
     part_rows: int
     software: dict[str, str]
@@ -240,5 +240,5 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
 
 
 def with_address(place: Place, source: Source) -> Source:
-    """A copy of `source` with the file's full URL, with which other processes can open the file."""
+    """A copy of `source` with the file's full URL, so that other processes can open the file."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

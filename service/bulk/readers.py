@@ -22,10 +22,10 @@ MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
 class ByteCounter:
-    """Passes lines of a file to the CSV parser and counts their bytes.
+    """Passes the lines of a file to the CSV parser and counts their bytes.
 
-    Decodes the lines as Latin-1, in which no byte is invalid. Cells are not read from this text: `CsvReader.cut` only
-    looks for the ends of rows, and `CsvReader._head` decodes the column names again, as UTF-8.
+    The lines are decoded as Latin-1, which has no invalid bytes. `CsvReader.cut` needs only the ends of the rows.
+    `CsvReader._head` decodes the column names again, as UTF-8.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -165,7 +165,7 @@ class JsonReader:
 
 
 def as_text(value: Any) -> str | None:
-    """A string unchanged, any other value as JSON, so that a kept column has a single type."""
+    """Strings and None stay unchanged, other values become JSON. So a copied column contains only strings."""
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -240,10 +240,10 @@ def reader_of(form: str, delimiter: str) -> Reader:
 
 
 def open_input(address: str, form: str | None, delimiter: str | None) -> tuple[Place, list[Source], str, str, Reader]:
-    """The place of an input, its files, their format and delimiter, and a reader of this format.
+    """Opens an input; returns its place, its files, their format and delimiter, and a reader for this format.
 
-    `form` and `delimiter` are those requested. By default, the files' names show the format, and the delimiter is a tab
-    for .tsv and a comma otherwise.
+    If `form` is None, the files' names show the format. If `delimiter` is None, the delimiter is a tab for .tsv and a
+    comma otherwise.
     """
     place, sources = sources_of(address)
     form = form_of(sources, form)

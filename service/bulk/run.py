@@ -48,7 +48,7 @@ class Summary:
 
     rows: int
     parts: int
-    failed: dict[str, int]  # reason -> number of rows without a result because of it
+    failed: dict[str, int]  # reason -> number of rows that have no result for this reason
     bytes: int
     computed: int  # rows computed in this run; the other rows were finished in earlier runs
     sentences: int  # distinct texts encoded in this run
@@ -64,8 +64,8 @@ class Summary:
 
 
 def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
-    """Part number -> outcome of each finished part. A part counts as finished if its file has the size that the part's
-    record in `_done` states."""
+    """Part number -> outcome of each finished part. A part is finished if its file has the size that `_done` states
+    for the part."""
     files = output.names()
     outcomes_by_part = {}
     for name in output.names(DONE):
@@ -106,8 +106,8 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                # The reference from `ray.put` is sent inside a list, so that `store_here` can fetch the files only on
-                # nodes that lack the store. Ray would fetch them for every worker if the reference were sent alone.
+                # If the argument were a reference, Ray would send the files to every worker. From a reference inside a
+                # list, Ray sends nothing: `store_here` fetches the files on nodes that lack the store.
                 shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
@@ -228,8 +228,8 @@ Files = dict[str, bytes]
 
 
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """Path -> content of the files in the store that an engine reads: the encoder's files and the domain version's. For
-    version 0, only the encoder's files, because `default@0` is built in and has no files."""
+    """Path -> content of the files in the store that an engine reads: files of the encoder and of the domain version.
+    Version 0 (`default@0`) is built in and has no files."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))

@@ -1,8 +1,8 @@
 """Finds similar rows of a matrix with FAISS: exactly for few rows, otherwise with an inverted file (IVF).
 
 An inverted file divides the rows into clusters, which FAISS calls cells. A query searches only the nearest cells, but
-examines every row in them. A graph index (HNSW) limits the number of hits per query: if a text has many copies, it
-would miss some of their pairs.
+examines every row in them. A graph index (HNSW) would miss pairs of a text with many copies, because it limits the
+number of hits per query.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ import numpy as np
 
 from service.core.arrays import Rows, Vectors
 
-# FAISS's cosines have rounding errors, which are smaller than MARGIN. So FAISS searches with a threshold that is lower
-# by MARGIN. All pairs found are then scored again and compared with the threshold itself.
+# The rounding errors of FAISS's cosines are smaller than MARGIN. So FAISS searches with a threshold lowered by MARGIN.
+# All pairs found are then scored again and compared with the original threshold.
 MARGIN = 1e-5
-QUERIES = 256  # number of queries searched at once; more would take much memory if there are many copies of a text
+QUERIES = 256  # number of queries searched at once; limits the memory for texts with many copies
 ASKED = 2000  # number of rows whose pairs are counted exactly, to measure the recall
 COLUMNS = 65_536  # number of columns of the similarity matrix that `every_hit` computes at once
 FEWEST_PER_CELL = 39  # smallest number of training vectors per cell; FAISS warns if there are fewer
@@ -46,7 +46,7 @@ class ExactIndex:
         self.index.add(self.unit[start:stop])
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-        """Yields arrays i, j of all pairs with i < j, j in start … stop − 1, and a cosine above the radius."""
+        """Adds rows start … stop − 1. Yields arrays i, j: j is an added row, i < j, their cosine is above `radius`."""
         self.index.add(self.unit[start:stop])
         yield from hits(self.index, self.unit, start, stop, radius)
 
@@ -89,7 +89,7 @@ class CellIndex:
 
 
 def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-    """Yields arrays i, j of the pairs that the index finds for j in start … stop − 1, with i < j."""
+    """Searches the index for rows start … stop − 1. Yields arrays i, j: j is one of these rows, and i < j."""
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
         limits, _, near = index.range_search(unit[at:end], radius)

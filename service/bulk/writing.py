@@ -16,7 +16,7 @@ VECTOR, UNREADABLE = "vector", "unreadable"
 
 
 def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:
-    """A column of `count` entries with the vectors (N, D) at `rows`; the other entries are null."""
+    """A column of `count` entries. Entry rows[n] is vector n of `vectors` (N, D); the other entries are null."""
     dim = vectors.shape[1]
     every = np.zeros((count, dim), np.float32)
     every[rows] = vectors
@@ -45,8 +45,8 @@ NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
 def cells(column: pa.ChunkedArray) -> list[Any]:
-    """A column as Python values. float32 values stay NumPy values: orjson writes 0.1 for np.float32(0.1), but
-    0.10000000149011612 for the same value as a Python float."""
+    """A column as a list of Python values. Only float32 values stay NumPy values: orjson writes np.float32(0.1) as 0.1,
+    but float(np.float32(0.1)) as 0.10000000149011612."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -69,7 +69,7 @@ def in_a_cell(value: Any) -> Any:
 
 
 def as_parquet(table: pa.Table, provenance: dict[str, str]) -> bytes:
-    """Parquet bytes; they contain no time of writing, so that the same table always gives the same bytes."""
+    """Parquet bytes without the time of writing: the same table always gives the same bytes."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.replace_schema_metadata(provenance),

@@ -267,8 +267,8 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    # Share of all duplicates whose similarity reaches the threshold, estimated from the labelled pairs. The search may
-    # find fewer duplicates, because its index may miss some.
+    # Share of duplicates at or above the threshold, estimated from the labelled pairs. The search may find fewer of
+    # them, because its index may miss some.
     share = advice.facts.get("recall")
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
@@ -318,7 +318,7 @@ def request_of(
     domain: str,
     **options: Any,
 ) -> "BulkRequest":
-    """A request with the options of a command and the limits of the settings."""
+    """Makes a request from a command's options and the limits in the settings."""
     from service.bulk.plan import BulkRequest  # noqa: PLC0415 - an extra
 
     return BulkRequest(
@@ -353,7 +353,7 @@ def carry_out(
 
 
 def bulk_settings(model_store: Path | None, encoder: str | None) -> Settings:
-    """`stored` settings. Raises Unavailable if the packages for files and clusters are not installed."""
+    """Returns the settings, as `stored` does. Raises Unavailable if packages for files or clusters are missing."""
     settings = stored(model_store=model_store, encoder=encoder)
     missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
     if missing:

@@ -191,7 +191,7 @@ def fit_here(
 ) -> None:
     """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
 
-    `facts` describes the file of the texts, for example how many sentences it has; None if no texts are given.
+    `facts` describes the file with the texts, for example its number of sentences. None: there are no texts.
     """
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
@@ -224,8 +224,8 @@ def fit_here(
     version, promoted, why = result.publish(domains)
     prune(settings, domain)
     fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
-    # `used` and `distinct` may be missing: `isosim label` copies the report of its base version, and early releases
-    # wrote neither.
+    # Reports of early releases contain neither `used` nor `distinct`. `isosim label` copies the report of its base
+    # version, which may be an early one.
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
     drawn = f"{used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}"
     print_fit(fitted, drawn if used < distinct else None, as_json=as_json)
@@ -254,10 +254,10 @@ def print_fit(facts: dict[str, Any], drawn: str | None, *, as_json: bool) -> Non
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput if the encoder computes its own vectors but `vectors` is given, or if the encoder computes no
-    vectors and `vectors` is None.
+    """Raises InvalidInput if `vectors` is given, but the encoder computes its own vectors. Also raises it if `vectors`
+    is missing, but the encoder computes no vectors.
 
-    `base`: True if the job only adds labels to an existing version; `vectors` may then always be None.
+    `base`: the job only adds labels to an existing version, and needs no vectors.
     """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
@@ -382,9 +382,9 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
             f"the threshold's false-match rate for a pair is {rate:.2g}"
         )
-        # `spread` compares queries that already have a wrong match with average queries. 3 means: such a query is three
-        # times as likely as an average query to match a random entry. 1 means: all queries are alike. `spread` is
-        # estimated from the queries with two wrong matches. If these are too few, it is near 0 or None.
+        # `spread` 3: a query that has a wrong match is three times as likely as an average query to match a random
+        # entry. `spread` 1: all queries are alike. If too few queries have two wrong matches, `spread` is near 0 or
+        # None.
         if spread and spread >= 0.05:
             print(
                 f"  a query with a wrong match has further ones {spread:.1f} times as often as an average query has "

@@ -194,7 +194,7 @@ def left_out(report: dict[str, Any]) -> str | None:
 
 
 def repetition(report: dict[str, Any]) -> str | None:
-    """Describes sentences that share a vector, with the line numbers of the largest group; None if there are none."""
+    """Describes the sentences that share a vector, with sentence numbers of the largest group. None: there are none."""
     repeated = report.get("repeated")
     if not repeated:
         return None

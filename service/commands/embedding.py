@@ -111,7 +111,7 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
 
 
 def check(chunk: list[str], name: str, before: int) -> None:
-    """Raises EmptyInput for an empty line: skipping it would shift the rows of later lines."""
+    """Raises EmptyInput for an empty line, because each line must get a vector."""
     for number, line in enumerate(chunk, before + 1):
         if not line.strip():
             raise EmptyInput(
@@ -145,8 +145,8 @@ class JsonVectors:
 class NumpyVectors:
     """Writes vectors as rows of a `.npy` file.
 
-    The header says 0 rows until `finish` overwrites it with a header that has the true number of rows. Both headers
-    have the same length, because NumPy pads headers so that the number of rows can grow.
+    The header says 0 rows until `finish` writes a new header with the true number of rows. Both headers have the same
+    length, because NumPy pads them.
     """
 
     def __init__(self, file: BinaryIO, dim: int) -> None:

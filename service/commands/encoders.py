@@ -155,10 +155,10 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
 
 
 def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
-    """Finds a remote encoder, or one for which users bring vectors.
+    """Finds an encoder that runs on another server, or for which users bring vectors.
 
     Raises:
-        InvalidInput: the encoder is an exported one, which isosim runs itself.
+        InvalidInput: isosim runs the encoder itself.
         Unavailable: the store has no encoder of this name.
     """
     artifact = encoders.find(name)

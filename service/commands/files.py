@@ -40,8 +40,8 @@ def limits() -> Limits:
 def form_of(path: Path) -> Format | None:
     """Detects a file's format by its content. Returns None for a pipe, and for an empty or damaged file.
 
-    If None is returned, the caller reads the input as text. A pipe is not examined here, because this would consume its
-    content. An empty or damaged file causes an error when it is read as text.
+    A pipe is not examined, because this would consume its content. If the result is None, the caller reads the input as
+    text. An empty or damaged file then causes an error.
 
     Raises:
         UnsupportedMedia: the file has no supported format; the message says what it is.

@@ -23,8 +23,7 @@ CHUNK = 256  # number of pairs or texts computed at a time
 class InProcess:
     """Computes the same results as a server with the same settings. A context manager.
 
-    The event loop runs only during computations, because while it runs, Ctrl-C cannot interrupt a read from standard
-    input.
+    The event loop runs only during computations. While it runs, Ctrl-C cannot interrupt a read from standard input.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,8 +35,8 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            # 0: no second ONNX session, which would run a single batch with more threads. Loading the second session
-            # would take a short command longer than the faster batches would save.
+            # 0: no second ONNX session, which runs a single batch with more threads. A short command would lose more
+            # time by loading this session than it would gain.
             replace(planned.execution, threads_alone=0),
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),

@@ -129,14 +129,13 @@ class Layout:
     """The columns that are printed for each pair."""
 
     both: bool  # print both sentences; False: only the first, because the second is the same in all rows
-    marked: bool  # mark the rows that match, because others are printed too
+    marked: bool  # mark the rows that match; True if the other rows are printed too
     probability: bool  # print probabilities
     pairs: int | None  # number of random pairs behind the percentiles; None if the domain has no reference
 
     @property
     def percentile_width(self) -> int:
-        """Width of the percentile column. Its longest entry is the one for percentile 1.0, like `fewer than 1 in
-        499,500`."""
+        """Width of the percentile column. Percentile 1.0 has the longest text, like `fewer than 1 in 499,500`."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 

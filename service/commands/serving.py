@@ -60,8 +60,8 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """Configures the log. If an error ends the process and the log is JSON, the error is logged and the exit code is 1.
-    If an error ends the process and the log is text, the error is raised."""
+    """Configures the log. With a JSON log, an error that ends the process is logged, and the exit code is 1. With a
+    text log, the error is raised."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
@@ -110,7 +110,7 @@ def allow_connections() -> None:
 
 
 class Refusal(logging.Filter):
-    """Log filter that stores the reason of a failed start in `reason`: the last line of uvicorn's logged traceback."""
+    """Log filter that finds the reason of a failed start: the last line of the traceback that uvicorn logs."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__()
@@ -125,8 +125,8 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # The traceback is also logged. The log leaves out exception messages, because they may quote a request.
-        # `reason` may contain the message: before the server has started, there are no requests.
+        # The traceback is also logged, but without its message, which could quote a request. `reason` contains the
+        # message, because before the start there are no requests.
         self.reason = f"{kind}: {message}"
         return True
 
@@ -144,7 +144,7 @@ def worker(
     with logged(settings):
         if settings.redis_url is None:
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
-        tracing_class(settings)  # raises now if tracing lacks packages: otherwise each job would fail
+        tracing_class(settings)  # raises an error if packages for tracing are missing
         announcements.worker_starting(settings)
         # RQ's child processes read their settings only from the environment, so options are copied into it.
         store = settings.model_store

@@ -20,7 +20,7 @@ from service.core.wording import nearest
 from service.settings import Settings, deprecated, unread
 
 MOST_LISTED = 40  # maximum number of domains that a message lists
-UNREADABLE = (IsosimError, OSError, ValueError)  # raised if a store cannot be read; ValueError: a setting is invalid
+UNREADABLE = (IsosimError, OSError, ValueError)  # errors if a store cannot be read or a setting is invalid
 
 
 def store_of(context: typer.Context) -> Path:

@@ -156,9 +156,9 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
 
 
 def check_lines(path: Path, *, pairs: bool) -> None:
-    """Raises InvalidInput for a table, since its rows and header would be scored as sentences.
+    """Raises InvalidInput for a table, because its rows and header would be scored as sentences.
 
-    `pairs`: accept TSV, which holds sentence, tab, sentence in each line.
+    If `pairs` is true, TSV is accepted. Each line is then sentence, tab, sentence.
     """
     form = form_of(path)
     if form in (None, "text") or (form == "tsv" and pairs):

@@ -21,8 +21,8 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Minimum for --older-than, in s. The command removes unfinished files that no process has locked. A process first
-# creates a file and then locks it; the minimum keeps the command from removing the file in between.
+# Minimum for --older-than, in s. The command removes unfinished files that are not locked. A process creates a file and
+# locks it a moment later, so a new file must not be removed.
 LEAST = 60.0
 
 app = typer.Typer(
@@ -98,8 +98,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        # The old versions of a domain share one `remove`. The first call of `remove` deletes all these versions,
-        # and each later call finds no old version to delete.
+        # One call of `remove` deletes all old versions of the domain. Later calls find no old version.
         remove = partial(domains.prune, domain, settings.keep_versions, spare)
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)

@@ -79,7 +79,7 @@ MOST_FILES = 1000  # maximum number of files of a folder that are searched for a
 
 
 class Report(Protocol):
-    """A function that takes the name of a stage and its finished share, 0 to 1, or None if the share is unknown."""
+    """A function that takes the name of a stage and the share that is finished: 0 to 1, or None if unknown."""
 
     def __call__(self, stage: str, done: float | None) -> None: ...
 
@@ -121,7 +121,7 @@ class LateBar:
 
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
-    """Yields a function that takes progress reports. It shows no bar if `wanted` is False, for example because results
+    """Yields a function that shows progress reports as a bar. `wanted`: False for no bar, for example because results
     are printed to the terminal at the same time."""
     late = LateBar(shown=wanted and sys.stderr.isatty())
     late(what, None)
@@ -150,7 +150,7 @@ def ended(command: Callable[[], Any]) -> int:
     """Runs a command, prints its error if it fails, and returns its exit code."""
     try:
         code = command()
-        sys.stdout.flush()  # inside `try`, to catch a closed pipe
+        sys.stdout.flush()  # raises BrokenPipeError if the pipe is closed
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (BrokenPipeError, ReaderLeft):
@@ -168,7 +168,7 @@ def ended(command: Callable[[], Any]) -> int:
         complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
         code = FAILED
     except ValueError as error:
-        # Only pydantic's ValidationError has `errors`. Importing the class, to test for it by type, would be slow.
+        # Only pydantic's ValidationError has `errors`. A test with `isinstance` would need a slow import.
         if not hasattr(error, "errors"):
             raise
         for problem in error.errors():
@@ -190,7 +190,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def near_file(error: OSError) -> str:
-    """Hint for a missing file: a file with a similar name, or the folder that the relative path starts from."""
+    """Hint for a missing file: a file with a similar name, or the current folder if the path is relative."""
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
         return ""
     from service.core.wording import nearest  # noqa: PLC0415 - keeps `--help` fast

@@ -130,16 +130,16 @@ EXAMPLES = {
 }
 
 
-# Lowers the key's count of requests under way; called when a request ends. If the count is in Redis, the call returns a
-# future that completes when Redis has lowered the count. The response is sent only then: the client may send its next
-# request at once, which could be refused if the ended request were still counted.
+# Called when a request ends; lowers the key's count of requests under way. If the count is in Redis, the call returns a
+# future that completes when Redis has lowered the count. The response is sent only then. Otherwise the client's next
+# request could be refused, because the ended request would still be counted.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 AdmissionResult = Literal["admitted", "refused"]
 
 
 def nothing() -> None:
-    """No-op in place of a release, for requests that are not counted."""
+    """Does nothing; used as the release of a request that is not counted."""
 
 
 class Limits(Protocol):
@@ -153,15 +153,15 @@ class Limits(Protocol):
         """
 
     async def owe(self, grant: Grant, texts: int) -> None:
-        """Charges texts even if they exceed what the key's rate permits now.
+        """Charges texts even if the key's rate permits fewer texts now.
 
-        Requests of the key are then refused until the rate has made up for the excess.
-        Used for costs that are known only after admission. A negative number gives texts back.
+        The key's next requests are then refused for a longer time. Used for costs that are known only after admission.
+        A negative number gives texts back.
         """
 
 
 class CountedLimits:
-    """Admits requests as `limits` does, and calls `on_texts` for each admitted or refused request, with the key's name,
+    """Admits requests as `limits` does. Calls `on_texts` for each request, admitted or refused, with the key's name,
     the result and the number of texts."""
 
     def __init__(self, limits: Limits, on_texts: Callable[[str, AdmissionResult, int], None]) -> None:
@@ -193,21 +193,20 @@ def too_many(concurrent: int) -> Overloaded:
 class TokenBucket:
     """Rate limiter of a key: counts the texts that the key may still send.
 
-    The count rises at the key's rate, up to the number of texts of one period: the bucket is then full. A request with
-    more texts passes if the bucket is full, and makes the count negative. Further requests must wait until the count
-    has risen again, so the mean rate still holds.
+    With 100 texts per second, the count rises by 100 per second, up to 100: the bucket is then full. If the bucket is
+    full, even a request with 250 texts passes, and the count becomes −150. Further requests are refused until the count
+    has risen again.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Takes the texts and returns 0 if the bucket holds enough; otherwise takes none, and returns the number of
-        seconds after which it will hold enough."""
+        """Takes the texts and returns 0 if the bucket holds enough. Otherwise takes none and returns the wait in s."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens
-        if missing > 1e-9:  # a full bucket may be short by a rounding error
+        if missing > 1e-9:  # more than a rounding error
             return missing / per_second
         self.tokens -= texts
         return 0.0
@@ -253,7 +252,7 @@ class LocalLimits:
         return usage.bucket
 
     def take(self, grant: Grant, texts: int) -> Release:
-        """The same as `admit`, for functions that are not coroutines."""
+        """Does the same as `admit`, but is not a coroutine."""
         usage = self._usage.setdefault(grant.id, Usage())
         if grant.concurrent is not None and len(usage.under_way) >= grant.concurrent:
             self.on_refused("concurrent")

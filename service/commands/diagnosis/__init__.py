@@ -8,8 +8,8 @@ State = Literal["ok", "warning", "fault"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check: `found` describes the state, `remedy` how to fix a fault or warning (None if `state` is
-    ok)."""
+    """Result of one check. `found` describes the state. `remedy` says how to fix a fault or warning; it is None if
+    `state` is ok."""
 
     check: str
     state: State

@@ -18,7 +18,7 @@ LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
 def read(**given: object) -> tuple[Settings | None, list[Finding]]:
-    """The settings and findings about them. Invalid settings are None, and a finding describes each error."""
+    """The settings, and findings about them. If the settings are invalid: None, and a finding for each error."""
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:

@@ -38,7 +38,7 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """Yields all findings, those about packages first. Without ONNX Runtime, only settings are checked."""
+    """Yields all findings, first those about packages. Without ONNX Runtime, checks only packages and settings."""
     yield from packages.look()
     settings, findings = configuration.read(**given)
     yield from findings

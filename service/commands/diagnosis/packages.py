@@ -1,4 +1,4 @@
-"""Checks of the packages that extras install: ONNX Runtime, and those for making calibrations."""
+"""Checks of the optional packages: ONNX Runtime, and packages for making calibrations."""
 
 from collections.abc import Iterator
 from importlib import import_module, metadata

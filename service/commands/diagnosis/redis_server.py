@@ -72,7 +72,7 @@ def version(text: str) -> Finding:
 
 
 def latency(times: list[float], timeout: float) -> Finding:
-    """Compares ping times (s) with `timeout` (s), the longest that the cache waits before a lookup counts as a miss."""
+    """Compares ping times (s) with `timeout` (s). A cache lookup that takes longer than `timeout` counts as a miss."""
     typical, worst = statistics.median(times), max(times)
     summary = f"ping {1e3 * typical:.2f} ms (slowest of {PINGS}: {1e3 * worst:.1f} ms)"
     if typical > timeout:
@@ -91,7 +91,7 @@ def latency(times: list[float], timeout: float) -> Finding:
 
 
 def eviction(policy: str, limit: int, used: int) -> Finding:
-    """Checks the eviction policy: Redis may evict vectors, which have a time to live, but not the job queue's keys.
+    """Checks the eviction policy. Redis may evict vectors (keys with a time to live), but not the job queue's keys.
 
     `limit` and `used` are in bytes. If `limit` is 0, Redis has no memory limit.
     """

@@ -25,15 +25,15 @@ from service.settings import Settings
 
 CPU = ["CPUExecutionProvider"]
 SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
-# Encoder digest -> cosine of SENTENCES. The entry is that of all-MiniLM-L6-v2 in fp32; the first answer in README.md
-# shows the same cosine.
+# Encoder digest -> cosine of SENTENCES. The encoder below is all-MiniLM-L6-v2 in fp32; README.md shows the same cosine
+# in its first answer.
 KNOWN = {
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Precision -> maximum difference, in any component, between the served vectors and those of the joined graph on the
-# CPU. The export allows the same difference between torch and ONNX in fp32.
+# Precision -> maximum difference between a component of a served vector and the component that the joined graph gives
+# on the CPU. The export allows the same difference between torch and ONNX in fp32.
 TOLERANCE = {"fp32": 1e-4}
-LOOSE = 1e-2  # limit for the other precisions; chosen without a measurement, but wrong kernels differ by far more
+LOOSE = 1e-2  # maximum difference for other precisions; not measured, but wrong kernels differ much more
 MOST_NAMED = 100  # maximum number of versions that one finding names
 
 
@@ -88,8 +88,8 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
 
 
 def bucket(root: Path) -> Finding:
-    """Checks that the bucket can be read and written, and that it refuses a conditional write (If-None-Match, If-Match)
-    whose condition no longer holds. Promotion relies on this refusal."""
+    """Checks that the bucket can be read and written. Also checks that it refuses a conditional write (If-None-Match,
+    If-Match) if the condition is false: promotion needs this."""
     key = f"doctor-{uuid.uuid4().hex}"
     try:
         storage = opened(root)
@@ -136,7 +136,7 @@ def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
 
 
 def space(root: Path, posted: int) -> Finding:
-    """Checks the free space: one upload of the largest size must fit, and ten should."""
+    """Checks the free space: below `posted` bytes (the largest upload) is a fault, below 10 × `posted` a warning."""
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
@@ -180,8 +180,8 @@ def unloaded(graph: Path, provider: str, options: ort.SessionOptions) -> str | N
 
 
 def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
-    """Compares the served vectors of two sentences with those of the joined graph (encoder and calibrator in one file)
-    on the CPU. Also compares the cosine of the two sentences with its known value, if KNOWN has one for the encoder."""
+    """Compares the served vectors of two sentences with the joined graph's vectors on the CPU. The joined graph is one
+    file with encoder and calibrator. If KNOWN contains the encoder, also compares the sentences' cosine with KNOWN."""
     try:
         tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]

@@ -3,10 +3,10 @@
     with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
         batcher.submit([PendingText(key, Text("How do I log in?"))])
 
-No batch waits for a timer. The tokenizing thread takes all texts that have arrived. (If the queue is empty, a few short
-texts are tokenized on the event loop instead, which is faster than waking a thread.) When an encoding thread is idle,
-it takes the oldest waiting text and fills a batch with the texts nearest to it in length. So an idle device starts at
-once, batches become fuller while the device is busy, no text waits forever, and padding stays small.
+No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
+loop tokenizes a few short texts itself, which is faster than waking a thread. An idle encoding thread takes the oldest
+waiting text and fills a batch with texts of similar length. So an idle device starts at once, batches become fuller
+while the device is busy, no text waits forever, and batches contain little padding.
 
 Under light load, a CPU runs one batch on all cores (lowest latency). Under heavy load, it runs one batch per core
 (highest throughput; measured: loadtest/README.md). A GPU runs one batch while the next is prepared.
@@ -41,16 +41,16 @@ from service.core.errors import (
 
 log = logging.getLogger(__name__)
 
-NICENESS = 5  # niceness of the threads that run batches: they give way to the event loop, which needs little time
+NICENESS = 5  # niceness of the threads that run batches; the event loop has priority over them
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
-HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
-# A request whose expected wait exceeds `BatchingPlan.max_wait` is refused. Exception: the wait does not matter while
+HANDLING = 16  # number of characters added to the length of each text, for the fixed cost of encoding a text
+# A request is refused if its expected wait exceeds `BatchingPlan.max_wait`. It is not refused while the queue is small:
 # the total size of the queued texts is at most FREE_SIZE, or at most FREE_REQUESTS times the size of the request.
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
-MIN_FILL = 0.7  # minimum share of real tokens in a batch; with fewer, two batches should be faster (not measured)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch, the rest is padding; not measured
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
 LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
@@ -60,7 +60,7 @@ LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest m
 class PendingText:
     """One text being encoded, with the requests that wait for it.
 
-    The event loop writes all fields except those whose comment names another thread.
+    The event loop writes the fields, unless a field's comment names another thread.
     """
 
     key: bytes
@@ -126,7 +126,7 @@ class BatchingPlan:
     max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
     # `max_wait` does not apply while the queue is small: its total size is at most `free_size`, or at most
-    # `free_requests` times the request's size. So a service on a slow processor does not refuse its first callers.
+    # `free_requests` times the request's size. So a slow server does not refuse its first requests.
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
@@ -152,13 +152,13 @@ class MicroBatcher:
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # number of texts admitted and unfinished
         self.queued_size = 0  # sum of the sizes of the texts that `queued` counts
-        self.rate = 0.0  # sum of the sizes of texts that the device encodes per second, smoothed
+        self.rate = 0.0  # total size of the texts that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        # Whether a calibration job uses the processor. If so, no batch runs on all cores, since it would wait for the
-        # busiest core.
+        # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
+        # slow the batch down.
         self.cpu_contended = False
         self._device = threading.Semaphore(plan.runs)
         self.idle_threads = 0  # number of encoding threads that wait for texts
@@ -212,8 +212,8 @@ class MicroBatcher:
         """Admits all texts or none.
 
         Raises:
-            Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the time
-                until the queue is empty.
+            Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the
+                expected time until the queue is empty.
             NotReady: a thread of the batcher has died, a run hangs, or the batcher is stopping.
         """
         if self._dead or self._stopping or self._hangs:
@@ -343,7 +343,7 @@ class MicroBatcher:
             chosen = set(batch)
             self.waiting = deque(pending for pending in waiting if pending not in chosen)
             if self.waiting and not exclusive:
-                self._ready.notify()  # each thread wakes the next only while texts are left
+                self._ready.notify()  # wakes another thread, because texts are left
         self._deliver(gone)
         return batch, exclusive
 
@@ -362,7 +362,7 @@ class MicroBatcher:
     def _run(self, batch: list[PendingText], exclusive: bool) -> None:
         if not self._encode(batch, exclusive) and len(batch) > 1:
             log.warning("a batch of %d texts failed, so they run one by one: %s", len(batch), batch[0].error)
-            for pending in batch:  # so that only the bad text fails
+            for pending in batch:  # one by one, so that only the bad text fails
                 pending.error = None
                 self._encode([pending], exclusive)
         self._deliver(batch)
@@ -412,7 +412,7 @@ class MicroBatcher:
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Splits texts into those for which a request still waits and those for which none waits any longer.
+        """Returns the texts that a request still waits for, and the texts that no request needs any longer.
 
         Reads `waiters` only once for each text, because the event loop may change it at any time.
         """
@@ -449,9 +449,9 @@ def retry_after(wait: float) -> int:
 def pack(
     waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
 ) -> list[PendingText]:
-    """The oldest text and the texts nearest to it in length, within the budget of padded tokens.
+    """The oldest text and the texts nearest to it in length: at most `max_tokens` tokens, padding included.
 
-    `waiting` is in order of arrival. A text longer than the budget becomes a batch of its own.
+    `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own.
     """
     oldest = waiting[0]
     window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
@@ -465,7 +465,7 @@ def pack(
         shorter = by_length[low - 1].length if low else None
         longer = max(by_length[high].length, 1) if high < len(by_length) else None
         count = high - low + 1
-        costs = []  # (tokens with padding, share of real tokens, -1 for the shorter or 1 for the longer neighbour)
+        costs = []  # (tokens with padding, share of real tokens, -1: add the shorter text, 1: add the longer text)
         if shorter is not None:
             costs.append((count * longest, (real + shorter) / (count * longest), -1))
         if longer is not None:

@@ -1,4 +1,4 @@
-"""Vectors of texts, from the caches where possible; a text that several requests need at once is computed once.
+"""Computes vectors of texts or reads them from caches. Computes a text only once if several requests need it at once.
 
 Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed([Text("red car"), Text("crimson car")])`.
 """
@@ -24,7 +24,7 @@ Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def nothing() -> None:
-    """No-op in place of an unregister function, for calls that watch no connection."""
+    """Does nothing; used as the unregister function if no connection is watched."""
 
 
 class Timings(NamedTuple):
@@ -58,7 +58,7 @@ class Embeddings(NamedTuple):
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
     timings: Timings
     lookup: CacheLookup = CacheLookup()
-    asked: Sequence[Text] = ()  # the distinct texts, row by row; empty if the caller sent vectors
+    asked: Sequence[Text] = ()  # the distinct texts, in the order of `vectors`; empty if the caller sent vectors
     brought: bool = False  # whether the caller sent vectors instead of texts
 
 
@@ -188,7 +188,7 @@ class Embedder:
             if found is not None:
                 shared_hits += 1
                 self.memory.put(key, found)
-            # Another request may have computed the text during the lookup; the vector in memory is then preferred.
+            # The vector in memory is preferred: another request may have computed it during the lookup.
             pooled = self.memory.get(key) or found
             if pooled is not None:
                 known[key] = pooled
@@ -197,7 +197,7 @@ class Embedder:
     def _join(
         self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
     ) -> tuple[list[PendingText], list[PendingText]]:
-        """The pending texts of these keys, and those among them that no other request has submitted yet."""
+        """All pending texts of these keys, and the new ones, which no other request has submitted."""
         pending_texts, new = [], []
         for key in keys:
             pending = self._under_way.get(key)
@@ -262,7 +262,7 @@ class Embedder:
 
 
 def as_new(error: IsosimError) -> IsosimError:
-    """A copy of the error. Each waiter gets its own, since a shared one would collect the tracebacks of many tasks."""
+    """Copies the error for a waiter. A shared error would collect the tracebacks of all its waiters."""
     return copy.copy(error)
 
 

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-# Maximum number of concurrent lookups; each lookup may serve several requests. The same number of failures in a row
-# opens the cache's circuit breaker (`circuit_breaker.FAILURES`). So if Redis hangs, the first 3 lookups time out
-# together, and the circuit breaker then opens.
+# Maximum number of concurrent lookups; each lookup may serve several requests. If Redis hangs, 3 lookups time out
+# together. These 3 failures in a row open the cache's circuit breaker (`circuit_breaker.FAILURES`).
 LOOKUPS = 3
-# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, which does not run the
-# out-of-domain test; the test then runs when the texts are scored.
+# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, without the
+# out-of-domain test. Its texts are tested when they are scored.
 MOST_KEYS = 256
 
 Found = list[PooledVector | None]
@@ -49,7 +48,7 @@ class SharedLookups:
         return await question.answer
 
     def close(self) -> None:
-        """Ends all lookups; those still open return misses."""
+        """Ends all lookups. Open lookups return misses."""
         while self._asked:
             question = self._asked.popleft()
             if not question.answer.done():

@@ -1,4 +1,4 @@
-"""Texts and their vectors, and the keys and entries with which vectors are cached."""
+"""Texts, their vectors, and the keys and entries of the vector caches."""
 
 import hashlib
 import logging
@@ -31,7 +31,7 @@ Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 class Verdict(NamedTuple):
     """Result of a domain's out-of-domain test for a text."""
 
-    test: object  # identifies the test, without a reference that would keep the test's arrays in memory
+    test: object  # identifies the test, but does not keep the test's arrays in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual as the text
     # log ‖z‖² of the text's whitened vector z, standardized by the mean and the standard deviation of log ‖z‖² over the
     # domain's texts with the same number of tokens.
@@ -98,7 +98,7 @@ class KeyMaker:
         """
         key = self.prefix[text.side].copy()
         if isinstance(text.content, tuple):
-            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # never equal to a text: UTF-8 has no 0xff
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text has these bytes: UTF-8 has no 0xff
             return key.digest()
         try:
             key.update(text.content.encode())
@@ -115,13 +115,13 @@ CHECK = 8  # bytes of the checksum
 class VectorCodec:
     """Encodes cache entries: version byte (which implies the precision), flag byte, token count, vector, checksum.
 
-    The checksum covers entry and key, so a changed entry, or one stored under another text's key, counts as a miss.
+    The checksum covers entry and key. A changed entry is a miss. An entry stored under a wrong key is also a miss.
     Every vector passes through `round` before use, so that a cache hit and a miss give the same bits.
     """
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        # Entries of earlier releases: versions 3 and 4 have no flag `unreadable`, 1 and 2 also no checksum.
+        # Entries of earlier releases: versions 1 to 4 have no flag `unreadable`, versions 1 and 2 have no checksum.
         self.version = {"float32": 5, "float16": 6}[precision]
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim

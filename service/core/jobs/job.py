@@ -31,7 +31,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for a final state. When a job reaches one, its posted text is deleted."""
+        """True for a final state. When a job ends, its posted text is deleted."""
         return not NEXT[self]
 
 
@@ -82,10 +82,10 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
-    # None for a job with text. A job that only adds labels to a version states this version's number here, and makes a
-    # new version with the same weights and reference distribution.
+    # None for a job with text. Otherwise the job only adds labels to the version with this number. The new version has
+    # the same weights and reference distribution.
     base: int | None = None
-    # The domain's champion when the labels were posted (jobs with a base) or when the first attempt began (other jobs).
+    # The domain's champion when the first attempt began; for a job with a base, when the labels were posted.
     champion: int | None = None
     generation: int = field(default=0, metadata=LATER)  # how often the domain was deleted before the job was posted
 
@@ -141,7 +141,7 @@ class JobRunner(Protocol):
         """
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        """Submits again those of the `waiting` jobs that the queue has lost."""
+        """Submits a `waiting` job again if the queue has lost it."""
 
     async def stop(self, job_id: str) -> None:
-        """Ends the process that runs the job. After this returns, no process runs the job or will start it."""
+        """Ends the process that runs the job. Afterwards no process runs or starts the job."""

@@ -79,7 +79,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 
 
 def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """Advice for the end of an error message: empty unless the middle column seems to hold the labels."""
+    """End of an error message: advice if the middle column seems to hold the labels, otherwise empty."""
     labels = [label_of(cells[1]) for _, cells in table]
     return ". Column 2 seems to hold the labels: move it to the front" if labels and None not in labels else ""
 
@@ -122,7 +122,7 @@ def worse(labels: Sequence[float | None]) -> tuple[int, int]:
 def without_weights(
     table: list[tuple[int, Sequence[str]]], column: int, name: str
 ) -> tuple[list[tuple[int, Sequence[str]]], list[float]]:
-    """The table without its weight column, and one weight for each row. The header has no weight and gets a 1."""
+    """The table without its weight column, and one weight for each row. The header gets the weight 1."""
     rest: list[tuple[int, Sequence[str]]] = [(table[0][0], drop(table[0][1], column))]
     weights = [1.0]
     for line, cells in table[1:]:

@@ -9,8 +9,8 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
-# Minimum number of distinct sentences. With fewer, a threshold that should let 1 % of unrelated pairs through can let
-# 0.5 % or 2 % through (docs/quality.md).
+# Minimum number of distinct sentences. With fewer, a threshold for 1 % of unrelated pairs may let through 0.5 % or 2 %
+# of them (docs/quality.md).
 FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable
@@ -34,8 +34,8 @@ def check_sentences(
 ) -> None:
     """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
 
-    `sent` is the number of sentences including duplicates, `unreadable` the number of texts that were left out because
-    all their tokens are unknown to the encoder. Both are used only in the error message.
+    `sent` counts the sentences including duplicates. `unreadable` counts the texts that were left out because all their
+    tokens are unknown to the encoder. Both are used only in the error message.
 
     Raises:
         InvalidInput: `distinct` is too small; the message says how many are needed.
@@ -65,7 +65,7 @@ class LabelSummary:
         self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
 
     def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
-        """Adds a labelled pair. Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
+        """Adds a pair. Raises InvalidInput for a label outside 0–5, or a weight that is 0, negative or infinite."""
         if not 0 < weight < math.inf:
             raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
         if not 0 <= label <= HIGHEST_GRADE:
@@ -78,8 +78,8 @@ class LabelSummary:
     def check(self, *, unreadable: int = 0) -> None:
         """Checks the pairs added so far.
 
-        `unreadable` is the number of pairs that were left out, because the encoder knows no token of one of their
-        texts. It is used only in the error message.
+        `unreadable` counts the pairs that were left out, because one of their texts has no token that the encoder
+        knows. It is used only in the error message.
 
         Raises:
             InvalidInput: there are too few distinct pairs, all labels are equal, or the weights differ too much.
@@ -108,11 +108,10 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 
 
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
-    """Keeps one copy of each labelled pair. A pair with swapped sentences is a copy; a pair with another label is not.
+    """Keeps one copy of each labelled pair, so that a pair is not used both for the fit and for the evaluation.
 
-    Otherwise one copy could be used for the fit, and another one for the evaluation, whose results would then be too
-    good. If any pair has a weight other than 1, the weights of copies are added up. Otherwise every
-    pair keeps the weight 1.
+    A pair with swapped sentences is a copy; a pair with another label is not. If any pair has a weight other than 1,
+    the weights of copies are added up. Otherwise every pair keeps the weight 1.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)
@@ -126,9 +125,9 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     return list(distinct.values())
 
 
-# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of each (loadtest/peak.py).
+# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of it (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts before it removes all but `most` of them
+SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts, and then reduces them to `most`
 
 
 def rank(text: str, seed: int) -> int:
@@ -138,7 +137,7 @@ def rank(text: str, seed: int) -> int:
 
 
 class Allowance:
-    """Limits the texts that one calibration sends to the server of a remote encoder, which may charge for each."""
+    """Limits the number of texts that a calibration sends to a remote encoder's server, which may charge for them."""
 
     def __init__(
         self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
@@ -160,7 +159,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Draw:
-    """The sentences to use, and the numbers of posted and of distinct sentences.
+    """The sentences to use, the number of posted sentences, and the number of distinct sentences.
 
     If `texts` is only a sample, `distinct` is the number of distinct 64-bit hashes of the posted sentences.
     """
@@ -172,9 +171,9 @@ class Draw:
 
 
 def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
-    """All distinct texts in order of first appearance; if more than `most`, a random sample of `most`.
+    """All distinct texts in order of first appearance. If there are more than `most`, a random sample of `most` texts.
 
-    Of the texts outside the sample only hashes are kept, so that 1,000,000 distinct sentences take 0.1 GB.
+    Only hashes of the other texts are kept, so that 1,000,000 distinct sentences take 0.1 GB.
     """
     lines, count = iter(posted), 0
     lines_of: dict[str, int] = {}  # first line of each text
