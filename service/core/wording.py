@@ -6,12 +6,12 @@ from difflib import get_close_matches
 
 SHOWN = 80  # a message shows at most this many characters of a name that the caller sent
 MOST_NAMES = 1000  # a message lists at most this many characters of names
-# A known name is suggested if its difflib ratio to the name that was sent is at least this. The misspellings `metod`
-# and `promot` have higher ratios; unrelated names such as `sentences` and `encoder` have a ratio of 0.5.
+# A known name is suggested if its difflib ratio to the name that was sent is at least 0.6. For example, `metod` and
+# `method` have a ratio of 0.91; the unrelated names `sentences` and `encoder` have a ratio of 0.5.
 LIKELY = 0.6
 
-# Words with which messages name the entries of a list: name of the list -> (word for an entry, words for its parts).
-# For example, an entry of `pairs` is called a "pair", and its parts are called "1st text" and "2nd text".
+# Name of a list -> (word for an entry, words for its parts), as used in messages. For example, an entry of `pairs` is
+# called a "pair", and its parts are called "1st text" and "2nd text".
 ENTRIES = {
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),
@@ -36,7 +36,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | No
 
 
 def named(names: Iterable[str]) -> str:
-    """The names, separated by commas: as many as a message has room for, and the number of the others."""
+    """The names, separated by commas. Long lists are cut after about MOST_NAMES characters: "a, b and 12 more"."""
     every = [name[:SHOWN] for name in names]
     ends = itertools.accumulate(len(name) + 2 for name in every)
     shown = [name for name, end in zip(every, ends, strict=True) if end <= MOST_NAMES]

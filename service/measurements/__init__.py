@@ -1,1 +1,1 @@
-"""`isosim evaluate` and `isosim measure`: check the service's promises by measurement. Not imported while serving."""
+"""Measures quality and cost, for `isosim measure` and `isosim evaluate`. Not imported by the running service."""

@@ -1,4 +1,4 @@
-"""`isosim evaluate` and `isosim measure …`: check the service's promises; the exit code is 1 if one is broken."""
+"""`isosim measure …` checks promises of the service (exit code 1: broken). `isosim evaluate` compares methods."""
 
 import dataclasses
 import json
@@ -81,7 +81,7 @@ def thresholds(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False-match rates among held-out pairs: at one raw cosine for all domains, and at calibrated thresholds."""
+    """False-match rates among held-out pairs, with one raw threshold for all domains and with calibrated thresholds."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import thresholds as quality  # noqa: PLC0415
 
@@ -242,7 +242,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How often intervals of recall and precision, from samples of labelled Quora pairs, contain the true values."""
+    """How often 95 % intervals of recall and precision contain the true values, on labelled Quora pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -267,7 +267,7 @@ def languages(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """False-match rates of each language: with raw cosines, with one calibration for all, and with its own."""
+    """False-match rates of each language with raw cosines, a common calibration, and the language's own calibration."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -291,7 +291,7 @@ def foreign_text(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share of texts that a domain of Wikipedia text flags: of its own held-out sentences, and of seven other kinds."""
+    """Share of texts that a Wikipedia domain flags: unseen Wikipedia sentences, and seven other kinds of text."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import foreign_text as quality  # noqa: PLC0415
 
@@ -370,7 +370,7 @@ def cost(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How much longer a calibration takes than only embedding its sentences; use an otherwise idle machine."""
+    """How much longer a calibration takes than only embedding its sentences. Run this on an idle machine."""
     artifact = encoder_of(model_store, encoder, None).artifact
     from service.measurements import fit_cost as quality  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ class Result:
 
     @property
     def overhead(self) -> float:
-        """The median, over the rounds, of the job's extra time as a share of the time to embed only the sentences."""
+        """Extra time of the job, as a share of the time to embed only the sentences. Median over the rounds."""
         return float(np.median([job / alone - 1 for alone, job in zip(self.embedding, self.job, strict=True)]))
 
     @property
@@ -38,7 +38,7 @@ class Result:
 
 
 def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, progress: Progress) -> Result:
-    """In each round, times the embedding of Wikipedia sentences alone, and then a whole job with the method `auto`."""
+    """In each round, embeds Wikipedia sentences, then runs a whole job with the method `auto`, and times both."""
     texts = sample(data, HOME, sentences, least=sentences)
     encode = open_texts(artifact)
     encode(texts[:256])  # warm-up: the first runs are slower

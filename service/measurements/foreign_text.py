@@ -1,6 +1,7 @@
-"""Measures how often a domain of Wikipedia sentences flags foreign text, and Wikipedia text (false alarms).
+"""Measures how much foreign text a domain of Wikipedia sentences flags, and how often it raises a false alarm.
 
-Foreign text is text of another kind: for example news, source code, or sentences with shuffled words.
+Foreign text is text of another kind: for example news, source code, or sentences with shuffled words. A false alarm is
+an unseen Wikipedia sentence that is flagged.
 """
 
 import sysconfig
@@ -19,7 +20,7 @@ from service.modelling.calibration import out_of_domain
 
 SENTENCES = 10_000  # number of sentences to which the domain is fitted
 TESTED = 10_000  # number of other sentences of Wikipedia, on which false alarms are counted
-FOREIGN = 2000  # number of texts of each kind that is foreign to Wikipedia
+FOREIGN = 2000  # number of texts of each foreign kind
 FALSE_ALARM_BAR = (0.005, 0.015)  # lower and upper limit of the promised false-alarm rate
 FIFTHS = 5
 
@@ -46,7 +47,7 @@ def source_code() -> list[str]:
 
 
 def foreign(data: Path, home: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
-    """Texts foreign to Wikipedia, by kind; three kinds are random arrangements of the words of the sentences `home`."""
+    """Foreign texts by kind. Three kinds are made of words from the sentences `home`, shuffled or drawn at random."""
     lengths = rng.permutation([len(text.split()) for text in home])[:FOREIGN]
     words = np.array([word for text in home for word in text.split()])
     vocabulary = np.unique(words)

@@ -1,4 +1,4 @@
-"""Compares each language's false-match rates with raw cosines, with one calibration for all, and with its own."""
+"""Compares false-match rates with raw cosines, a calibration for all languages, and a calibration for each language."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,15 +25,15 @@ ALL = "all, mixed"
 
 @dataclass(frozen=True)
 class Result:
-    """False-match rates among held-out sentences of one language; one rate per split.
+    """False-match rates among pairs of held-out sentences of one language; one rate per split.
 
-    If `language` is `ALL`, the sentences are equal parts of all languages.
+    For the language `ALL`, the sentences come in equal parts from all languages.
     """
 
     language: str
     sentences: int  # number of sentences to which the language's own calibration is fitted
-    raw: list[float] = field(default_factory=list)  # rates of raw cosines at one threshold, set by the first language
-    # rates with one calibration for all languages, fitted to equally many sentences of each
+    raw: list[float] = field(default_factory=list)  # rates with raw cosines; the threshold is set on the first language
+    # rates with one calibration for all languages, fitted to equally many sentences of each language
     mixed: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)  # rates with the language's own calibration
     methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
@@ -79,7 +79,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
 
 
 def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tuple[FittedMap, float]:
-    """The map that `auto` fits to sentences and their vectors (N, D), and its threshold for the nominal rate."""
+    """The map that `auto` fits to sentences with the vectors x (N, D), and the threshold for the nominal rate."""
     rng = np.random.default_rng(seed)
     fitted = fit(gate.decide(texts, x, embed).method, x, x[:0], seed)
     latents = cross_fitted(fitted, x, rng, lambda _: None)
@@ -122,7 +122,7 @@ def measure(languages: dict[str, Language], embed: Embed, splits: int, progress:
 
 
 def raw_threshold(x: Vectors, seed: int) -> float:
-    """The raw threshold for the nominal rate: the 1 − NOMINAL quantile of the cosines of pairs of vectors x (N, D)."""
+    """The 1 − NOMINAL quantile of the cosines of pairs of rows of x (N, D)."""
     pairs = reference.sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(seed))
     return float(np.quantile(pairs.similarities, 1 - NOMINAL))
 

@@ -17,14 +17,14 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-# Nominal rate -> bounds of the mean rate after the conversion, divided by the mean rate before it. Both means are over
-# the splits. The bounds are those of `thresholds.BARS` for the rate of one split.
+# Nominal rate -> bounds of (mean rate after the conversion) / (mean rate before the conversion). `thresholds.BARS` has
+# the same bounds for one split.
 BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 
 @dataclass(frozen=True)
 class MovedThreshold:
-    """Thresholds for one source and nominal rate, and their false-match rates on held-out pairs, for each split."""
+    """Thresholds and their false-match rates on held-out pairs, one per split, for one source and nominal rate."""
 
     source: str
     nominal: float
@@ -37,7 +37,7 @@ class MovedThreshold:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean rate after the conversion, divided by the mean rate before it, is within `BOUNDS`."""
+        """Whether (mean rate after the conversion) / (mean rate before the conversion) lies within `BOUNDS`."""
         low, high = BOUNDS[self.nominal]
         return low <= float(np.mean(self.after)) / float(np.mean(self.before)) <= high
 

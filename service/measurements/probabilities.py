@@ -1,4 +1,4 @@
-"""Measures the error of probabilities learnt from labelled pairs, on Quora's question pairs, over random draws."""
+"""Measures errors of probabilities that are learnt from random draws of labelled Quora pairs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,8 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.probability import calibration_error
 from service.modelling.calibration.recognition import Embed
 
-ECE_BARS = {100: 0.05, 1000: 0.03}  # largest allowed mean expected calibration error, by number of labels
-DOMAIN_PAIRS = 2000  # number of pairs that each give one sentence to the calibration
+ECE_BARS = {100: 0.05, 1000: 0.03}  # number of labels -> promised maximum of the mean expected calibration error
+DOMAIN_PAIRS = 2000  # minimum number of pairs for a calibration, which uses one sentence of each pair
 MATCH = 4.0  # the baseline counts STS-B pairs of at least this grade as matches
 
 
@@ -78,7 +78,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
 
 
 def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
-    """Group number of each pair (P,); pairs that share a sentence, directly or through other pairs, form a group."""
+    """Group number of each pair (P,). Pairs with a common sentence have the same group number."""
     row: dict[str, int] = {}
     left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
     edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
@@ -95,9 +95,10 @@ def one_draw(
     count: int,
     seed: int,
 ) -> tuple[str, float, float, float, float]:
-    """The method that `gate.decide` chose, and errors on held-out pairs: ECE, Brier score, then both for the baseline.
+    """Learns from `count` labelled pairs, and measures errors on held-out pairs.
 
-    `taken_over` (P,) holds the baseline's probabilities, from a curve that was fitted to STS-B.
+    Returns the method that `gate.decide` chose, ECE and Brier score, and the baseline's ECE and Brier score.
+    `taken_over` (P,) holds the baseline's probabilities.
     """
     rng = np.random.default_rng(seed)
     # Pairs sorted by group, with the groups in random order.

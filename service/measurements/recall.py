@@ -18,16 +18,16 @@ DOMAIN_SENTENCES = 2000
 # Pairs with high scores are drawn more often, as if people labelled the top hits first: the pair with the lowest score
 # has 0.2 times the chance of the pair with the highest score.
 LEAST_CHANCE = 0.2
-COVERAGE_BARS = (0.90, 0.97)  # promised limits of the share of the intervals that contain the true value
+COVERAGE_BARS = (0.90, 0.97)  # lower and upper limit that are promised for `Coverage.covered`
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often an interval contains the true value (the value over all pairs), and the interval's mean width."""
+    """How often intervals contain the true value, and their mean width. The true value is computed from all pairs."""
 
     figure: str  # "recall" or "precision" at the advised threshold
     labels: int  # number of labelled pairs
-    weighted: bool  # True: high scores are drawn more often, and weights correct for this; False: all equally often
+    weighted: bool  # True: pairs with high scores are drawn more often, and weights correct for this
     precision: float  # precision for which the threshold was advised
     draws: int  # number of draws that gave a threshold for this precision
     covered: float  # share of the intervals that contain the true value

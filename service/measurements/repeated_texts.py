@@ -19,33 +19,33 @@ from service.modelling.calibration import reference
 
 SENTENCES = 744
 OTHERS = 2000  # number of held-out sentences
-SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that are mails; all mails begin with the same notice
+SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of mails among the texts
 RATES = (0.01, 0.003, 0.001)
 NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
-MAILS = 32  # number of mails to embed; their vectors, which differ only by rounding errors, are used for all mails
-FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
+MAILS = 32  # number of mails to embed; other mails reuse these vectors, because all mails have the same vector
+FACTOR = 1.25  # promised maximum of counted rate / nominal rate, and of nominal rate / counted rate
 
 
 @dataclass(frozen=True)
 class Result:
     """Results of several draws with the same share of repeated texts and the same nominal rate.
 
-    In draws for which the service refuses to give a threshold, no rates are counted.
+    If the service refuses to give a threshold in a draw, `counted` and `unseen` have no rate for this draw.
     """
 
     share: float
     nominal: float
     refused: int  # number of refused draws
     reachable: list[float]  # for each draw, the smallest false-match rate that a threshold can reach
-    counted: list[float]  # false-match rates among all pairs of the texts that made the reference
+    counted: list[float]  # false-match rates among all pairs of the texts from which the reference was built
     unseen: list[float]  # false-match rates among all pairs of held-out texts, with the same share of mails
 
     @property
     def kept(self) -> bool:
-        """Whether the rates in `counted` are near the nominal rate, and refusals, if any, are justified.
+        """Whether all rates in `counted` are near the nominal rate, and all refusals are justified.
 
-        Refusals are justified only if in every draw, the smallest rate that a threshold can reach is higher than
-        `nominal / FACTOR`. Otherwise ties do not put the nominal rate out of reach.
+        Refusals are justified if no threshold can reach the nominal rate: in every draw, the smallest rate that a
+        threshold can reach must be higher than `nominal / FACTOR`.
         """
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)

@@ -1,9 +1,9 @@
 """Reproduces what the papers report besides the STS sets: question pairs, lexical similarity, the singular spectrum.
 
-Li et al., 2020, report the AUC on question pairs, and how much an encoder's scores depend on the words. To show this,
-they compare two Spearman correlations with the edit distance of the two sentences: that of the encoder's scores, and
-that of the gold scores. Here, the edit distance counts words, and the pairs are STS-B's development set, because the
-correlation of the gold scores (× 100) is then -24.6 as in the paper.
+Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words of the two sentences. They
+compute the Spearman correlation of scores with the edit distance, for the scores of an encoder and for the gold scores.
+Here, the edit distance counts words. The pairs are STS-B's development set: on this set, the correlation (× 100) of the
+gold scores is -24.6, as in the paper.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class MethodDiagnostics:
     edit_distance: float  # Spearman correlation × 100 of the scores with the edit distance
     effective_rank: float
     spectrum: list[float]  # singular values of the unit vectors, relative to the largest
-    auc: float | None  # AUC × 100 on the question pairs; None if there are no such pairs
+    auc: float | None  # AUC × 100 on the question pairs; None without question pairs
 
 
 class Reproduction:

@@ -17,12 +17,12 @@ from service.modelling.calibration.methods import fit
 NOMINAL = 0.01
 FITTED_ON = {source: 2500 if source == "SICK" else 5000 for source in SOURCES}
 GALLERIES = (100, 1000, 10_000)
-LARGEST_OTHERS = 11_500  # largest number of held-out sentences: enough for the largest gallery and its queries
+LARGEST_OTHERS = 11_500  # largest number of held-out sentences: 10,000 entries and 1,500 queries
 QUERIES = 3000  # largest number of queries per round
-SIMILARITIES = 10_000_000  # approximate number of similarities that `searched` computes; it sets the number of rounds
+SIMILARITIES = 10_000_000  # `searched` computes about this many similarities, but makes at least 4 rounds
 # Bounds of the mean rate over all splits, as multiples of the nominal rate. Key: whether the threshold is extrapolated.
 MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}
-# Bounds of one split's rate, as multiples of the nominal rate, and the share of splits whose rates must be within them.
+# Bounds of one split's rate, as multiples of the nominal rate; minimum share of splits with a rate within these bounds.
 SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 
@@ -89,7 +89,7 @@ def measure(
 
 
 def searched(unit: Vectors, gallery: int, threshold: float, rng: np.random.Generator) -> float:
-    """Share of searches whose best match reaches the threshold: the mean over rounds of random queries and entries."""
+    """Share of queries whose best match reaches the threshold: a mean over random choices of queries and entries."""
     queries = min(QUERIES, len(unit) - gallery)
     found = []
     for _ in range(max(SIMILARITIES // (queries * gallery), 4)):

@@ -17,7 +17,7 @@ from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import check_labels
 
 HOME = "wikipedia-en"
-PART = 4096  # texts per file of cached vectors; a file is written when full, so an interrupted command loses little
+PART = 4096  # number of texts whose vectors are in one file of the cache; an interruption loses at most one file
 
 Texts = Callable[[Path], list[str]]
 Progress = Callable[[str, float], None]
@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class PairVectors:
-    """Pairs with the vectors of both sentences (`left`, `right`), and the distinct sentences with their vectors."""
+    """Pairs with the vectors of both sides (`left`, `right`), and all distinct sentences with their vectors."""
 
     pairs: Pairs
     left: Vectors
@@ -73,9 +73,9 @@ KOREAN = lines("text/wikipedia-ko.txt")
 
 
 def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> list[str]:
-    """Up to `count` distinct sentences of a source, drawn at random because neighbours in a file are often related.
+    """Draws up to `count` distinct sentences of a source at random.
 
-    Exact duplicates are removed; near-duplicates are kept, since the text of real domains contains them.
+    Near-duplicates are kept, because the text of real domains contains near-duplicates.
 
     Raises:
         InvalidInput: the source has fewer than `least` distinct sentences.
@@ -127,8 +127,8 @@ class Encoder:
         return self._vectors[0][rows], self._tokens[0][rows]
 
     def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
-        # Row of the first new vector. `_rows` can have fewer entries than there are vectors: if parallel commands have
-        # stored a text twice, it has two vectors but one entry.
+        # Row of the first new vector. `_rows` may have fewer entries: a text that two parallel commands stored has two
+        # vectors, but one entry.
         first = sum(map(len, self._vectors))
         self._rows |= {name: first + row for row, name in enumerate(names)}
         self._vectors.append(vectors)

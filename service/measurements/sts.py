@@ -16,7 +16,7 @@ from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import FittedMap, fit
 
-HELD_OUT = 0.1  # this share of the sentences is held out from a fit, and decides when a flow's training stops
+HELD_OUT = 0.1  # share of the sentences held out from a fit, to decide when the training of a flow stops
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """Spearman × 100 of one method and seed on each set; the subsets of a set are combined in two ways."""
+    """Spearman × 100 on each set, for one method and seed; `all` and `wmean` combine the subsets of a set."""
 
     method: str
     seed: int
@@ -73,7 +73,7 @@ class Evaluation:
         return self.vectors[[self.row[text] for text in texts]]
 
     def apply(self, fitted: FittedMap, x: Vectors) -> Vectors:
-        """Latents of x (N, D), computed by the exported calibrator, like those of the service."""
+        """Latents of x (N, D), computed by the exported calibrator, as in the service."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
     def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
@@ -85,7 +85,7 @@ class Evaluation:
         return fit(method, x[order[held:]], x[order[:held]], seed)
 
     def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> FittedMap | None:
-        """Fits a method to the given texts, for use on all sets; None if there are no texts."""
+        """Fits a method to texts, for use on all sets; None if `texts` is None."""
         if texts is None:
             return None
         distinct = list(dict.fromkeys(texts))
@@ -97,7 +97,7 @@ class Evaluation:
         return texts, self.rows(texts)
 
     def score(self, name: str, fitted: FittedMap) -> tuple[float, float]:
-        """Spearman × 100 of a set, combined from its subsets in two ways: as in `Row.all`, and as in `Row.wmean`."""
+        """Spearman × 100 on a set: the number for `Row.all`, and the number for `Row.wmean`."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
             similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
@@ -132,23 +132,23 @@ def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
 
 
 def cell(values: Sequence[float], digits: int = 2) -> str:
-    """The mean of the values of all seeds, followed by ± half their range if there are several."""
+    """The mean of the values, one per seed. Several values also give ± half their range, as in `78.42 ±0.10`."""
     spread = f" ±{(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
 WORST_ALLOWED = -1.0  # `auto` may lower Spearman × 100 of a set by at most 1
-RAW = 3.0  # if the best rival gains at least this many points on average, `auto` must gain as many as the rival or more
+RAW = 3.0  # if the best rival's mean gain is at least 3 points, the mean gain of `auto` must be at least as high
 
 
 @dataclass(frozen=True)
 class View:
-    """How methods, fitted to each set's sentences without labels, change Spearman × 100 against identity."""
+    """Changes of Spearman × 100 compared with identity; methods are fitted to each set's sentences, without labels."""
 
     encoder: str
     identity: dict[str, float]  # set -> Spearman × 100 of identity
     chosen: dict[str, str]  # set -> method that `auto` chose
-    changes: dict[str, dict[str, float]]  # method (including `auto`) -> set -> change
+    changes: dict[str, dict[str, float]]  # method (including `auto`) -> set -> change of Spearman × 100
 
     def mean(self, method: str) -> float:
         return float(np.mean(list(self.changes[method].values())))

@@ -16,19 +16,19 @@ from service.modelling.calibration.recognition import Embed
 
 TESTED = 2000  # smallest number of held-out sentences
 MOST_TESTED = 4000  # largest number of held-out sentences
-# Nominal rate -> bounds of the mean rate and bounds of one split's rate, both as multiples of the nominal rate.
+# Nominal rate -> (bounds of the mean rate, bounds of one split's rate). All bounds are multiples of the nominal rate.
 BARS = {
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),
 }
-SPLITS_NEEDED = 0.9  # share of the splits whose rates must lie within the bounds for one split
+SPLITS_NEEDED = 0.9  # promised minimum of `SourceResult.share_within`
 
 
 @dataclass(frozen=True)
 class SourceResult:
-    """False-match rates of one source in each split: `rates` with its calibration, `raw_rates` with raw cosines.
+    """False-match rates of one source, one per split.
 
-    The raw threshold is the same for all sources.
+    `rates` are measured with the source's calibration, `raw_rates` with raw cosines and one threshold for all sources.
     """
 
     source: str
@@ -57,7 +57,7 @@ class SourceResult:
 def embed_sources(
     folder: Path, encode: Encoder, sentences: int, progress: Progress
 ) -> dict[str, tuple[list[str], Vectors]]:
-    """Texts and vectors of each source: `sentences` to calibrate with, and up to `MOST_TESTED` held-out ones."""
+    """Texts and vectors of each source: at most `sentences` + `MOST_TESTED` distinct texts."""
     by_source = {}
     for source in SOURCES:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -82,7 +82,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[SourceResult]:
-    """In random splits, calibrates each source from some of its sentences, and scores all pairs of its other ones."""
+    """In random splits, calibrates each source from some sentences, and scores all pairs of its other sentences."""
     rng = np.random.default_rng(0)
     home = sources[HOME][1]
     raw = reference.sample_pairs([(home, np.arange(len(home)))], rng)

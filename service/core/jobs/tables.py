@@ -24,14 +24,14 @@ LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # short cells took 500 MB and blocked Python for a minute.
 MOST_CHARACTERS = 400_000
 FEWEST = 20  # texts with fewer lines are not examined
-MOST = 0.8  # share of lines that must look like rows; a table's other lines are headers or parts of multi-line cells
-EDGE = 3  # columns examined at either end; inner ones are unreliable, since an unquoted text may contain separators
+MOST = 0.8  # share of lines that must look like rows; other lines may be headers or parts of cells with several lines
+EDGE = 3  # number of columns examined at each end of a row; a separator within a text would shift the other columns
 LONGEST_FIELD = 40  # maximum number of characters of an identifier, date or number
 LONGEST_NAME = 24  # maximum number of characters of the name of a state, language or category
-REPEATED = 0.1  # a column repeats its values if at most this share of them are distinct
+REPEATED = 0.1  # maximum number of distinct states or categories in a column, as a share of the number of lines
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
 CERTAIN = ("\t", "|")  # separators that do not occur in prose
-FEWEST_QUOTED = 5  # lines count as a CSV of one column only if this many have doubled quotation marks in quoted text
+FEWEST_QUOTED = 5  # minimum number of lines with doubled quotation marks in a CSV of one column
 TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # a tag of HTML or XML, at the start of a line
 JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
 CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, number or date: no space, at least one digit
@@ -98,9 +98,9 @@ def is_markup(lines: Sequence[str]) -> bool:
 def quoted_cells(lines: Sequence[str]) -> bool:
     """Whether the lines are a CSV of one column.
 
-    In such a CSV, a cell that contains a comma or a quotation mark stands in quotation marks, and each quotation mark
-    within the cell is doubled. All lines must follow these rules, and at least FEWEST_QUOTED lines must contain doubled
-    quotation marks. Dialogue in prose contains none.
+    A cell that contains a comma or a quotation mark must stand in quotation marks, and each quotation mark within the
+    cell must be doubled. At least FEWEST_QUOTED lines must contain doubled quotation marks. Dialogue in prose does not
+    contain them.
     """
     reasons = 0
     for line in lines:
@@ -176,11 +176,10 @@ def cells(line: str, separator: str) -> list[str]:
 
 
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-    """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
+    """Yields the name and the cells of each column, for the first and last EDGE columns.
 
-    In the first columns, a cell is tight if no space follows the separator after the cell; in the last columns, if no
-    space follows the separator before the cell. Inner columns are left out, because a text that contains separators
-    would shift them.
+    For each cell, yields its text and whether it is tight. In the first columns, a cell is tight if the next cell does
+    not begin with a space. In the last columns, a cell is tight if it does not begin with a space.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]
@@ -203,7 +202,7 @@ def is_name(cell: str, separator: str, *, tight: bool) -> bool:
 
 
 def is_tight(row: Sequence[str]) -> bool:
-    """False if a separator looks like a comma of prose, that is, if a space or an ideograph follows it."""
+    """False if a space or an ideograph follows a separator, as after a comma in prose."""
     return not any(cell[:1].isspace() or cell[:1] >= IDEOGRAPHS for cell in row[1:])
 
 

@@ -1,1 +1,1 @@
-"""Vectors to scores: calibrations, models fitted to a domain's text and labels, and the registry of loaded versions."""
+"""Computes scores from vectors: calibrations, models fitted to a domain's text and labels, the registry of versions."""

@@ -1,6 +1,6 @@
 """The threshold advisor: the similarity that reaches a false-match rate, a precision or a false-hit rate.
 
-Usage: `advise(model, "tickets", Target(fmr=0.01)).similarity` lets 1 in 100 random pairs through.
+Usage: `advise(model, "tickets", Target(fmr=0.01)).similarity` is the similarity that 1 in 100 random pairs reach.
 """
 
 import math
@@ -21,7 +21,7 @@ from service.core.scoring.similarity import Scores
 
 SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has enough text for a smaller one
 MOST_GALLERY = 10**9  # maximum number of entries of a searched gallery
-MOST_DECISIONS = 100  # maximum number of thresholds cached per version: more than the 50 that a domain can save
+MOST_DECISIONS = 100  # maximum number of thresholds cached per version; a domain can save 50 thresholds
 NO_REFERENCE = (
     "domain {0!r} has no reference (similarities of random pairs of its text); calibrate it from text: "
     "POST /calibrate?domain={0} "
@@ -37,8 +37,8 @@ class Advice:
     target: dict[str, float]
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
-    pairs: int  # number of pairs it was derived from: labelled pairs for a precision, otherwise random pairs
-    extrapolated: bool  # whether the target's rate is too close to 0 or 1 to be counted in a sample of `pairs` pairs
+    pairs: int  # number of pairs in the data: labelled pairs for a precision, otherwise random pairs
+    extrapolated: bool  # whether the target's rate was extrapolated, because the sample is too small to count it
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -103,8 +103,8 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """The similarity that reaches a target.
 
-    The similarity is rounded up to float32, because the similarities in responses are float32. A client that compares
-    them with the threshold then gets the same result as the server in the field `match`.
+    The result is rounded up to float32, because the similarities in responses are float32. If a client compares these
+    similarities with the result, it finds the same matches as the server.
 
     Raises:
         Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
@@ -135,7 +135,7 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
 def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
     """Raises InvalidInput if no threshold has a false-match rate near `fmr`; the message names reachable rates.
 
-    The reason is a tie: many pairs have the same similarity, so a threshold accepts either all of them or none.
+    This happens if many pairs have the same similarity (a tie). A threshold accepts either all these pairs or none.
     """
     lower, upper = reference.reachable(fmr)
     if lower >= fmr / TOLERANCE:
@@ -200,9 +200,10 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain reaches the percentile, for example "1 in 100".
+    """The share of random pairs that reach the percentile, for example "1 in 100".
 
-    The result begins with "fewer than" if fewer than COUNTED of the reference's `pairs` pairs reach the percentile.
+    `pairs` is the number of random pairs in the reference. The result begins with "fewer than" if fewer than COUNTED of
+    these pairs reach the percentile.
     """
     rate = 1 - percentile
     if rate < COUNTED / pairs:
@@ -213,7 +214,7 @@ def rarity(percentile: float, pairs: int) -> str:
 
 
 def rounded(rate: float) -> float:
-    """The rate, rounded upwards to three significant digits, since a lower one might not be reachable."""
+    """The rate, rounded up to three significant digits. A rate that is rounded down might be out of reach."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
     return float(f"{math.ceil(rate / unit) * unit:.3g}")
 
@@ -248,10 +249,10 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
     """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each.
 
-    Empty without labels or a reference, with item normalization, and for versions of releases that stored no recall.
+    The list is empty for a version that has no labels, no reference or no stored recall, or has item normalization.
 
-    A row contains the threshold and its rates. Its `alarms` is the mean number of wrong matches of a query that is
-    compared with `gallery` entries.
+    A row contains the threshold and its rates. `alarms` is the mean number of wrong matches of a query that is compared
+    with `gallery` entries.
     """
     labelled = model.probability
     if labelled is None or model.reference is None or model.normalization is not None or not len(labelled.recalls):
@@ -286,7 +287,7 @@ class DecisionThreshold:
     rate: float | None = None
     interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
-    notice: str | None = None  # the reason, if no similarity can be given
+    notice: str | None = None  # if `similarity` is None: the reason
 
     @property
     def reached(self) -> bool:
@@ -305,7 +306,7 @@ class DecisionThreshold:
 
 
 def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target. It is cached, because neither version nor target ever changes."""
+    """The threshold of a version for a target, from the version's cache if possible."""
     known: DecisionThreshold | None = calibration.decisions.get(target)
     if known is None:
         if len(calibration.decisions) >= MOST_DECISIONS:
@@ -315,7 +316,7 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target, computed anew; `decision_threshold` caches it."""
+    """Computes the threshold of a version for a target."""
     normalization = model.normalization
     try:
         if normalization is None:
@@ -343,7 +344,7 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 def in_single_precision(similarity: float) -> float:
     """The similarity, rounded up to float32, in its shortest decimal form.
 
-    A client that compares the float32 similarities of responses with this number decides as the server does.
+    If a client compares the float32 similarities of responses with this number, it finds the server's matches.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)
@@ -357,7 +358,7 @@ def in_single_precision(similarity: float) -> float:
 
 
 def targets_in(saved: object) -> dict[str, Target]:
-    """Saved targets by name, sorted; damaged entries, and those of newer releases, are left out."""
+    """Saved targets by name, sorted. Skips entries that are damaged or have the format of a newer release."""
     targets: dict[str, Target] = {}
     if not isinstance(saved, dict):
         return targets
@@ -370,7 +371,7 @@ def targets_in(saved: object) -> dict[str, Target]:
 
 
 def unknown_threshold(domain: str, name: str, saved: Iterable[str]) -> NotFound:
-    """The error for an unknown threshold name; it suggests the nearest saved one."""
+    """The error for an unknown threshold name; the message suggests the most similar saved name."""
     near = get_close_matches(name[:80], list(saved), 1, 0.5)
     remedy = f"did you mean {near[0]!r}?" if near else f"GET /domains/{domain}/thresholds lists those that are saved"
     return NotFound(f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}; {remedy}")

@@ -28,7 +28,7 @@ DOMAIN_REF = re.compile(rf"(?P<name>{DOMAIN_NAME})(?:@(?P<version>[1-9][0-9]{{0,
 
 
 def name_fault(text: str, wanted: str = "the name of a domain") -> str:
-    """Error message for an invalid domain name; it suggests a valid one made from the text.
+    """Error message for an invalid domain name; the message suggests a valid name made from the text.
 
     >>> name_fault("Support Tickets").rpartition("; ")[2]
     "for example 'support-tickets'"
@@ -58,7 +58,7 @@ class DomainRef:
 
 @dataclass(frozen=True)
 class DomainModel:
-    """Reference distributions and fitted models of a version, which interpret its similarities. Each may be missing."""
+    """Reference distributions and fitted models of a version. A part that the version lacks is None."""
 
     reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
     raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
@@ -80,12 +80,14 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The distribution from which percentiles are computed: that of normalized scores if the version has item
-        normalization, otherwise that of calibrated similarities."""
+        """The distribution from which percentiles are computed.
+
+        With item normalization: the distribution of normalized scores. Otherwise: that of the similarities.
+        """
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
-        """The existing parts, each as named arrays; `from_arrays` is the inverse."""
+        """The parts that are not None, each as named arrays; `from_arrays` is the inverse."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: part.arrays() for name, part in parts.items() if part is not None}
 
@@ -101,7 +103,7 @@ class DomainModel:
         right: npt.NDArray[np.intp],
         similarities: npt.NDArray[np.float32],
     ) -> Doubles | None:
-        """False-match rates (P,): for each pair, the share of the domain's random pairs that score at least as high.
+        """False-match rate of each pair (P,): the share of the domain's random pairs that score at least as high.
 
         latents: (N, D); left, right, similarities: (P,). Pair i consists of the rows left[i] and right[i] of latents.
         With item normalization, the scores are normalized scores; otherwise they are similarities. Returns None if the
@@ -154,7 +156,7 @@ class Calibration:
 
     @cached_property
     def raw_notices(self) -> list[str]:
-        """Notices for callers whose cosines are scored by `place`."""
+        """Notices that callers receive with the scores from `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
         return graded if self._is_raw else ["raw_scale"]
 
@@ -166,9 +168,9 @@ class Calibration:
     def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
         """Scores cosines (N,) of the frozen encoder.
 
-        Returns the false-match rates, whether each rate is extrapolated, and the probabilities of a match. Each has the
-        shape (N,). The probabilities are None unless the version's similarity is the cosine itself. The whole result is
-        None for a version without a reference for cosines.
+        Returns three arrays (N,): the false-match rates, whether each rate is extrapolated, and the probabilities of a
+        match. The probabilities are None if the version has a transform or item normalization, or has no labels. The
+        whole result is None for a version without a reference for cosines.
         """
         model = self.model
         scale = model.raw_reference or (model.reference if self.transform is None else None)
@@ -191,7 +193,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The out-of-domain test, if it needs only pooled vectors; None if it needs latents, or if there is no test."""
+        """The out-of-domain test if it works without latents, otherwise None."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

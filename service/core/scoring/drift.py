@@ -24,19 +24,18 @@ class Drift:
 
     texts: int
     pairs: int
-    out_of_domain: float | None  # share of texts flagged; about FALSE_ALARMS for texts like the domain's own
-    # Mean and standard deviation of `Verdict.distance` in the window: about 0 and 1 for texts like the domain's own,
-    # because `Verdict.distance` is standardized over the domain's own text.
+    out_of_domain: float | None  # share of flagged texts; about FALSE_ALARMS if requests resemble the domain's own text
+    # Mean and standard deviation of `Verdict.distance` in the window: about 0 and 1 for the domain's own text.
     distance_mean: float | None
     distance_spread: float | None
-    stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
+    stability_index: float | None  # see `stability_index`; compares recent similarities with the version's first 1,000
 
 
 class Ring:
     """The last numbers of a stream, in a fixed array."""
 
     def __init__(self, size: int) -> None:
-        self._values = array("d", [0.0]) * size  # five times faster than numpy for a few numbers
+        self._values = array("d", [0.0]) * size  # for a few numbers, five times faster than a numpy array
         self._seen = 0
 
     def extend(self, values: Sequence[float]) -> None:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-# If false hits were counted in searches among at most 5,000 entries (`FalseHitTable.entries`), results are extrapolated
-# to at most MOST_BEYOND × 5,000 entries.
+# Results are extrapolated to at most MOST_BEYOND × `FalseHitTable.entries` entries. Example: false hits were counted in
+# searches among 5,000 entries and are extrapolated to at most 5,000,000 entries.
 MOST_BEYOND = 1000
 COUNTED = 10  # the share of queries with a false hit is extrapolated if fewer than 10 queries have a false hit
 SMALLEST_RATE = 1e-6
@@ -42,8 +42,8 @@ class FalseHitTable:
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of `hits`; NaN where too few queries have a hit
-    # (L,) ratio of two probabilities that a random entry is a false hit: for a query that already has a false hit, and
-    # for a random query; NaN where too few false hits were counted.
+    # (L,) 2 means: for a query that has a false hit, another random entry is twice as likely to be a false hit as for a
+    # random query. NaN where too few false hits were counted.
     repeats: Doubles
     queries: int
     entries: int
@@ -51,9 +51,9 @@ class FalseHitTable:
     def law(self, gallery: float) -> "Law":
         """Share of queries with a false hit among `gallery` entries, as a function of the false-match rate.
 
-        Hits were counted at the numbers of entries in `galleries`. Between two of these numbers, −ln(1 − share) is
-        interpolated as a power law of the number of entries. Beyond the largest of them, the number of false hits of a
-        query follows a negative binomial law, because some queries have higher false-match rates than others
+        Hits were counted for the numbers of entries in `galleries`. Between two of these numbers, −ln(1 − share) is
+        interpolated as a power law of the number of entries. For larger numbers of entries, the number of false hits
+        of a query follows a negative binomial law, because queries differ in their false-match rates
         (`spread_between`).
         """
         # (G, L): expected number of false hits of a query, if all queries had the same false-match rate
@@ -79,7 +79,7 @@ class FalseHitTable:
         rate = law.rate(share)
         place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
         error = nearest_known(self.errors[nearest], place, 1.0)
-        # Widens the interval if `gallery` exceeds the largest number of entries at which hits were counted.
+        # widens the interval if hits were counted only for fewer than `gallery` entries
         beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
@@ -124,7 +124,7 @@ class FalseHitTable:
 
 
 def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
-    """The finite entry of the column whose index is nearest to `place`; `otherwise` if no entry is finite."""
+    """The finite number in the column that is nearest to the index `place`; `otherwise` if no number is finite."""
     known = np.flatnonzero(np.isfinite(column))
     return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
 
@@ -135,8 +135,8 @@ class Law:
 
     `expected` holds −ln(1 − share) at the rates in `rates`. Between two of these rates, −ln(1 − share) follows a power
     law. Above the highest rate, all queries are assumed to have the same false-match rate. Below the lowest rate, each
-    query is assumed to have a false-match rate of its own, drawn from a Gamma distribution with shape `shape`. If
-    `shape` is infinite, −ln(1 − share) is proportional to the false-match rate there.
+    query is assumed to have a false-match rate of its own, drawn from a Gamma distribution with shape `shape`. With an
+    infinite `shape`, −ln(1 − share) is proportional to the false-match rate below the lowest rate.
     """
 
     rates: Doubles  # (L,) falling

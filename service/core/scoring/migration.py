@@ -21,7 +21,7 @@ class Migration:
     new: str
     new_id: str
     share: float = 0.0  # 0–1: share of scoring requests that use the new encoder
-    shadow: float = 0.0  # 0–1: share of the old encoder's requests that the new one scores too, for comparison
+    shadow: float = 0.0  # 0–1: share of the old encoder's requests that the new encoder scores too
     finished: bool = False  # whether all requests use the new encoder
     started: str = ""  # ISO 8601, UTC
     changed: str = ""

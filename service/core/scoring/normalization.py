@@ -16,7 +16,7 @@ from service.core.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
 SMALLEST_SPREAD = 0.01  # minimum spread of cosines; keeps scores finite if all cosines of a sentence are equal
-STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # factor before tanh, so that tanh stays far from ±1 for typical pairs
+STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # factor before tanh; keeps scores of typical pairs far from ±1
 UNIT_ERROR = 1e-3  # maximum |norm − 1| of a stored cohort vector
 REFERENCE = "reference."  # prefix of the names under which the reference's arrays are stored
 
@@ -37,7 +37,7 @@ def normalize(
 ) -> Doubles:
     """Normalized scores (N,) in (−1, 1) of pairs with the cosines `similarities` (N,).
 
-    s is a pair's cosine; μ_l, σ_l and μ_r, σ_r are the mean and spread in `left` and `right`.
+    s is a pair's cosine. μ_l and σ_l are mean and spread in `left`, μ_r and σ_r in `right`.
 
     - as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
       2017, eq. 6)
@@ -66,7 +66,8 @@ class ItemNormalization:
     sentences, because the vector of a single sentence can be inverted to its text (Morris et al., EMNLP 2023).
 
     Raises:
-        ValueError: an unknown kind, a cohort that is empty or not of unit length, or `nearest` out of its range.
+        ValueError: the kind is unknown, the cohort is empty, a cohort vector does not have length 1, or `nearest` is
+            not 1 … C.
     """
 
     kind: str  # one of KINDS
@@ -86,7 +87,7 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence, from latents (N, D); each row's result is bit-identical in any batch."""
+        """Usual score of each sentence, from latents (N, D). The result for a row does not depend on the other rows."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -98,8 +99,8 @@ class ItemNormalization:
     ) -> Doubles:
         """Normalized scores (P,) in (−1, 1) of the pairs (left[i], right[i]) of latents (N, D).
 
-        `similarities` (P,) holds the cosines of the pairs. A pair's score is bit-identical in any batch, and with its
-        two sides swapped.
+        `similarities` (P,) holds the cosines of the pairs. The score of a pair is bit-identical in any batch, and for
+        (a, b) as for (b, a).
         """
         own = self.cohort_statistics(latents)
         return normalize(self.kind, similarities, own[left], own[right])
@@ -120,9 +121,10 @@ class ItemNormalization:
 
 
 def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
-    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C); each row's result is bit-identical in any batch.
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C).
 
-    Each row is multiplied separately, because BLAS sums in another order when rows are multiplied together.
+    Each row is multiplied separately, so its result does not depend on the other rows. When BLAS multiplies rows
+    together, it sums in another order.
     """
     dots: npt.NDArray[np.float32] = np.matmul(latents[:, None, :], np.ascontiguousarray(cohort.T))[:, 0]
     norms = np.sqrt(np.einsum("nd,nd->n", latents, latents, dtype=np.float64))[:, None]

@@ -1,4 +1,4 @@
-"""Out-of-domain test: a p-value for whether a sentence's vector resembles the text that calibrated the domain."""
+"""Out-of-domain test: a sentence gets a low p-value if its vector is unlike the vectors of the domain's own text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,26 +14,26 @@ from service.core.arrays import Doubles, Floats, Integers, Vectors
 from service.core.encoding.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
-# Edges of the bands of the spectrum, as shares of the dimensions, which are sorted by decreasing eigenvalue.
+# Edges of the bands of the spectrum, as shares of the number of dimensions. The first band has the largest eigenvalues.
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
 NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
 CLIP = 6.0  # whitened coordinates are clipped to −CLIP … CLIP before they are weighted by `Statistics.probe`
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
 DOUBLED_BYTES = 40_000_000  # size limit of `_doubled`, in bytes: 33 domains with 384 dimensions, or 8 with 768
-LONGEST = 1_000_000  # largest number of tokens in a test's tables, which have one row for each number of tokens
+LONGEST = 1_000_000  # largest number of tokens that has a row in a test's tables
 
 
 class Judgement(NamedTuple):
     """Columns with one entry per vector."""
 
-    p_values: Doubles  # share of the domain's own sentences at least as unusual as this text; above 0 and at most 1
+    p_values: Doubles  # share of the domain's sentences that are at least as unusual as this text; above 0, at most 1
     # log ‖z‖² of the whitened vector z, standardized by its mean and spread over the domain's texts of the same length
     distances: Doubles
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Statistics of a vector x, before they are standardized by text length. z = (x − μ) · whitening."""
+    """Computes statistics of a vector x, not yet standardized by text length. z = (x − μ) · whitening."""
 
     mean: Doubles  # (D,) μ
     whitening: Vectors  # (D, D) eigenvectors / √eigenvalue in columns, by falling eigenvalue
@@ -55,7 +55,7 @@ class Statistics:
 
     @cached_property
     def _floors(self) -> Doubles:
-        """(1 + B + 2,): for each energy, a bound below which a value is only rounding error."""
+        """(1 + B + 2,): minimum of each energy; lower values are rounding error."""
         return FLOOR * np.array([1.0] * len(self.edges) + [self._variances.sum()] * NORMS)
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ def in_double(statistics: Statistics) -> Doubles:
     """The whitening matrix in float64, cached for a few domains.
 
     In float64, the results for a text alone and in a batch differ by 1e-15 (float32: 1e-6). The cache is small, because
-    the float64 copy of a matrix takes twice as much memory as the float32 original, which is kept as well.
+    a float64 matrix takes twice the memory of the float32 matrix, and both are kept.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -156,7 +156,7 @@ class Standardization:
         there is a probe.
 
         Raises:
-            ValueError: the statistics have levels although the test was fitted without levels, or the other way round.
+            ValueError: the statistics have levels but the test was fitted without levels, or the other way round.
         """
         if statistics.shape[1] != self.location.shape[1]:
             raise ValueError(
@@ -168,7 +168,7 @@ class Standardization:
         standard = (statistics - location.take(row, 0)) * inverse.take(row, 0)
         end = len(self.bands_root)
         rotated = standard[:, 1 : end + 1] @ self.bands_root
-        out = standard[:, end - 1 :]  # overwrites columns that are not read again
+        out = standard[:, end - 1 :]  # overwrites two band columns, which are not needed after `rotated`
         out[:, 0] = standard[:, 0]
         np.log(np.vecdot(rotated, rotated) + FLOOR, out=out[:, 1])
         return out
@@ -178,10 +178,10 @@ class Standardization:
 class Combination:
     """Combines the p-values of several statistics into one p-value.
 
-    1. Each statistic has a curve that gives its score −ln(p / share). p is its p-value, and share is the fixed share of
-       the false alarms that this statistic may cause.
-    2. The largest of the scores is taken, and a correction for the text's length (`length_shift`) is subtracted.
-    3. `final_curve` gives −ln of the combined p-value for the result.
+    1. The curve of each statistic gives a score −ln(p / share). p is the statistic's p-value, and share is the fixed
+       share of the false alarms that this statistic may cause.
+    2. A correction for the text's length (`length_shift`) is subtracted from the largest score.
+    3. `final_curve` maps the corrected score to −ln of the combined p-value.
 
     A curve (2, K) holds K increasing inputs, and the output for each of them. Between the inputs, the output is
     interpolated linearly.
@@ -251,7 +251,7 @@ class DomainTest:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
 
         Raises:
-            ValueError: `levels` is given although the test was fitted without levels, or the other way round.
+            ValueError: `levels` is given but the test was fitted without levels, or the other way round.
         """
         tokens = np.asarray(tokens)
         standard = self.standardization(self.statistics(pooled, levels), tokens)

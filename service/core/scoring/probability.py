@@ -32,8 +32,8 @@ class ProbabilityMap:
     """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
 
     The logit of the probability is piecewise linear in the evidence (−logit of the false-match rate) and constant
-    beyond the knots. Precision depends on the share of matches among the pairs, so the table is valid only for pairs
-    with the same share of matches as the labelled pairs.
+    beyond the knots. The table is valid only for pairs with the same share of matches as the labelled pairs, because
+    precision depends on this share.
     """
 
     knots: Doubles  # (K,) evidence, rising
@@ -43,7 +43,7 @@ class ProbabilityMap:
     high: float
     graded: bool
     pairs: int  # number of labelled pairs
-    precisions: Doubles  # (P,) rising, up to the highest that the labels reach; empty for grades
+    precisions: Doubles  # (P,) precisions that the labels reach, rising; empty for grades
     similarities: Doubles  # (P,) threshold of each precision, never falling
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
@@ -65,7 +65,9 @@ class ProbabilityMap:
         return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
 
     def precision_threshold(self, precision: float) -> tuple[float, float, float]:
-        """The threshold at which a share `precision` of the pairs that pass are matches, and its 95 % interval.
+        """The threshold for a precision, and the threshold's 95 % interval.
+
+        A precision of 0.9 means that 90 % of the pairs that reach the threshold are matches.
 
         Raises:
             ValueError: the labels are grades, or the labelled pairs do not reach the precision.
@@ -89,7 +91,7 @@ class ProbabilityMap:
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 
     def recall(self, precision: float) -> tuple[float, float, float] | None:
-        """Share of the matches that pass the threshold for `precision`, and the share's 95 % interval.
+        """Share of the matches that reach the threshold for `precision`, and the share's 95 % interval.
 
         None for versions of earlier releases.
         """
@@ -98,7 +100,7 @@ class ProbabilityMap:
         return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
 
     def precision_interval(self, precision: float) -> tuple[float, float] | None:
-        """95 % interval of the precision that is reached at the threshold for `precision`.
+        """95 % interval of the true precision at the threshold for `precision`.
 
         None for versions of earlier releases.
         """
@@ -120,7 +122,7 @@ class ProbabilityMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
-        """Raises KeyError if an array is missing, ValueError if map or table is incomplete or not monotone."""
+        """Raises KeyError if an array is missing, ValueError if an array is invalid."""
         needed = [f.name for f in fields(cls) if f.default_factory is MISSING or f.name in arrays]
         values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
@@ -142,7 +144,11 @@ class ProbabilityMap:
         return probability_map
 
     def check_table(self) -> None:
-        """Raises ValueError unless precisions rise, similarities never fall, and each value is in its own interval."""
+        """Raises ValueError if the table of thresholds is invalid.
+
+        Precisions must rise, and similarities must not fall. Each similarity, recall and precision must lie inside the
+        interval that is stored for it.
+        """
         table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
         if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
             raise ValueError("every precision needs a similarity and its interval")

@@ -12,9 +12,9 @@ from service.core.arrays import Doubles, Floats
 Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12
 ROUNDING = 1e-6  # scores this close count as equal: cosines of identical texts differ by about 1e-7
-COUNTED = 10  # a score's rate is counted if at least this many pairs reach the score; otherwise it is extrapolated
-# If ties put a requested rate out of reach, the next lower rate is accepted if it is at least the requested rate
-# divided by TOLERANCE: 0.008 or more for a requested 0.01.
+COUNTED = 10  # if fewer than 10 pairs reach a score, its false-match rate is extrapolated instead of counted
+# Ties can make a requested rate impossible. The next lower possible rate is then used if it is at least the requested
+# rate / TOLERANCE. Example: 0.008 can be used for 0.01.
 TOLERANCE = 1.25
 
 
@@ -40,8 +40,8 @@ class ReferenceDistribution:
     The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). A tail fitted to the cosine itself gave
     near-duplicates a false-match rate of zero in some domains.
 
-    If texts have the same vector, many pairs can have the same similarity (a tie). The rate drops by a step there,
-    which is stored as two knots: just below and just above the tie. After a tie at similarity 1, there is no tail.
+    If texts have the same vector, many pairs can have the same similarity (a tie). The rate drops at a tie. The drop is
+    stored as two knots, just below and just above the tie. After a tie at similarity 1, there is no tail.
     """
 
     similarities: Doubles  # (K,) knots, rising
@@ -50,7 +50,7 @@ class ReferenceDistribution:
     scale: float  # σ of the tail, in units of z
     # largest |ln(fitted rate / counted rate)| of the tail, at similarities that at least 30 pairs reach
     tail_error: float
-    levels: Doubles  # (L,) false-match rates at which the bootstrap was evaluated, falling
+    levels: Doubles  # (L,) false-match rates for which the bootstrap gave intervals, falling
     low: Doubles  # (L,) 95 % interval of the threshold at each level
     high: Doubles  # (L,)
     relative_error: Doubles  # (L,) relative standard error of the rate at each level; NaN for levels below 10 / pairs
@@ -113,17 +113,16 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that a threshold can have, or 0.0 if any small rate can be reached.
+        """The smallest rate that a threshold can have; 0.0 if there is no limit.
 
-        If fewer than COUNTED pairs score above the highest tie, the result is the rate of a threshold at this tie,
-        because so few pairs cannot give a lower rate. Otherwise, and without ties, the result is 0.0.
+        If fewer than COUNTED pairs score above the highest tie, the limit is the rate at this tie.
         """
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
         """Returns (rate, rate) if a threshold can have this rate, otherwise the nearest possible rates below and above.
 
-        The rate below is 0 if `rate` is less than `smallest_rate`.
+        If `rate` is less than `smallest_rate`, returns (0, `smallest_rate`).
         """
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate
@@ -138,9 +137,9 @@ class ReferenceDistribution:
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold for a rate.
 
-        The bootstrap gave the interval at some rates, the `levels`. For a rate between two levels, the distances of the
-        interval's ends from the threshold are interpolated in the logarithm of the rate. Outside the levels, the
-        distances at the nearest level are used.
+        The bootstrap gave intervals for the rates in `levels`. Each interval has two distances: from the threshold to
+        its lower end, and to its upper end. Between two levels, these distances are interpolated in the logarithm of
+        the rate. Outside the levels, the distances at the nearest level are used.
         """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
@@ -150,17 +149,19 @@ class ReferenceDistribution:
         return clipped(threshold - below), clipped(threshold + above)
 
     def curve(self) -> dict[str, list[float]]:
-        """False-match rate by similarity, for a plot: the knots, then the tail down to 1 % of the rate at its start."""
+        """False-match rates by similarity, for a plot: at the knots, and in the tail down to `join_rate` / 100."""
         tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
         rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
         return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}
 
     @property
     def resolution(self) -> float:
-        """The smallest false-match rate that the data support: the largest of three rates.
+        """The smallest false-match rate that the data support.
+
+        This is the largest of these rates:
 
         - COUNTED / `pairs`: for example, 0.001 with 10,000 pairs
-        - the highest level with a relative error of 0.5 or more (or NaN), if there is such a level
+        - each level with a relative error of 0.5 or more, or NaN
         - `smallest_rate`
         """
         unsure = self.levels[~(self.relative_error < 0.5)]
@@ -168,11 +169,11 @@ class ReferenceDistribution:
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release seems to have made this reference from a sample with ties.
+        """Whether this reference probably comes from an earlier release and a sample with ties.
 
-        The rates at these ties are too small, because earlier releases kept only one of the knots at a tie, the one
-        with the lowest rate. They stored no ties, so the ties are guessed from the knots: a removed knot leaves two
-        knots unusually far apart in rate, and only a tie puts the last knot at similarity 1.
+        Earlier releases kept only the knot with the lowest rate at a tie, so the rates at ties are too small. They did
+        not store `tied`, so ties are guessed from the knots. There was probably a tie if the rates of two neighbouring
+        knots are unusually far apart, or if the last knot has similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())

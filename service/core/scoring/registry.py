@@ -22,10 +22,10 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # maximum number of remembered failures (one per domain), and of versions remembered as damaged
-LOADERS = 4  # number of threads that load calibrations; loading one from a disk takes about 10 ms of a core
+MOST_REPORTED = 1000  # maximum number of entries in `_reported`, and of entries in `damaged`
+LOADERS = 4  # number of threads that load calibrations; one load from a disk takes about 10 ms of a core
 MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
-MOST_EVICTED = 4096  # maximum number of evicted domains whose deletion is still reported to `on_gone`
+MOST_EVICTED = 4096  # maximum number of evicted domains that a refresh checks for deletion
 NO_VERSIONS: frozenset[int] = frozenset()
 
 
@@ -35,8 +35,8 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
-    # Targets of the saved thresholds, by name. A target is a wanted rate, such as a false-match rate of 0.01; the
-    # threshold of each version is computed from it.
+    # Targets of the saved thresholds, by name. A target is a wanted rate, such as a false-match rate of 0.01. The
+    # threshold of each version is computed from the target.
     targets: Mapping[str, Target] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ class CalibrationSource(Protocol):
     def changes(self, resident: Mapping[str, frozenset[int]]) -> Iterable[str]:
         """Domains that may have changed since the last call.
 
-        `resident` holds the loaded versions of each domain. The result may also contain other domains.
+        `resident` holds the loaded versions of each domain. The result may contain domains that are not in `resident`.
         """
         ...
 
@@ -68,7 +68,7 @@ def located(error: Exception) -> str:
 
 @dataclass
 class Miss:
-    """Retry state of a domain whose changed champion could not be loaded."""
+    """When to retry loading a new champion that could not be loaded."""
 
     pause: int = 1  # number of refreshes between attempts
     left: int = 1  # number of refreshes until the next attempt
@@ -80,8 +80,7 @@ class Registry:
     A calibration is loaded at the first request for it. A champion is replaced in one assignment, after its successor
     has loaded completely. When the resident calibrations take more than `resident_bytes`, the least recently used ones
     are evicted, except the champion of `default`. A request that already uses an evicted calibration goes on with it. A
-    refresh compares only resident domains and at most MOST_EVICTED evicted ones with the store, so its cost does not
-    depend on the number of all domains.
+    refresh compares only resident domains and at most MOST_EVICTED evicted domains with the store.
 
     on_champion: called with each new champion.
     on_dropped: called with a domain when its champion leaves memory without a successor, for example by eviction.
@@ -107,19 +106,19 @@ class Registry:
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of all resident calibrations
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions and pinned; most recently used last
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
-        }  # resident versions of each domain; a set is replaced, not edited, because a thread may be reading it
+        }  # resident versions of each domain; a set is never edited, only replaced, because a thread may be reading it
         self._targets: dict[str, Mapping[str, Target]] = {}  # saved targets of resident domains whose aliases were read
-        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
+        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest at the end
         self._news: deque[Iterable[str]] = deque()  # changed domains that `_look` has read, for the next refresh
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
         self._identity = False  # True: `default` has no champion in the store, so requests for it use `builtin`
         self._misses: dict[str, Miss] = {}
-        self.damaged: set[Key] = set()  # versions whose files could not be loaded at the last attempt
-        self._reported: dict[str, str] = {}  # domain: the last logged reason for a failed load
+        self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
+        self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
 
@@ -132,7 +131,7 @@ class Registry:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def holds(self, ref: DomainRef) -> bool:
-        """Whether a reference resolves without reading the store."""
+        """Whether the calibration that a reference names is in memory; also True for the champion of `default`."""
         if ref.version == "champion":
             return ref.name in self.champions or ref.name == DEFAULT
         return (ref.name, ref.version) in self._resident or (ref.name, ref.version) == (DEFAULT, 0)
@@ -220,11 +219,11 @@ class Registry:
                     f"a version of this encoder, or name one in the request ({domain}@N)"
                 )
             raise UnknownDomain(domain)
-        calibration = self._resident.get((domain, named.champion))  # already resident if a request named its number
+        calibration = self._resident.get((domain, named.champion))  # not None if a request named the version by number
         if calibration is None:
             try:
                 calibration = await self._load(domain, named.champion)
-            except NotFound as error:  # not answered with 404, because the request did not name this version
+            except NotFound as error:  # no 404, because the request did not name this version
                 self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing ({error}); promote another") from error
             except (IsosimError, OSError) as error:
@@ -259,7 +258,7 @@ class Registry:
         return calibration
 
     def _report(self, domain: str, error: Exception) -> None:
-        """Calls `on_failure` for a champion that could not be loaded for a request, and logs each new reason once."""
+        """Reports that a request failed because a champion could not be loaded; logs a repeated reason only once."""
         self.on_failure(domain)
         if self._reported.get(domain) != str(error):
             if len(self._reported) >= MOST_REPORTED:
@@ -327,7 +326,7 @@ class Registry:
     def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
         """Keeps the targets in memory if the domain is resident.
 
-        A refresh updates only resident domains, so stored targets of other domains would become outdated.
+        A refresh updates only the targets of resident domains.
         """
         if domain in self._versions:
             self._targets[domain] = targets
@@ -342,11 +341,10 @@ class Registry:
     async def refresh(self, changed: str | None = None) -> None:
         """Applies changes in the store to `default` and to resident domains.
 
-        A champion that cannot be loaded is logged, and the previous one keeps serving.
+        If a new champion cannot be loaded, this is logged, and the previous champion keeps serving.
 
         Args:
-            changed: a domain that the caller knows to have changed; it is compared with the store even if the store
-                reports no change.
+            changed: a domain that has changed; it is compared with the store even if the store reports no change.
         """
         async with self._refreshing:
             if changed is not None:
@@ -361,7 +359,7 @@ class Registry:
                 miss.left -= 1
                 if miss.left <= 0:
                     self._due.add(domain)
-            for domain in list(self._due):  # one at a time: after a cancellation, the next refresh does the rest
+            for domain in list(self._due):  # after a cancellation, the next refresh does the rest
                 self._due.discard(domain)
                 await self._compare(domain)
 
@@ -408,8 +406,7 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(domain, champion, asyncio.to_thread)
-            # `loaded` is not used if the domain had a champion before the load and has none now: the champion was
-            # evicted during the load.
+            # If the old champion left memory during the load, `loaded` is not used.
             if current is None or domain in self.champions:
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)

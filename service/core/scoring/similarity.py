@@ -21,10 +21,10 @@ class Scores(NamedTuple):
     cosine: npt.NDArray[np.float32]  # cosine of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # cosine of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
-    extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is too extreme to be counted in the reference
+    extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is extrapolated instead of counted
     probability: Doubles | None  # None: the domain has no labels
     verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
-    unreadable: npt.NDArray[np.bool_] | None = None  # whether a text of the pair has no known token; None: no such pair
+    unreadable: npt.NDArray[np.bool_] | None = None  # whether a text of the pair has no known token; None: all False
 
     @property
     def readable(self) -> Rows:
@@ -35,8 +35,8 @@ class Scores(NamedTuple):
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     """Cosine of each pair of rows. (N, D), (N, D) -> (N,)
 
-    Computed in float64 and rounded to float32. The rounding hides differences in the last digits of float64, which may
-    depend on the number of rows.
+    The cosine is computed in float64 and rounded to float32. In float64, the last digits may depend on the number of
+    rows; the rounding hides this.
 
     >>> left, right = np.array([[3, 4], [1, 0]], np.float32), np.array([[4, 3], [-2, 0]], np.float32)
     >>> cosine(left, right)
@@ -45,7 +45,7 @@ def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     norms = np.sqrt(np.vecdot(a64, a64) * np.vecdot(b64, b64))
     scores = np.vecdot(a64, b64) / np.maximum(norms, TINY)  # 0 for a vector of zeros
-    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # rounding removes any excess beyond ±1
+    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # also brings values slightly beyond ±1 back to ±1
     return rounded
 
 
