@@ -1,4 +1,4 @@
-"""Shared by all measurements: settings of a run, a line of the result, and functions that send load."""
+"""Settings of a run, a line of the result, and functions that send load, for all measurements."""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ class Setup:
     reduced: str | None  # id of the same encoder at a lower precision, if there is one
     peers: Path  # folder with the peers' environments; missing ones are skipped
     seconds: float  # duration of one measurement
-    rounds: int  # of each comparison, interleaved
-    soak: float  # s of mixed load for the measurement of memory
+    rounds: int  # how often each comparison is measured
+    soak: float  # seconds of mixed load in the memory measurement
     pairs: list[texts.Pair] = field(default_factory=list)
-    sentences: int = 1_000_000  # of the bulk job
+    sentences: int = 1_000_000  # number of sentences for `isosim bulk embed`
 
     @property
     def encoders(self) -> dict[str, str]:
-        """Encoder ids by their names in the tables."""
+        """Name in the tables -> encoder id."""
         return {"fp32": self.fp32} | ({"reduced": self.reduced} if self.reduced else {})
 
 
@@ -59,7 +59,7 @@ def run(task: Coroutine[Any, Any, T]) -> T:
 
 
 def drive(port: int, requests: Iterator[bytes], connections: int, seconds: float, warm: float = 1.0) -> Load:
-    """Runs a closed loop, after an unmeasured warm-up."""
+    """Runs a closed loop: `warm` seconds without measurement, then `seconds` seconds with measurement."""
 
     async def both() -> Load:
         await closed_loop(port, requests, connections, warm)

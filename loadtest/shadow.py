@@ -1,6 +1,6 @@
 """Cost of shadow scoring: rates and latencies without a migration, and with 0 %, 10 % and 100 % of requests shadowed.
 
-Shadowing 0 % does no extra work. The difference between 0 % and no migration therefore shows the measurement noise.
+The server does the same work with 0 % as without a migration. Any difference in the results is measurement noise.
 """
 
 import itertools
@@ -26,13 +26,13 @@ PATH = f"/domains/{DOMAIN}/migration"
 SHARES = (0.0, 0.1, 1.0)  # shares of shadowed requests
 NONE = -1.0  # no migration
 CLOSED = {"one connection": 1, "16 connections": 16}
-# Loads with random arrivals -> their rate, as a share of the rate that 16 connections reach.
+# Loads with random arrivals: name -> rate. 1.0 is the rate that 16 connections reach.
 OPEN = {"30 % of the capacity": 0.3, "60 % of the capacity": 0.6}
 LOADS = (*CLOSED, *OPEN)
 
 
 class Phase(NamedTuple):
-    """A load at one share of shadowed requests."""
+    """Result of one load at one share of shadowed requests."""
 
     load: Load
     scored: int  # requests that the new encoder scored
@@ -77,7 +77,7 @@ def measure(setup: Setup) -> Result:
         capacity = drive(server.port, stream, 16, setup.seconds).rate
         for turn in range(setup.rounds):
             shares = [NONE, *SHARES]
-            shares = shares[turn % 4 :] + shares[: turn % 4]  # each round begins with the next share
+            shares = shares[turn % 4 :] + shares[: turn % 4]  # rotates the order: each round begins with another share
             for name, share in itertools.product(LOADS, shares):
                 if share >= 0:
                     told(server.port, "POST", PATH, orjson.dumps({"shadow": share}))
@@ -93,7 +93,7 @@ def measure(setup: Setup) -> Result:
 
 
 def summary(phases: dict[float, list[Phase]]) -> Result:
-    """Latencies over all rounds by share, and their ratios to those without a migration."""
+    """For each share: latencies over all rounds, ratios to the results without a migration, and counts."""
     latencies = {
         share: np.concatenate([one.load.latencies() for one in every]) * 1e3 for share, every in phases.items()
     }

@@ -31,7 +31,7 @@ from loadtest.setup import Line
 
 LOOK = 10.0  # s between measurements
 USERS = 12
-WARM = 0.1  # share of the run that is ignored, while caches fill and calibrations load their code
+WARM = 0.1  # share of the run that is ignored at its beginning, while caches fill and code is loaded
 SERIES = ("resident", "descriptors", "threads", "tasks", "redis_connections")
 Looks = list[dict[str, float]]
 
@@ -73,7 +73,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         server = stack.enter_context(servers.isosim(store, given.encoder, redis_url=url, memory_cache_bytes=2**22))
         stack.enter_context(worker(store, url))
         redis = stack.enter_context(Redis.from_url(url))
-        time.sleep(3)  # until the worker has registered
+        time.sleep(3)  # time for the worker to register
         command = [
             str(given.locust), "-f", "loadtest/locustfile.py", "--headless", "--host", f"http://127.0.0.1:{server.port}",
             "--users", str(given.users), "--spawn-rate", "2", "--run-time", f"{seconds:.0f}s", "--stop-timeout", "60",
@@ -91,7 +91,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 looks.append(look(server, redis, began))
                 with suppress(subprocess.TimeoutExpired):
                     load.wait(LOOK)
-        time.sleep(5)  # until the load's connections are closed
+        time.sleep(5)  # time for the load's connections to close
         rest = look(server, redis, began)
         print((folder / "locust.log").read_text()[-3500:])
         return {"looks": looks, "rest": rest, "latency": latencies(folder / "soak_stats_history.csv"),
@@ -99,7 +99,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def latencies(history: Path) -> list[tuple[float, float, float]]:
-    """Seconds since the start, with p50 and p99 (ms) of /similarity over the preceding ten seconds."""
+    """Rows (seconds since the start, p50, p99) of /similarity. p50 and p99 (ms) cover the ten seconds before."""
     if not history.is_file():
         raise SystemExit("locust did not run; see its output above")
     with history.open() as file:
@@ -145,7 +145,8 @@ def lines(result: dict[str, Any], seconds: float) -> list[Line]:
         found.append(Line(f"{name.replace('_', ' ')}: maximum, last third minus first", more, 2, at_most=True))
     early, late = series["tasks"]
     found.append(Line("tasks: median, last third minus first", median(late) - median(early), 2, at_most=True))
-    first, rest = looks[0], result["rest"]  # Redis connections are left out here; the loop above checks them
+    first, rest = looks[0], result["rest"]
+    # Redis connections are subtracted, because the loop above checks them.
     left = (rest["descriptors"] - rest["redis_connections"]) - (first["descriptors"] - first["redis_connections"])
     found.append(Line("other descriptors: after the load minus at its start", left, 4, at_most=True))
     return found

@@ -34,7 +34,7 @@ def two_versions(port: int, setup: Setup) -> None:
 
 
 async def swapping(port: int) -> list[float]:
-    """Swaps the champion repeatedly; returns the times of the requests (`perf_counter`)."""
+    """Swaps the champion repeatedly. Returns when it sent each request (s, `perf_counter`)."""
     times = []
     for number in range(SWAPS):
         await asyncio.sleep(EVERY)
@@ -67,7 +67,7 @@ def measure(setup: Setup) -> Result:
 
             load, times, began = run(both(server.port))
             ended, latencies = np.array(load.ended), load.latencies()
-            # A swap takes effect at once in the process that handles the request, so measure the second after it.
+            # True for requests that ended less than 1 s after a swap.
             inside = np.zeros(len(ended), bool)
             for at in times:
                 inside |= (ended >= at - began) & (ended < at - began + 1)

@@ -1,4 +1,4 @@
-"""Texts for requests: STS-B pairs, and Wikipedia cut to given lengths."""
+"""Texts for requests: pairs from STS-B, and parts of Wikipedia with given lengths."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ def sts_pairs(data: Path) -> list[Pair]:
 
 
 def mixed_lengths(data: Path, tokens: Iterator[int], count: int) -> list[str]:
-    """Runs of Wikipedia's words with about the given numbers of tokens (1.35 tokens per word)."""
+    """Consecutive words of Wikipedia, with about the given number of tokens per text (1.35 tokens per word)."""
     words = itertools.cycle((data / "text" / "wikipedia-en.txt").read_text().split())
     return [" ".join(itertools.islice(words, max(1, round(next(tokens) / 1.35)))) for _ in range(count)]
 

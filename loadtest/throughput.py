@@ -1,4 +1,4 @@
-"""Compares pairs/s and latency of isosim, the bare session and other servers, on the same uncached pairs."""
+"""Compares pairs/s and latency of isosim, ONNX Runtime alone and other servers, on the same uncached pairs."""
 
 import itertools
 import json
@@ -22,8 +22,8 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 
 CONNECTIONS = (1, 16, 64)
-VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # int8 dot products in one instruction
-STREAM = 4096  # texts of the bare session's stream
+VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # whether the CPU computes int8 dot products in one instruction
+STREAM = 4096  # number of texts for ONNX Runtime alone and for sentence-transformers
 
 
 def token_stream(artifact: EncoderArtifact, pairs: list[texts.Pair]) -> list[list[int]]:
@@ -32,7 +32,7 @@ def token_stream(artifact: EncoderArtifact, pairs: list[texts.Pair]) -> list[lis
 
 
 def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: float) -> dict[str, dict[str, float]]:
-    """Sentences/s of the bare session by mode and batch size, and the milliseconds of a pair."""
+    """Results of ONNX Runtime alone: sentences/s by mode and batch size, and the median milliseconds of a pair."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(token_stream(artifact, pairs), file)
         file.flush()
@@ -43,7 +43,7 @@ def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: fl
 
 
 def sentence_transformers(setup: Setup) -> dict[str, float] | None:
-    """Sentences/s of sentence-transformers on the same texts by batch size; None if it is not installed."""
+    """Batch size -> sentences/s of sentence-transformers on the same texts; None if it is not installed."""
     python, checkpoint = setup.peers / "sentence-transformers" / "bin" / "python", setup.peers / "checkpoint"
     if not python.is_file() or not checkpoint.is_file():
         return None
@@ -62,7 +62,7 @@ def best(found: dict[str, dict[str, float]]) -> float:
 
 
 def contestants(setup: Setup, stack: ExitStack) -> dict[str, tuple[Server, list[bytes]]]:
-    """Starts every available server; returns each with the same pairs as requests in its own format."""
+    """Starts every available server. Returns each server with its requests; all servers get the same pairs."""
     own = texts.single_pairs(setup.pairs)
     found: dict[str, tuple[Server, list[bytes]]] = {}
     for name, encoder in setup.encoders.items():
@@ -117,7 +117,7 @@ def middle(summaries: list[dict[str, Any]]) -> dict[str, Any]:
 def ratios(
     loads: dict[str, dict[int, list[Load]]], bare: dict[str, list[dict[str, dict[str, float]]]]
 ) -> dict[str, list[float]]:
-    """Ratios within each round, in which changes of the machine's speed cancel."""
+    """Ratios of results from the same round. The machine's speed may change from round to round."""
 
     def rates(name: str, connections: int) -> list[float]:
         return [load.rate for load in loads[name][connections]]

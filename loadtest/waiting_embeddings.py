@@ -1,6 +1,6 @@
-"""A server of `POST /v1/embeddings` that does not compute vectors but waits, as long as `waiting_encoder.py` does.
+"""A server of `POST /v1/embeddings` that waits instead of computing. It waits as long as `waiting_encoder.py`.
 
-The same text always gets the same vector; otherwise isosim would refuse to register the server as a remote encoder.
+The same text always gets the same vector. isosim requires this of a remote encoder.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """`python -m loadtest.waiting_encoder`: `isosim serve` with an encoder that waits instead of computing.
 
-The processor time of a request is then that of the service without the encoder. While the encoder waits, it releases
-the interpreter's lock, as it does while a GPU computes. Its vectors are random.
+A request then takes only the processor time of the service itself. The encoder releases the interpreter's lock while it
+waits, like the real encoder while a GPU computes. Its vectors are random.
 """
 
 import time
@@ -35,7 +35,7 @@ class WaitingEncoder(OnnxEncoder):
 
 
 if __name__ == "__main__":
-    # Replaces the real class, because the service must not have a setting for an encoder without computation.
+    # Replaces the real class here, because the service has no setting for an encoder that waits.
     encoders.OnnxEncoder = WaitingEncoder  # type: ignore[attr-defined]
     probe.check = lambda *_: 0.0
     main()

@@ -4,8 +4,7 @@ CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.m
 
 
 def __getattr__(name: str) -> str:
-    """Reads `__version__` only when it is used: reading the package's metadata takes 30 ms, and most commands do not
-    need it."""
+    """Reads `__version__` only when it is used: reading takes 30 ms, and most commands do not need the version."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415
 

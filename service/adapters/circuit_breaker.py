@@ -30,8 +30,8 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        # This call is the attempt. Other calls are refused until the attempt succeeds. If it has not succeeded after
-        # another `pause` seconds, the next call is a new attempt.
+        # This call is the attempt. Other calls are refused until the attempt succeeds. If the attempt has not succeeded
+        # after `pause` seconds, the next call is a new attempt.
         self.closed_at = self.clock() + self.pause
         return True
 

@@ -1,1 +1,1 @@
-"""Domains in the model store: versions, aliases, migrations, and versions made ready to serve."""
+"""Domains in the model store: versions, aliases and migrations. Loads versions for serving."""

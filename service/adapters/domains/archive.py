@@ -3,8 +3,8 @@
 The file is an uncompressed tar, because a small compressed file could expand to terabytes. Its members have this order:
 
     archive.json                        the archive's format and the release that wrote it
-    <domain>/domain.json                aliases by encoder, and saved thresholds; before the domain's versions
-    <domain>/<version>/manifest.json    the version's manifest; before the version's other files
+    <domain>/domain.json                aliases by encoder, and saved thresholds; comes before the versions
+    <domain>/<version>/manifest.json    the version's manifest; comes before the other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
 Exporting the same versions again gives the same bytes. Writing and reading hold one version in memory at a time.
@@ -72,12 +72,12 @@ MEMBER = re.compile(
 )
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-# An imported version whose number is higher than this gets a new number. Otherwise few numbers could be left for later
-# versions of the domain: their numbers only rise, up to 999,999,999.
+# An imported version with a higher number than this gets a new number. Version numbers only rise, up to 999,999,999:
+# after a high number, few would be left for later versions.
 HIGHEST_KEPT = 1_000_000
-# Maximum size of each JSON file in bytes; those that isosim writes have at most 20 kB.
+# Maximum size of each JSON file in bytes. isosim writes at most 20 kB.
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
-ROOM = 1 << 20  # bytes by which a file of arrays may exceed the size computed from the encoder's dimensions
+ROOM = 1 << 20  # bytes allowed in a file of arrays, in addition to the size computed from the encoder's dimensions
 ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
@@ -113,15 +113,15 @@ class ArchivedVersion:
 class ImportedVersion:
     source: str  # name@version in the archive
     domain: str
-    version: int  # its number in this store; in a dry run, the number it would get
+    version: int  # the version's number in this store; in a dry run, the number that it would get
     encoder: str  # id
-    was: str | None  # its alias in the store that exported it: champion, previous or None
+    was: str | None  # the version's alias in the exporting store: champion, previous or None
     there: bool  # True: this store already had a version with the same files, and nothing was added
 
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import; after a dry run, the result that the import would have."""
+    """The result of an import, or the expected result after a dry run."""
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
@@ -153,8 +153,8 @@ def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[i
 
 
 def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
-    """Writes versions of domains to `out`, except versions that are deleted meanwhile. Returns how many domains and how
-    many versions were written.
+    """Writes versions of domains to `out`. Skips versions that are deleted meanwhile. Returns the number of domains and
+    the number of versions that were written.
 
     Raises:
         NotFound: none of the versions exists.
@@ -223,7 +223,7 @@ def import_domains(
     Raises:
         InvalidInput: the file is not an archive, a member is invalid or does not match its manifest, or a version
             cannot be used.
-        TooLarge: a member is larger than a valid file of its kind can be.
+        TooLarge: a member is larger than any valid file of its kind.
         EncoderMismatch: the store does not have the encoder of a version.
         Conflict: in a bucket, other processes kept changing the aliases of a domain.
     """
@@ -238,7 +238,7 @@ def import_domains(
 
 
 class Import:
-    """One reading of an archive from beginning to end: with `dry_run` only checks it, otherwise adds its versions."""
+    """Reads an archive once. With `dry_run`, only checks the archive; otherwise, also adds its versions."""
 
     def __init__(
         self,
@@ -252,13 +252,13 @@ class Import:
         self.store, self.encoders, self.rename, self.permit, self.dry_run = store, encoders, rename, permit, dry_run
         self.imported = Imported()
         self.release = ""
-        self.domain = ""  # the domain being read, by its name in the archive
+        self.domain = ""  # name of the domain being read, as in the archive
         self.target = ""  # the name that this domain gets in this store
-        self.facts: dict[str, Any] = {}  # content of the domain.json of the domain being read
-        # Versions that the domain called `target` has in this store: `made_of` key -> number.
+        self.facts: dict[str, Any] = {}  # content of this domain's domain.json
+        # Versions of the domain `target` in this store: key from `made_of` -> number.
         self.there: dict[str, int] = {}
-        self.known: set[int] = set()  # numbers of this domain's versions that `_look` has already looked at
-        self.next = 1  # in a dry run, the number that the next version of this domain would get
+        self.known: set[int] = set()  # numbers of `target`'s versions that `_look` has already read
+        self.next = 1  # in a dry run, the number for the next version of `target`
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
@@ -345,12 +345,12 @@ class Import:
 
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
         """Adds a version, unless a concurrent import has added the same version. Returns the version's number in this
-        store, and whether the concurrent import has added it.
+        store, and True if the concurrent import has added it.
 
-        The store chooses the next free number, calls `claim`, and publishes the version under the number. If `claim`
-        finds the version of a concurrent import, it raises AlreadyThere. If the concurrent import publishes only after
-        `claim`, it usually takes the number that this import has chosen. This import then chooses another number and
-        calls `claim` again, which finds the version.
+        The store chooses the next free number, calls `claim`, and publishes the version under this number. `claim`
+        raises AlreadyThere if the concurrent import has published the version. If the concurrent import publishes
+        after `claim`, both imports usually choose the same number. The store then chooses another number and calls
+        `claim` again.
         """
         what = made_of(version.manifest)
 
@@ -373,13 +373,13 @@ class Import:
             number = max(self.next, least)
             self.next = number + 1
         elif number is None:
-            origin = manifest.get("origin") or {  # a version that was itself imported keeps its first origin
+            origin = manifest.get("origin") or {  # the origin of an earlier import is kept
                 "domain": version.domain,
                 "version": version.number,
                 "release": self.release,
                 "imported": datetime.now(UTC).isoformat(timespec="seconds"),
             }
-            # The job's id is removed: in this store, it could belong to another job.
+            # The job's id is removed: in this store, another job could have the same id.
             facts = {**without(manifest, "files", "upload", "version"), "job": None, "origin": origin}
             number, there = self._adopt(version, facts, least)
         self.there[what] = number
@@ -388,8 +388,7 @@ class Import:
         return ImportedVersion(version.name, self.target, number, manifest["encoder"]["id"], was, there)
 
     def _add_targets(self) -> None:
-        """Saves the thresholds whose names are not taken. Called after the domain has a version, as
-        `set_target` requires."""
+        """Saves the thresholds whose names are not taken. The domain must already have a version."""
         _, saved = self.store.every_alias(self.target)
         room = MOST_TARGETS - len(saved)
         for name, target in list(targets_in(self.facts.get("thresholds")).items())[:MOST_TARGETS]:
@@ -407,13 +406,13 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """A key that is equal for versions with equal files and the same encoder. A repeated import uses it to recognize
+    """A key that is the same for versions with the same files and encoder. A repeated import uses the key to recognize
     versions that the store already has."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
 def object_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The JSON object `name` of `facts`; an empty one if it is missing or not an object."""
+    """The JSON object `name` of `facts`; an empty object if `name` is missing or not an object."""
     value = facts.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -426,7 +425,7 @@ class EncodersOfStore:
         self._opened: dict[str, tuple[OnnxCalibrator, int]] = {}
 
     def of(self, manifest: Mapping[str, Any], place: str) -> tuple[OnnxCalibrator, int]:
-        """The calibrator of a version's encoder, and the dimension of its vectors. Raises EncoderMismatch."""
+        """The calibrator of a version's encoder, and the dimension of the encoder's vectors. Raises EncoderMismatch."""
         digest = manifest["encoder"]["digest"]
         if digest not in self._opened:
             artifact = self._artifact(manifest["encoder"], place)
@@ -457,8 +456,8 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # Domain models do not check arrays before they compute with them. So an array with a wrong shape or value
-            # can raise any of these errors, like an invalid file.
+            # Domain models do not check arrays before they use them. An array with a wrong shape or value can raise any
+            # of these errors.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
@@ -526,7 +525,7 @@ def finite(name: str, numbers: npt.NDArray[Any]) -> None:
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Yields name and size (bytes) of each member of a tar. At each yield, `file` is at the start of its content.
+    """Yields name and size (bytes) of each member of a tar. At each yield, `file` is at the start of the content.
 
     `tarfile` is not used for reading, because it accepts sparse files and extended headers of any length.
 
@@ -572,7 +571,7 @@ def json_of(
         raise TooLarge(f"{name} has {size:,} bytes; at most {most:,} are allowed")
     try:
         return read(b"".join(pieces(file, name, size)), name)
-    except CorruptArtifact as error:  # the damaged file is in the sent archive, not in the store
+    except CorruptArtifact as error:  # the client has sent the damaged file; the store is not damaged
         raise InvalidInput(str(error)) from None
 
 
@@ -608,8 +607,8 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """The known fields of `origin`, which states the domain and version that an imported version had in the store that
-    first exported it. Raises InvalidInput if `origin` is malformed."""
+    """The known fields of `origin`, which says where a version was first imported from. Raises InvalidInput if a
+    field is missing or invalid."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin must have the fields domain, version, release and imported (a date)")
@@ -630,8 +629,8 @@ def check_date(date: object, name: str) -> None:
 def check_arrays(path: Path) -> None:
     """Raises CorruptArtifact unless a .npz contains uncompressed arrays of numbers, each as long as its header says.
 
-    Without this check, a file of a few kB could make numpy fill terabytes of memory, with compressed zeros, a false
-    header or overlapping members.
+    Without this check, numpy could fill terabytes of memory from a file of a few kB. The file could have compressed
+    zeros, a false header or overlapping members.
     """
     size = path.stat().st_size
     try:
@@ -640,8 +639,8 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # `zipfile` reads the whole directory of a zip into memory, so the directory's length is limited below. The end
-        # record states this length, except in a zip64 file, which is therefore refused. A .npz begins with `PK\3\4`.
+        # A .npz begins with `PK\3\4`. `zipfile` reads a zip's whole directory into memory, so the directory's length is
+        # limited below. The end record states the length, but not in a zip64 file. A zip64 file is therefore refused.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is not a .npz")
         if directory > MOST_DIRECTORY:

@@ -45,7 +45,7 @@ class StoredCalibrations:
 
     @contextlib.contextmanager
     def _placed(self, domain: str, version: int | None = None) -> Iterator[None]:
-        """Adds to a CorruptArtifact error the path or address of the version, or of the domain, for the log."""
+        """Adds a place to a CorruptArtifact error, for the log: the path or address of the version or domain."""
         try:
             yield
         except CorruptArtifact as error:
@@ -91,7 +91,7 @@ class ChangeWatch:
         self._lock = threading.Lock()
         self._announced: frozenset[str] = frozenset()  # announcements in the last listing
         self._bell: str | None = None  # value of `DomainStore.bell` at the last listing of announcements
-        self._stamps: dict[str, Hashable] = {}  # resident domain -> its value from `stamps` at its last comparison
+        self._stamps: dict[str, Hashable] = {}  # resident domain -> result of `stamps` at the last comparison
         self._waiting: list[str] = []  # resident domains not yet compared in the current round
         self._compared = -math.inf  # when stamps were last compared (monotonic clock, seconds)
 
@@ -106,8 +106,8 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            # Every announcement changes `bell`. `bell` is read before the announcements are listed: an announcement
-            # that comes after the listing changes `bell` again, so that the next call lists it.
+            # Every announcement changes `bell`. `bell` is read first, then the announcements are listed. A later
+            # announcement changes `bell` again, and the next call lists it.
             bell = self.store.bell()
             announced = self._announced
             if bell is None or bell != self._bell:
@@ -127,11 +127,11 @@ class ChangeWatch:
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
         """The domains to compare now, `elapsed` seconds after the last comparison.
 
-        In a folder, each call compares a part of the domains: 10 % of them if 10 % of FULL_LOOK has elapsed, but at
-        least FEWEST. In a bucket, no domains are compared before FULL_LOOK has elapsed.
+        In a folder, each call compares a part of the domains: for example 10 % of the domains after 10 % of FULL_LOOK,
+        but at least FEWEST. In a bucket, no domains are compared before FULL_LOOK has elapsed.
 
-        If FULL_LOOK has elapsed, all domains are compared. This also covers a process that was suspended for so long
-        that announcements were removed before it listed them.
+        If FULL_LOOK has elapsed, all domains are compared. A process that was suspended for a long time then finds
+        changes whose announcements were already removed.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

@@ -27,15 +27,15 @@ from service.adapters.storage.artifacts import (
 from service.core.wording import version_name
 
 ALIASES = "aliases.json"
-TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
+TOMBSTONE = "deleted"  # marks a deleted version; its folder stays, so that the number is not used again
 CHANGES = ".changes"  # folder of announcements; begins with a dot, so that no domain has the same name
-ANNOUNCED = 300.0  # seconds that announcements are kept; a reader that misses one notices the change at its full scan
+ANNOUNCED = 300.0  # seconds that announcements are kept; later, a reader finds the change at its full scan
 
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read. In a bucket, `tag` is the ETag of the aliases' object, and `replace` fails
-    if the object has another ETag by then."""
+    """A domain's aliases as they were read. `tag`: in a bucket, the ETag of the aliases' object. `replace` fails if the
+    ETag has changed meanwhile."""
 
     content: bytes | None  # None: the domain has no aliases
     tag: str | None = None
@@ -48,12 +48,12 @@ Claim = Callable[[int], None]
 class VersionStorage(Protocol):
     """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    Domain names must have been checked, because they become part of paths and keys. Methods raise FileNotFoundError if
-    a file does not exist, and OSError if the storage cannot be reached.
+    Callers must check domain names first, because names become part of paths and keys. Methods raise FileNotFoundError
+    if a file does not exist, and OSError if the storage cannot be reached.
     """
 
-    # Whether `changing` locks the domain. Without a lock, a deletion first writes the versions into the list `deleted`
-    # of the aliases, so that other processes cannot promote them.
+    # Whether `changing` locks the domain. If not, a deletion first writes the versions into the list `deleted` of the
+    # aliases. Other processes then cannot promote these versions.
     exclusive: bool
 
     def prepare(self) -> None:
@@ -61,8 +61,8 @@ class VersionStorage(Protocol):
         ...
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Yields, sorted, the names of domains that have a version. A name must sort after `after` and contain the text
-        `contains`, and `wanted` must return True for it."""
+        """Yields the sorted names of domains that have a version. Each name sorts after `after` and contains the text
+        `contains`, and `wanted` returns True for it."""
         ...
 
     def versions(self, domain: str) -> list[int]:
@@ -88,12 +88,12 @@ class VersionStorage(Protocol):
         ...
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder for the files of a new version. If it is not published inside the context, it is removed."""
+        """An empty folder for the files of a new version. It is removed if the context ends without `publish`."""
         ...
 
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
-        """Publishes the folder as a version and returns the version's number, which is added to `facts` as `version`.
-        The number is the highest used number + 1, or `least` if that is higher.
+        """Publishes the folder as a version, with `facts` and the version's number in the manifest. Returns the number:
+        the highest used number + 1, or `least` if that is higher.
 
         The version becomes visible as a whole or not at all.
         """
@@ -139,23 +139,23 @@ class VersionStorage(Protocol):
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of the given versions is deleted.
+        """Domain -> a value that changes when the domain's aliases are replaced or a given version is deleted.
 
         Args:
             domains: domain -> versions.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, all its domains would seem to be deleted.
+            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
         """
         ...
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Returns the deleted ones among `versions`. Raises OSError if the volume is not reachable."""
+        """Returns which of the versions are deleted. Raises OSError if the volume is not reachable."""
         ...
 
     def sweep(self, domain: str) -> None:
-        """In a folder, removes unfinished files of killed writers; in a bucket, announcements that all readers have
-        seen."""
+        """Removes old files. In a folder: unfinished files of killed writers. In a bucket: announcements that every
+        reader has seen."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
@@ -241,7 +241,7 @@ class FolderStorage:
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)
-        (folder / MANIFEST).unlink()  # first: if this process is killed after this line, the version counts as deleted
+        (folder / MANIFEST).unlink()  # first, because a version without a manifest counts as deleted
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
             if file.name != TOMBSTONE:
@@ -280,7 +280,7 @@ class FolderStorage:
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
         """Announcements that were written before `before` (seconds since the epoch), by the volume's clock. The times
-        in their names are not used, because they come from the writers' clocks, which may differ."""
+        in the names are not used, because the writers' clocks may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # removed by another process
@@ -320,7 +320,7 @@ class FolderStorage:
         missing = set()
         for version in versions:
             try:
-                with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may cache `stat`
+                with (self._folder(domain, version) / MANIFEST).open("rb"):  # not `stat`, which NFS clients may cache
                     pass
             except FileNotFoundError:
                 missing.add(version)
@@ -352,7 +352,7 @@ class FolderStorage:
                     )
 
     def _finish(self, folder: Path) -> None:
-        """Completes an interrupted deletion. Another process may do the same at the same time."""
+        """Completes an interrupted deletion. Two processes may call this at the same time."""
         if not (folder / MANIFEST).exists():
             (folder / TOMBSTONE).touch()
             for file in folder.iterdir():

@@ -40,7 +40,7 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        # From the last time that `look` read the file: value of `bell`, time (s), migrations.
+        # State when `look` last read the file: value of `bell`, time (s), migrations.
         self._looked: tuple[str, float, Mapping[str, Migration]] | None = None
         self._was_there = False  # whether the folder was ever found; if it is missing now, the volume is not reachable
 
@@ -49,7 +49,7 @@ class MigrationStore:
 
         Raises:
             CorruptArtifact: the file is invalid.
-            Unavailable: a newer release wrote it.
+            Unavailable: a newer release wrote the file.
             OSError: the store is not reachable. Without this error, all migrations would seem to have ended.
         """
         return self._understood(self._stored(self._read()[0]))
@@ -131,7 +131,7 @@ class MigrationStore:
             yield
 
     def _write(self, content: bytes, tag: str | None) -> None:
-        """Replaces the file. In a bucket, raises PreconditionFailed if its tag is no longer `tag`."""
+        """Replaces the file. In a bucket, raises PreconditionFailed if the file's tag is no longer `tag`."""
         if self.storage is None:
             write_atomically(self.path, content)
         else:
@@ -145,7 +145,7 @@ class MigrationStore:
 
 
 def understood(facts: Any) -> Migration:
-    """The migration that the facts describe. Raises TypeError if they are invalid."""
+    """Converts stored facts to a migration. Raises TypeError if the facts are invalid."""
     migration = from_facts(Migration, facts)
     texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
     numbers = (migration.share, migration.shadow, migration.revision)

@@ -1,8 +1,8 @@
 """Domains in object storage, which has no locks: a version's files are written first, then its manifest.
 
-    domains/files/<domain>/<upload>/<file>   files of one attempt to publish; never changed
-    domains/manifests/<domain>!<version>     makes the version visible and takes its number; written only if it does not
-                                             exist. Empty after a deletion, so that the number stays taken
+    domains/files/<domain>/<upload>/<file>   files of one upload; never changed
+    domains/manifests/<domain>!<version>     a version's manifest, which makes the version visible. Created only if it
+                                             does not exist. Empty after a deletion: the number is not used again
     domains/aliases/<domain>                 replaced only if it has not changed since it was read
     domains/changes/<ns>-<domain>            announcement: the domain's aliases were replaced at the time ns
                                              (nanoseconds). Readers read only the aliases of announced domains
@@ -35,10 +35,10 @@ from service.core.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-# On S3, listing one page of objects costs as much as requesting 12 ETags one by one. `stamps` needs the ETags of many
-# domains' aliases, and chooses the cheaper way.
+# On S3, listing one page of objects costs as much as 12 requests for one ETag each. `stamps` needs many ETags and
+# chooses the cheaper way.
 LISTING = 12
-OVERLAP = 300.0  # seconds that a writer's clock may be behind a reader's; if it is more, only a full scan finds changes
+OVERLAP = 300.0  # maximum seconds that a writer's clock may be behind a reader's clock
 ANNOUNCED = 3600.0  # seconds that announcements are kept; by then, all readers have listed them or made a full scan
 SIDE_BY_SIDE = 8  # files of a version that are transferred in parallel
 
@@ -135,7 +135,7 @@ class BucketStorage:
             return
         except (CorruptArtifact, KeyError):  # the manifest does not say where the files are; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # empty: the version counts as deleted from here on
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # an empty manifest: the version is deleted
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 
@@ -166,12 +166,12 @@ class BucketStorage:
                 # and recognizes its own content.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
-        self.storage.write(BELL, uuid.uuid4().bytes)  # last: readers of the new value must find the announcement
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last: a reader of the new value must find the announcement
 
     def bell(self) -> str | None:
         try:
             return self.storage.tag(BELL)
-        except FileNotFoundError:  # no change yet, or only by older releases, which do not write this object
+        except FileNotFoundError:  # no announcement yet; older releases do not write this object
             return None
 
     def announced(self) -> Iterable[str]:
@@ -211,8 +211,8 @@ class BucketStorage:
         keys = [entry.key for entry in self._old_news(age)]
         if keys:
             yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
-        # Uploads must be listed before manifests. An upload that is published after the first listing then has a
-        # manifest in the second one, and is not taken for garbage.
+        # Uploads are listed first, then manifests. If an upload is published in between, its manifest is in the second
+        # list, so the upload does not count as garbage.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
             (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
@@ -240,11 +240,11 @@ def old(entry: Entry, age: float) -> bool:
 
 
 def upload_of(entry: Entry) -> str:
-    """The prefix of a version's files, from the key of one of them."""
+    """Key of one file of a version -> common prefix of all its files."""
     return entry.key.rpartition("/")[0] + "/"
 
 
 def split(entry: Entry) -> tuple[str, int]:
-    """Domain and version, from the key of a manifest."""
+    """Key of a manifest -> domain and version."""
     domain, _, version = entry.key.removeprefix(MANIFESTS).rpartition("!")
     return domain, int(version)

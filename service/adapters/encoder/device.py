@@ -1,4 +1,4 @@
-"""The machine's cores and memory: plans batches and threads, and computes how many bytes of calibrations fit."""
+"""The machine's cores and memory. Plans batches, threads and the memory for calibrations."""
 
 import os
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of m
 # Bytes of memory that a process uses besides weights, cache and calibrations. Measured: 220 MiB under load, plus 85 MiB
 # with many domains; rounded up.
 PROCESS = 320 * 2**20
-GPU_PROCESS = 2**30  # the same with CUDA's libraries: 700 MiB under load on an NVIDIA H200, and 85 MiB for many domains
+GPU_PROCESS = 2**30  # PROCESS with CUDA's libraries: 700 MiB under load on an NVIDIA H200, and 85 MiB for many domains
 GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/resident.py)
 RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory limit
 LEAST_RESIDENT = (
@@ -67,8 +67,8 @@ def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     return min(left, default=None)
 
 
-# Files of a cgroup (version 2, then version 1). Key: file with the memory limit. Value: file with the bytes in use, and
-# the field of the file memory.stat with the bytes of cached files, which the kernel can free.
+# Files of a cgroup of version 2 and of version 1: file with the memory limit -> (file with the bytes in use, field of
+# memory.stat with the bytes of cached files). The kernel can free cached files.
 USAGE = {
     "memory.max": ("memory.current", "inactive_file"),
     "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
@@ -90,7 +90,7 @@ def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Lines of a file; an empty list if it does not exist, as with another cgroup version or another system."""
+    """Lines of a file; an empty list if it cannot be read, for example with another cgroup version."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
     Args:
         limit: memory limit of the container in bytes; None if it has no limit.
         held: bytes of weights and caches.
-        jobs: calibration jobs run in this container too, and half of the remaining memory is left to them.
+        jobs: True: half of the remaining memory is left to the calibration jobs in this container.
     """
     room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
     budget = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))

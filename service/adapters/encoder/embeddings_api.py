@@ -36,12 +36,12 @@ RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
 SAID = 200  # maximum characters quoted from a server's error message
 TOO_LATE = "it does not answer in time"
-METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's metadata service: refused, although not link-local
+METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # address of a cloud's metadata service; it is not link-local
 
 
 def checked_url(url: str) -> str:
-    """Checks a server's address, such as http://127.0.0.1:8080/v1. Returns it without slashes and `/embeddings` at its
-    end.
+    """Checks a server's address, for example http://127.0.0.1:8080/v1. Returns the address without slashes and
+    `/embeddings` at the end.
 
     Raises:
         InvalidInput: the address is not http or https, contains a password or a query, or is link-local.
@@ -63,8 +63,8 @@ def checked_url(url: str) -> str:
 
 
 def refuse_link_local(host: str) -> None:
-    """Raises InvalidInput if `host` is a link-local address or one of METADATA. Clouds have their metadata service at
-    such an address, and the service returns secrets of the machine."""
+    """Raises InvalidInput if `host` is a link-local address or in METADATA. At these addresses, clouds serve secrets of
+    the machine."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:  # a host name; it is checked after it is resolved
@@ -184,7 +184,7 @@ class Refusal(Exception):
 
 
 class OtherDimension(Refusal):
-    """The vectors have another dimension than those of the registered model."""
+    """The vectors have another dimension than the registered model."""
 
 
 class Conversation:

@@ -29,22 +29,22 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded tokens per batch on a CPU. Larger batches are slower: with 2048 instead of 256, the same texts took 1.13 times
-# the processor time (1.04 to 1.17) and 1.17 times the wall time. Measured with MiniLM and 2 threads on an Intel Xeon
+# Padded tokens per batch on a CPU. Larger batches are slower: 2048 tokens took 1.13 times the processor
+# time (1.04 to 1.17) and 1.17 times the wall time of 256 tokens. Measured with MiniLM and 2 threads on an Intel Xeon
 # (AVX2, AVX-512) that other programs used too; medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-# A string of fewer than 24 digits is the number of a row in a vector file. All other strings are vectors in base64. The
-# shortest vector has 8 dimensions, which are 44 characters of base64.
+# A string of fewer than 24 digits is a row number in a vector file. All other strings are vectors in base64. The
+# shortest vector has 8 dimensions and 44 characters.
 SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors (N, D) of N texts, and three facts about each text: its number of tokens, including special ones; whether
-    it was cut; whether the encoder knows none of its tokens."""
+    """Vectors (N, D) of N texts, and facts about each text. `tokens`: number of tokens, with special ones. `truncated`:
+    the text was cut. `unreadable`: the encoder knows no token of the text."""
 
     vectors: Vectors
     tokens: Rows
@@ -58,7 +58,7 @@ class Encodings:
         return cls(vectors, np.empty(count, np.intp), np.zeros(count, bool), np.zeros(count, bool))
 
     def texts(self) -> list[PooledVector]:
-        """One object per text, in the form that scoring takes."""
+        """One `PooledVector` per text, for scoring."""
         columns = (self.tokens.tolist(), self.truncated.tolist(), self.unreadable.tolist())
         return [PooledVector(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
 
@@ -101,7 +101,7 @@ class RemoteTexts:
         self.prompt, self.codec, self.sending = artifact.spec.prompt, codec, sending
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Encodes the texts. `progress` is called with the share that is done, 0–1. Raises the errors of
+        """Encodes the texts. Calls `progress` with the share of finished texts, 0–1. Raises the errors of
         `RemoteEncoder.run` and of `sending`."""
         self.sending(len(texts))
         encodings = Encodings.build(len(texts), self.encoder.dim)
@@ -122,7 +122,7 @@ class RemoteTexts:
                     vectors = self._result(future, rows, tokens)
                     encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
                     done += len(rows)
-                progress(done / len(texts))  # `progress` raises an error to end the job
+                progress(done / len(texts))  # raises an error if the job must end
         except BaseException:
             self.encoder.close()
             raise
@@ -133,12 +133,12 @@ class RemoteTexts:
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
         """The vectors of a request.
 
-        If the server has rejected the request, each of its texts is sent again alone, until the server rejects one. The
-        error message names that text. The vectors of the texts sent alone are not used.
+        If the server rejects the request, the texts are sent again one by one, only to find the text that the server
+        rejects.
 
         Raises:
-            BackendFailure: the server has rejected the request. If the server accepts each text alone, the message
-                names no text.
+            BackendFailure: the server rejects the request. The message names the first text that is rejected alone, if
+                there is one.
             EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
         """
         try:
@@ -181,10 +181,9 @@ class OfflineEncoder:
     Args:
         threads: threads of one run; 0 means one per physical core.
         providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
-        batch_tokens: padded tokens per batch; 0 means the default for this device. Affects the last bits of vectors.
+        batch_tokens: padded tokens per batch; 0 means the device's default. Changes the last bits of vectors.
         codec: rounds vectors as the cache of a server would.
-        window: the texts are split into windows of this many texts, and sorted by length in each window. None means one
-            window for all texts of a call.
+        window: number of texts that are sorted by length together. None means all texts of a call.
     """
 
     def __init__(
@@ -205,7 +204,7 @@ class OfflineEncoder:
         self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Encodes the texts. After each batch, calls `progress` with the share of the texts that is done, 0–1.
+        """Encodes the texts. After each batch, calls `progress` with the share of finished texts, 0–1.
 
         Raises:
             TokenizerFailure: a text cannot be tokenized.
@@ -218,11 +217,11 @@ class OfflineEncoder:
         return encodings
 
     def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
-        """Encodes one window of texts. `start` is the row of its first text in `encodings`. After each batch, calls
-        `progress` with the number of texts done so far, including earlier windows."""
+        """Encodes one window of texts. `start` is the row of the first text in `encodings`. After each batch, calls
+        `progress` with the number of finished texts, including earlier windows."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
-        # A text of control characters may have no tokens. The encoder needs at least one, so such a text gets the
-        # padding token.
+        # A text of control characters may have no tokens. It gets the padding token, because the encoder needs at least
+        # one token.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
         rows = slice(start, start + len(texts))
         encodings.tokens[rows] = [len(one) for one in ids]
@@ -285,7 +284,7 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Yields batches (lists of rows) of texts with similar length, each of at most `max_tokens` padded tokens. A text
     with more than `max_tokens` tokens has a batch of its own.
 
-    Rows are sorted by length, the shortest first. Each text of a batch is padded to the length of its last row.
+    Rows are sorted by length, the shortest first. Each text is padded to the length of the longest text in its batch.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
     batch: list[int] = []
@@ -299,7 +298,7 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 
 
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts without any token that the encoder knows. The encoder gives all of them nearly the same vector.
+    """The texts whose tokens are all unknown to the encoder. The encoder gives these texts nearly the same vector.
 
     The set is empty if the encoder's tokenizer is not in this process.
     """

@@ -17,10 +17,10 @@ from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")
 
-PREFIX = "calibrator."  # prefix of the names of the calibrator's weights among the graph's inputs
+PREFIX = "calibrator."  # the graph's inputs for the calibrator's weights have names with this prefix
 
-# Fusions that are switched off on the CPU: without them, the encoder is 8 % faster (loadtest/README.md). The fused
-# kernel takes 296 µs for 128 × 384 numbers; the addition and normalization that it replaces take 60 µs (ONNX Runtime
+# Fusions that are switched off on the CPU: without them, the encoder is 8 % faster (loadtest/README.md). For 128 × 384
+# numbers, the fused kernel takes 296 µs. The addition and the normalization take 60 µs without fusion (ONNX Runtime
 # 1.31, AVX2).
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
@@ -38,8 +38,8 @@ RUN_ERRORS = (
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
     """The execution providers to use, the preferred one first.
 
-    With `wanted`: these providers. Without: CUDA, if it is installed and can load the graph `trial`. In both cases the
-    CPU provider is appended if it is missing.
+    If `wanted` names providers, these are used. Otherwise CUDA is used if it is installed and can load the graph
+    `trial`. The CPU provider is appended if it is missing.
 
     Raises:
         Unavailable: a wanted provider is not installed.
@@ -67,10 +67,10 @@ def open_session(
 ) -> ort.InferenceSession:
     """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
 
-    With `spin`, threads that wait for work do not sleep: neither during a run, nor in the first milliseconds after it.
+    With `spin`, waiting threads do not sleep during a run and in the first milliseconds after a run.
 
     Raises:
-        Unavailable: the first provider does not load; ONNX Runtime alone would silently use the next one.
+        Unavailable: the first provider does not load. ONNX Runtime would use the next provider without an error.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -111,9 +111,8 @@ def on_gpu(providers: list[str]) -> bool:
 def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     """One set of options for each provider.
 
-    CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). Matrix
-    multiplications of a float32 graph are computed in float32: TF32 would change scores by up to 2e-4, and a
-    float16 graph is faster (loadtest/README.md).
+    CUDA's memory pool grows by the requested bytes, not by powers of two, up to `memory` bytes (0: no limit). TF32 is
+    switched off, because it would change scores by up to 2e-4 (loadtest/README.md).
     """
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
     if memory:
@@ -121,8 +120,8 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     return [cuda if name == CUDA else {} for name in providers]
 
 
-# On a GPU, padded lengths are multiples of this number. Each shape of input needs its own kernels and memory, and so
-# fewer shapes occur.
+# On a GPU, padded lengths are multiples of this number. Fewer shapes of input then occur. Each shape needs its own
+# kernels and memory.
 BUCKET = 16
 Feeds = dict[str, npt.NDArray[np.int64]]
 

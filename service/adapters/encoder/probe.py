@@ -1,4 +1,4 @@
-"""Checks that this machine computes the vector that was stored for a known sentence at the export.
+"""Checks that this machine computes the same vector of a known sentence as the machine of the export.
 
 A wrong kernel, a provider of lower precision or a tokenizer of another release gives wrong scores that look plausible.
 Only the comparison with a known vector reveals them.
@@ -17,7 +17,7 @@ from service.core.encoding.texts import Tokenize
 from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
-LONGER = " ".join([SENTENCE] * 3)  # in one batch with this text, SENTENCE is padded
+LONGER = " ".join([SENTENCE] * 3)  # a longer text: in a batch with it, SENTENCE is padded
 # Largest accepted ratio ‖computed − known‖ / ‖known‖: TOLERANCE for encoders in fp32, REDUCED_TOLERANCE for all others.
 # Wrong vectors give a ratio of 0.1 or more. The ratio of correct vectors on other instruction sets and GPUs, or in
 # other batches, is unmeasured. Other batches change the scores of pairs by 1e-7 (loadtest/README.md).
@@ -25,8 +25,8 @@ TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
-    """The probe (sentence and vector) of the encoder graph in `folder`, for its manifest; None if the sentence cannot
-    be tokenized."""
+    """The probe for the manifest: the sentence, and its vector from the encoder graph in `folder`. None if the sentence
+    cannot be tokenized."""
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")

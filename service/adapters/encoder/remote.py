@@ -43,7 +43,7 @@ PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 
 # to 1.5.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
-PROBE_SECONDS = 60.0  # for a RemoteEncoder with `each=False`: seconds between requests that carry a probe
+PROBE_SECONDS = 60.0  # seconds between requests that carry a probe, if `each` is False
 # Longest pause (s) between attempts while a client of the API waits. If the server asks for a longer pause, the client
 # gets the error at once. Jobs wait longer.
 LONGEST_WAIT = 2.0
@@ -53,7 +53,7 @@ State = Literal["unknown", "ok", "down", "changed"]
 
 
 class EstimatedTokens(Sequence[int]):
-    """Stands for the tokens of a text if the tokenizer is on another server: the text and its estimated length."""
+    """A text and its estimated number of tokens, if the tokenizer is on another server."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -154,9 +154,8 @@ class RemoteEncoder:
         self._stopped = threading.Event()
         self._turn = count()
         self._trying = False  # True while the circuit is open and one request tests the server
-        # Number of failures so far. A failure may mean that the server is being restarted with another model. Therefore
-        # `_ask` rejects the answer to a request without a probe if another request failed meanwhile and no probe has
-        # been correct since.
+        # Number of failures so far. After a failure, the server may run another model. `_ask` therefore rejects an
+        # answer without a probe if another request failed meanwhile and no probe has been correct since.
         self._failures = 0
         self._probed = -np.inf  # start time (s) of the last request whose probe was correct
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
@@ -211,10 +210,10 @@ class RemoteEncoder:
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
-        """Whether this request is a trial: a request that tests whether a failed server works again.
+        """Whether this request is a trial: it tests whether a failed server works again.
 
-        False while the circuit is closed. While the circuit is open, one request at a time becomes a trial; for all
-        other requests, the last failure is raised.
+        False while the circuit is closed. While the circuit is open, one request at a time becomes a trial. All other
+        requests raise the last failure.
         """
         with self._lock:
             if not self._breaker.is_open:
@@ -268,9 +267,8 @@ class RemoteEncoder:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
-        `tried`: True for the last attempt, and from the third attempt (ATTEMPTS) on. If the status is 500 and `tried`
-        is true, a request with only a probe is sent: if the server answers this request, the texts are the reason for
-        the 500.
+        `tried`: True for the last attempt, and from the third attempt (ATTEMPTS) on. With status 500 and `tried`, a
+        request with only a probe is sent. If the server answers the probe, the texts are the reason for the 500.
         """
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
@@ -284,7 +282,7 @@ class RemoteEncoder:
         return down
 
     def _answers_probe(self) -> bool:
-        """Whether the server answers a request with only a probe. Raises EncoderChanged if the vector differs."""
+        """Whether the server answers a probe without texts. Raises EncoderChanged if the probe's vector differs."""
         try:
             self._ask([], CHECK_SECONDS)
         except Refusal:
@@ -303,8 +301,7 @@ class RemoteEncoder:
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
-    """Sends each probe in a request of its own. Returns the largest ratio ‖answered − registered‖ / ‖registered‖ of the
-    probes' vectors.
+    """Sends each probe in its own request. Returns the largest ratio ‖answered − registered‖ / ‖registered‖.
 
     Raises:
         EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: for the reasons given at `RemoteEncoder.run`.
@@ -321,8 +318,8 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """The probes that a registration stores. Their vectors are rounded to seven digits: a server's answers to the same
-    text differ by more than this."""
+    """The probes that a registration stores. Their vectors are rounded to seven digits. Repeated answers of a server to
+    one text differ by more than this rounding."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

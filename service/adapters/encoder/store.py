@@ -50,9 +50,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The server of a remote encoder, with OpenAI's embeddings API. The encoder's digest does not depend on it."""
+    """The server of a remote encoder, with OpenAI's embeddings API. It is not part of the encoder's digest."""
 
-    url: str  # up to and including /v1
+    url: str  # for example http://127.0.0.1:8080/v1
     model: str
     key_file: str | None = None  # read at each request; the key itself is never stored
     encoding: Literal["base64", "float"] = "base64"  # form of the vectors in the server's answers
@@ -208,7 +208,7 @@ class EncoderStore:
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
         place = self.root / artifact_id / spec.digest
         if self.bucket is not None:
-            shutil.rmtree(place, ignore_errors=True)  # left by an export whose upload did not finish
+            shutil.rmtree(place, ignore_errors=True)  # removes an export whose upload failed, if there is one
         with building(place.parent) as folder:
             facts = write(folder)
             created = datetime.now(UTC).isoformat()
@@ -220,7 +220,7 @@ class EncoderStore:
         return self.find(f"{artifact_id}@{spec.digest}")
 
     def adopt(self, export: Path) -> EncoderArtifact:
-        """Publishes a copy of an export of another store. If another process has just published it, that copy is kept.
+        """Copies an export from another store into this store. A copy that another process has just made is kept.
 
         Raises:
             CorruptArtifact: a file of the export does not match its manifest.
@@ -274,13 +274,13 @@ ENCODERS = "encoders/"
 
 
 class EncoderBucket:
-    """Encoders in a bucket. Those in use are copied to this machine, because ONNX Runtime opens graphs as files."""
+    """Encoders in a bucket. An encoder is copied to this machine before use, because ONNX Runtime needs files."""
 
     def __init__(self, storage: ObjectStorage, folder: Path) -> None:
         self.storage, self.folder = storage, folder
 
     def _manifests(self, prefix: str = "") -> list[str]:
-        """Keys of the encoders' manifests: those that start with `encoders/`, followed by `prefix`."""
+        """Keys of encoders' manifests that start with `encoders/` + `prefix`."""
         keys = (entry.key for entry in self.storage.list(ENCODERS + prefix))
         return [key for key in keys if key.count("/") == 3 and key.endswith(f"/{MANIFEST}")]
 
@@ -291,8 +291,8 @@ class EncoderBucket:
         return f"{ENCODERS}{artifact_id}/{digest}/{MANIFEST}" in self._manifests(f"{artifact_id}/{digest}/")
 
     def fetch(self, artifact_id: str, digest: str) -> str:
-        """Downloads the newest export whose digest starts with `digest`, unless this machine has it. Returns its whole
-        digest.
+        """Downloads the newest export whose digest starts with `digest`, unless this machine already has the export.
+        Returns the full digest.
 
         Raises:
             Unavailable: there is no such export.
@@ -343,7 +343,7 @@ class EncoderBucket:
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def replace_manifest(self, place: Path) -> None:
-        """Overwrites the manifest in the bucket with that of the folder."""
+        """Overwrites the manifest in the bucket with the manifest in the folder."""
         self.storage.write(f"{ENCODERS}{place.parent.name}/{place.name}/{MANIFEST}", (place / MANIFEST).read_bytes())
 
     def remove(self, artifact_id: str, digest: str) -> None:
