@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # seconds between heartbeats of a job
 DISTANT_HEARTBEAT = 5.0  # seconds between heartbeats in object storage, which charges for each write
-WATCHED = 5  # number of heartbeat intervals after which an attempt that wrote no heartbeat counts as dead
+WATCHED = 5  # an attempt counts as dead after this many heartbeat intervals without a heartbeat
 NICENESS = 19  # lowest priority
 PATIENCE = 600.0  # seconds that a worker waits for object storage to answer again
-AGAIN = 3  # maximum number of further attempts of a job after failures of object storage
+AGAIN = 3  # maximum number of retries of a job if object storage fails
 
 
 def heartbeat(jobs: JobStore) -> float:
@@ -102,7 +102,7 @@ class Reporter:
         def run() -> None:
             while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
-                    os._exit(1)  # without its parent, no process would stop this one
+                    os._exit(1)  # without its parent, this process would never be stopped
                 self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -118,13 +118,13 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
     """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
     Args:
-        handed: number of attempts that had begun when the job was queued; None without a queue (see `JobStore.begin`).
-        dead: number of an attempt (1: the first) whose process has died, so that this call may replace the attempt;
-            None if no process has died.
+        handed: number of attempts that had begun when the job was queued (see `JobStore.begin`); None: no queue.
+        dead: number of the attempt whose process has died (1: the first attempt). This call may replace the attempt.
+            None: no process has died.
 
     Raises:
         JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
-        Conflict: another worker runs it.
+        Conflict: another worker runs the job, or the job was queued again.
     """
     jobs = JobStore(settings.jobs_root)
     with observed(settings, jobs, job_id) as watched:
@@ -134,7 +134,7 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         for _ in range(AGAIN):
             if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
                 break
-            jobs.requeue(job_id)  # storage failed; unlike a full disk, object storage may recover
+            jobs.requeue(job_id)  # object storage has failed, but may recover
             watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
@@ -142,8 +142,7 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
     """The domain's champion; None if the domain has none, or if the champion cannot be read.
 
-    Errors are ignored here: publishing reads the champion again, and reports an error if the champion still cannot be
-    read.
+    Errors are ignored here, because publishing reads the champion again and reports errors.
     """
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
@@ -158,7 +157,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if done is not None:
             return done
         result = fit(settings, jobs, domains, reporter)
-        # Nothing is published before `decide`; afterwards the job can no longer be cancelled.
+        # The job can be cancelled until `decide`. Nothing is published before `decide`.
         if not reporter.still_mine() or not jobs.decide(begun.id, reporter.job.attempt):
             raise JobCancelled(f"job {begun.id} was cancelled")
     except JobCancelled:
@@ -170,7 +169,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if jobs.decided(begun.id):
             raise JobCancelled(f"job {begun.id} was cancelled") from error
         return put_off(jobs, reporter.job, error)
-    except Exception as error:  # job boundary: after any error, the job's record tells the caller the reason
+    except Exception as error:  # any error must end the job, and its record must give the reason
         log.exception("job %s failed", begun.id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     done = publish_result(jobs, domains, reporter.job, result)
@@ -186,8 +185,8 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
         raise Unavailable("the posted text is gone; post it again")
     domains.check_generation(job.request.domain, job.request.generation)
     with reporter.beating():
-        # Imported here, so that only the child process loads torch. Inside `beating`, because on a busy machine the
-        # import can take longer than SILENCE, after which a job without heartbeats counts as interrupted.
+        # Imported here, so that only the child process loads torch. On a busy machine, this import can take longer than
+        # SILENCE (30 s). Without the heartbeats of `beating`, the job would then count as interrupted.
         from service.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
@@ -203,7 +202,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
-    """Publishes the version and ends the job: as failed if publishing fails, or as interrupted if storage fails."""
+    """Publishes the version and ends the job as succeeded, as failed, or (after a storage failure) as interrupted."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
@@ -225,11 +224,11 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """If an earlier attempt published its version but did not end the job, ends and returns the job. Otherwise: None.
+    """If an earlier attempt has already published its version, ends the job and returns it. Otherwise returns None.
 
-    Exception: if the version was not promoted and the job's text still exists, the version is deleted and the result is
-    None. The current attempt then calibrates anew. It cannot decide whether to promote the old version, because the
-    decision may need the held-out sentences, which only the dead process had.
+    If that version was not promoted and the job's text still exists, deletes the version and returns None. The current
+    attempt then calibrates again. It could not decide whether to promote the deleted version, because the held-out
+    sentences existed only in the dead process.
     """
     if job.attempt == 1:
         return None
@@ -254,8 +253,7 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
 
 def wait_for_storage(domains: DomainStore) -> None:
-    """Waits up to PATIENCE seconds until object storage answers again. Does not wait for a folder, because a full disk
-    does not recover by itself."""
+    """Waits up to PATIENCE seconds until object storage answers again. If the store is a folder, does not wait."""
     deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -272,7 +270,7 @@ def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
 
 
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
-    """Deletes old versions and job records. A failure to do so is only logged, because the job has succeeded."""
+    """Deletes old versions and job records. A failure is only logged, because the job has already succeeded."""
     try:
         domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
         jobs.forget(settings.keep_jobs)
@@ -281,8 +279,8 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
 
 
 def step_back() -> None:
-    """Lowers this process's priority, so that scoring goes before calibrations: sets the highest niceness, and the idle
-    scheduling class if the system has one."""
+    """Gives this process the lowest priority, so that calibrations do not delay scoring. Also uses the idle scheduling
+    class if the system has one."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError, AttributeError):  # not Linux, or not permitted
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -338,7 +336,7 @@ LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 
 class JobObservation:
-    """Logs and traces a running job. `job` is the job's record after its latest attempt; None: no attempt has ended."""
+    """Logs and traces a running job. `job`: the job's record after its latest attempt; None in the first attempt."""
 
     def __init__(self, span: "JobSpan | None") -> None:
         self.span = span

@@ -1,8 +1,8 @@
 """The calibrator: an affine map followed by a flow. Every post-processing method can be written in this form.
 
-This is the only implementation of the calibrator, as functions of named tensors. Training parametrizes the tensors
-(`flow.py`), linear methods set them (`linear.py`), the exporter passes them as graph inputs (`export.py`), and the
-server runs the exported graph.
+This is the only implementation of the calibrator. Its weights are named tensors. The flow's training computes them
+(`flow.py`), and so do linear methods (`linear.py`). The exporter makes them inputs of a graph (`export.py`), and the
+server runs this graph.
 
 Shapes: B sentences, D dimensions, C channels of a level, K kept half, M moved half, H hidden width.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-LEVELS = 3  # multi-scale levels (BERT-flow's code; the paper says 2)
+LEVELS = 3  # number of levels, as in BERT-flow's code; the paper says 2
 DEPTH = 3  # steps per level
 HIDDEN = 32  # width of a coupling network
 
@@ -33,7 +33,7 @@ def level_sizes(dim: int) -> list[int]:
 
 
 def group_sizes(dim: int) -> list[int]:
-    """Number of channels that become final at each level; the latents consist of one group of channels per level.
+    """Number of channels that become final at each level. Together, these channels are the latents.
 
     >>> level_sizes(384), group_sizes(384)
     ([384, 192, 96], [192, 96, 96])
@@ -43,15 +43,15 @@ def group_sizes(dim: int) -> list[int]:
 
 
 def steps(dim: int) -> list[tuple[str, int]]:
-    """Name prefix and number of channels C of every step, in order."""
+    """For each step, in order: the prefix of its tensors' names, and its number of channels C."""
     return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
 
 
 def identity(dim: int) -> dict[str, Tensor]:
-    """Weights of a calibrator that changes nothing; every calibrator has tensors of these names and shapes.
+    """Weights of a calibrator that changes nothing.
 
-    mean (D,), matrix (D, D); for each step scale (C,), shift (C,), permutation (C,) int64 and the
-    coupling network w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
+    Every calibrator has these tensors: mean (D,), matrix (D, D). Each step has scale (C,), shift (C,), permutation (C,)
+    int64, and a coupling network: w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
 
     Raises:
         ValueError: `dim` is below 8, too small for three levels.
@@ -104,7 +104,7 @@ def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """The affine map alone. Linear methods need no more, because their flow is exactly the identity."""
+    """The affine map (pooled − mean) · matrix. Linear methods need only this map: their flow changes nothing."""
     return (pooled - w["mean"]) @ w["matrix"]
 
 

@@ -20,7 +20,7 @@ from service.modelling.encoder.checkpoints import Checkpoint
 from service.modelling.encoder.encoder import load, prompts_of
 from service.modelling.encoder.export import OPSET, check_parity, cut, export_joined, with_weights
 
-SHIPPED = Path(__file__).parent / "shipped"  # one folder per encoder digest, with its default calibration
+SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder per encoder, named by its digest
 
 Say = Callable[[str], None]
 
@@ -67,7 +67,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
 
 
 def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
-    """Installs the encoder's shipped calibration as the domain `default`, unless that domain already has a champion."""
+    """Installs the encoder's shipped calibration in the domain `default`, if `default` has no champion yet."""
     domains = DomainStore(store)
     folder = SHIPPED / artifact.digest
     if not folder.is_dir():

@@ -23,14 +23,13 @@ about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
 def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """A log line as JSON. `at`: seconds since the epoch, written in UTC. Values that JSON cannot represent become
-    strings."""
+    """A log line as JSON. `at`: seconds since 1970, written in UTC. Values without a JSON type become strings."""
     when = datetime.fromtimestamp(at, UTC)
     line = {"time": when, "level": level, "logger": logger, "message": message, **facts}
     options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(line, default=str, option=options)
-    except (TypeError, UnicodeError, RecursionError):  # a value has half of a surrogate pair, or its str() fails
+    except (TypeError, UnicodeError, RecursionError):  # a string is not valid Unicode, or str() of a value fails
         plain = {"time": when, "level": level, "logger": logger, "message": "a log line could not be written as JSON"}
         return orjson.dumps(plain, option=options)
 
@@ -52,8 +51,7 @@ def one_line(text: str) -> str:
 class LineHandler(logging.Handler):
     """Writes log records as lines.
 
-    Formats each record in the thread that logs it, because only there the context variable `about` holds the ids of the
-    request.
+    Formats each record in the thread that logs it. Only in this thread, `about` contains the ids of the request.
     """
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
@@ -77,7 +75,7 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """The message and facts of a log record. `log.info(…, extra={"facts": {…}})` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # only the first line: the others show an exception, which may contain a caller's text
+    if record.name == "asyncio":  # keeps only the first line: an exception in the others may contain a caller's text
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -85,9 +83,9 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     return one_line(message)[:MESSAGE], facts
 
 
-FRAMES = 40  # maximum number of logged frames per stack, from the innermost; an endless recursion has 1,000 frames
-# Errors whose messages may be logged, because they describe the state of the service: its store, its jobs, or that it
-# lacks an encoder or a package. Messages of other errors may contain a caller's text.
+FRAMES = 40  # maximum number of logged frames per stack (the innermost ones); an endless recursion has 1,000 frames
+# Errors whose messages may be logged. They describe the state of the service, for example a missing package. Messages
+# of other errors may contain a caller's text.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")
@@ -99,8 +97,8 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type of an error. The message is added only if it cannot contain a caller's text: for errors of the operating
-    system and those in OURS."""
+    """The type of an error, with the message for errors of the operating system and of the types OURS. Other messages
+    may contain a caller's text."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror
@@ -116,7 +114,7 @@ def frames(trace: TracebackType | None) -> list[str]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields each cause, context and grouped exception of `error` once."""
+    """Yields the exceptions that caused `error`, preceded it or are grouped in it, each once."""
     seen = {id(error)}
     waiting = [error]
     while waiting:
@@ -140,15 +138,15 @@ def told(error: BaseException) -> dict[str, object]:
 
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
-    """Removes tracebacks from a library's message. Returns the text before the first traceback, and the exception type
-    and stack of the last one."""
+    """Removes tracebacks from a library's message. Returns the text before the first traceback, and facts of the last
+    traceback: the exception's type and the stack."""
     before, marker, _ = message.partition(TRACEBACK)
     if not marker:
         return message, {}
     stack: list[str] = []
     raised = None
     for line in message.rpartition(TRACEBACK)[2].splitlines()[1:]:
-        if not line.startswith(" "):  # the unindented line below the frames: the exception's type and message
+        if not line.startswith(" "):  # the line after the frames: the exception's type and message
             raised = RAISED.match(line)
             break
         if frame := FRAME.fullmatch(line):

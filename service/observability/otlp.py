@@ -66,7 +66,7 @@ class RequestSpan:
 
 
 class JobSpan:
-    """The trace of a calibration job. It links to the request that posted the job instead of being its child."""
+    """The trace of a calibration job. It has a link to the span of the request that posted the job."""
 
     def __init__(self, tracer: trace.Tracer, span: Span) -> None:
         self.tracer, self.span = tracer, span
@@ -98,7 +98,7 @@ class JobSpan:
 
 
 class Tracing:
-    """A private tracer provider. The global one also gets spans of libraries, which may contain callers' texts."""
+    """A tracer provider for our spans only. Spans of libraries, which may contain callers' texts, are not sent."""
 
     def __init__(self, endpoint: str | None, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})
@@ -108,14 +108,13 @@ class Tracing:
         self.tracer = self.provider.get_tracer("isosim", __version__)
 
     def request(self, method: str, headers: Iterable[tuple[bytes, bytes]], started: float) -> RequestSpan:
-        """Begins the span of a request. With a `traceparent` header, the span is a child of the caller's span, and
-        sampled if the caller's is."""
+        """Begins the span of a request. With a `traceparent` header, the span is a child of the caller's span."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in CARRIED}
         parent = W3C.extract(carrier, Context()) if carrier else Context()
         return RequestSpan(self.tracer, parent, started, {"http.request.method": method})
 
     def calibration(self, posted_by: str | None, attributes: Attributes) -> JobSpan | None:
-        """Begins a calibration's trace; None if the request that posted it was not sampled."""
+        """Begins the trace of a calibration job; None if the request that posted the job was not sampled."""
         links = []
         if posted_by is not None:
             context = trace.get_current_span(W3C.extract({"traceparent": posted_by}, Context())).get_span_context()

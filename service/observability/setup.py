@@ -1,4 +1,4 @@
-"""Sets up logs and traces of a process: one format of lines for Python, uvicorn and RQ, and traces if configured."""
+"""Sets up logs and traces of a process. Log lines of Python, uvicorn and RQ have the same format."""
 
 import logging
 import sys
@@ -21,7 +21,7 @@ Form = Literal["auto", "json", "text"]
 OUR_LOGGERS = ("isosim", "service", "uvicorn", "rq")
 STDERR = 2
 
-STARTED = time.perf_counter()  # roughly the start of the process: a server imports this module before our others
+STARTED = time.perf_counter()  # roughly the start of the process, because a server imports this module early
 
 log = logging.getLogger("isosim")
 
@@ -37,29 +37,27 @@ class Output:
         return self.render is as_json
 
     def line(self, level: str, logger: str, message: str, facts: Facts) -> None:
-        """Writes a line without making a logging.LogRecord, because that takes three times as long (measured:
-        loadtest/logs.py)."""
+        """Writes a line without a logging.LogRecord. With a record, it takes three times as long (loadtest/logs.py)."""
         self.sink.write(self.render(time.time(), level, logger, message, {**about.get(), **facts}))
 
 
-_output: Output | None = None  # one per process, which has one stderr and one root logger
+_output: Output | None = None  # one per process, because a process has one stderr and one root logger
 
 
 def output() -> Output | None:
-    """The configured output; None in tests, and in commands that are not servers."""
+    """The output that `configure` made; None before `configure` was called."""
     return _output
 
 
 def chosen(form: Form) -> Render:
-    """The format of lines. `auto` is text if stderr is a terminal, otherwise JSON (for a container's log, a file or a
-    pipe)."""
+    """The function that formats lines. `auto`: text if stderr is a terminal, otherwise JSON."""
     if form == "auto":
         form = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     return as_text if form == "text" else as_json
 
 
 def configure(level: str, form: Form, *, queued: bool = False) -> Output:
-    """Configures all logging of this process. If `queued`, a thread writes the lines: an event loop must not wait."""
+    """Configures all logging of this process. If `queued`, a thread writes the lines and callers need not wait."""
     global _output  # noqa: PLW0603
     sink = QueuedSink(STDERR) if queued else DirectSink(STDERR)
     _output = Output(chosen(form), sink)
@@ -82,7 +80,7 @@ def flush() -> None:
 
 
 def uncaught(error: BaseException | None) -> None:
-    """Logs an unhandled exception without its message. Python would print it, and it may contain a caller's text."""
+    """Logs an unhandled exception without its message, because the message may contain a caller's text."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 

@@ -8,10 +8,9 @@ import time
 from collections import deque
 
 CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
-# Maximum bytes that one write puts into a pipe undivided. The parts of a longer write could be mixed with lines of
-# other processes.
+# Maximum number of bytes in one write. A pipe may mix the parts of a longer write with lines of other processes.
 PIECE = select.PIPE_BUF
-PAUSE = 0.02  # seconds that a line waits, so that a busy server wakes the writer at most 50 times a second
+PAUSE = 0.02  # seconds that the writer waits for more lines, so that it wakes at most 50 times a second
 
 
 class DirectSink:
@@ -58,8 +57,8 @@ class QueuedSink:
             self._wake.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Writes the queued lines, for at most `seconds`. Lines logged later are written at once, or dropped if
-        the reader does not take them at once."""
+        """Writes the queued lines, for at most `seconds`. When the thread has ended, lines are written directly, or
+        dropped if the pipe is full."""
         self._closing = True
         self._wake.set()
         self._thread.join(seconds)
@@ -92,7 +91,7 @@ class QueuedSink:
                 self._held -= len(piece)
 
     def _next(self) -> tuple[bytes, int]:
-        """As many whole lines as fit into one piece, and their number."""
+        """As many queued lines as fit into PIECE bytes, and the number of these lines."""
         lines: list[bytes] = []
         size = 0
         with self._lock:

@@ -15,7 +15,7 @@ from service.observability.lines import Facts
 from service.observability.setup import STARTED
 from service.settings import Settings
 
-if TYPE_CHECKING:  # calibration workers use this module, but must not load the following ones
+if TYPE_CHECKING:  # calibration workers import this module, but must not import the modules below
     from service.adapters.encoder.device import Execution
     from service.adapters.encoder.store import EncoderArtifact
     from service.api.access_log import Observer
@@ -61,7 +61,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
 
 
 def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
-    """Logs the second encoder, which the server runs besides the first while domains migrate to it."""
+    """Logs the next encoder. The server runs both encoders while domains migrate to the next one."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
     say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
 
@@ -72,8 +72,7 @@ def worker_starting(settings: Settings) -> None:
 
 
 def place_of(store: Path) -> str:
-    """The store's address if it is in object storage, otherwise its absolute path, because the default path is relative
-    to the working directory."""
+    """The store's address in object storage, or the absolute path of the store's folder."""
     return str(store if remote(store) else store.absolute())
 
 
@@ -97,7 +96,7 @@ def ready(address: str) -> None:
 
 @contextmanager
 def stopping(observer: "Observer | None", drain: float) -> Iterator[None]:
-    """Logs the requests in flight when the server begins to stop, and how many of them finished."""
+    """Logs how many requests are in flight when the server begins to stop, and how many of them finished."""
     if observer is None:
         yield
         return

@@ -52,9 +52,9 @@ log = logging.getLogger("isosim")
 # cached request.
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # minimum seconds for sending the last spans, even if `drain_seconds` are over
-# If a server process is killed, Redis never learns that the requests of this process have ended. Each of these requests
-# still counts against the concurrency of its API key until `request_timeout` plus these seconds have passed.
+LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
+# If a server process is killed, its requests still count against the concurrency of their API keys. Each request counts
+# for `request_timeout` + LEASE_MARGIN seconds after its start.
 LEASE_MARGIN = 10.0
 
 
@@ -72,9 +72,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """Starts a server's parts and yields them; stops them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        # BLAS gets one thread. Otherwise it would wake more threads even for the scores of two pairs. After their work,
-        # these threads spin for 30 ms on cores that the encoder needs, which halved the throughput of requests of 4
-        # pairs.
+        # BLAS gets one thread. More threads would spin for 30 ms after each use, on cores that the encoder needs. This
+        # halved the throughput of requests of 4 pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
         # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -85,8 +84,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         census = JobCensus(jobs)
         await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
-        # The first count remembers which jobs have already ended, so that later counts do not report the ends of these
-        # jobs.
+        # The first count remembers which jobs have already ended. Later counts do not report these jobs.
         await asyncio.to_thread(census.take)
         url = settings.redis_address
         shared: RedisCache | None = None
@@ -108,7 +106,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_gone=drift.forget,
             heard=lambda: domain_store.heard,
         )
-        await encoders.refresh_migrations()  # before serving: some domains may have moved to another encoder
+        await encoders.refresh_migrations()  # before serving, because domains may have moved to another encoder
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
         memory = MemoryCache(settings.memory_cache_bytes)
@@ -146,7 +144,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
-        # Objects that exist now live as long as the server. Frozen, they are not scanned by the garbage collector.
+        # Objects that exist now live as long as the server. The garbage collector does not scan frozen objects.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE)
@@ -219,6 +217,6 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
 
 
 async def send_last(traces: "Tracing", observer: Observer) -> None:
-    """Sends the remaining spans in the time left to drain, but allows at least LAST_SPANS seconds for sending."""
+    """Sends the remaining spans. The time limit is the rest of the drain time, but at least LAST_SPANS seconds."""
     left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
     await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

@@ -28,8 +28,7 @@ OpenAI's form. If the server has a key file, requests need an API key.
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"
 
-# Order of routes: our own, then those compatible with other services, then probes. Within each group, the order of the
-# code.
+# Order of routes in the document: OWN, then routes compatible with other services, then OPERATIONS.
 OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")
 OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console")
 
@@ -134,7 +133,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             operation["summary"] = summaries[f"{method.upper()} {path}"]
             add_answer(f"{method.upper()} {path}", operation["responses"])
             add_errors(f"{method.upper()} {path}", operation["responses"])
-            # FastAPI adds a 422 of its own form to each route with parameters. It is removed: we never send this form.
+            # FastAPI documents its own form of 422 for each route with parameters. We never send it, so it is removed.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
             if not keyless(method.upper(), path):

@@ -1,4 +1,4 @@
-"""Loads a server's encoder, and the next one during migrations, each with its embedder and registry."""
+"""Loads a server's encoder, and during migrations also the next encoder. Each has its own embedder and registry."""
 
 import asyncio
 import dataclasses
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("isosim")
 
 WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
-HUNG = 3  # a remote encoder's run counts as hung after this many times `request_timeout`
+HUNG = 3  # a remote encoder's run counts as hung after 3 times `request_timeout`
 LOOK_SECONDS = 2.0  # seconds between probes of a remote encoder that has failed
-# Lengths (tokens) of the texts that warm an encoder up: the first run at a new length allocates memory.
+# Text lengths (tokens) for `warm_up`, because the first run at a new length allocates memory.
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)
 
@@ -57,9 +57,9 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: whether a batch that runs alone may use all cores. An ONNX Runtime session has a fixed number of
-            threads, so such batches have a session of their own, with a second copy of the weights in memory.
-        queue: `max_queued_texts` and `max_wait`, to override the settings.
+        exclusive: whether a batch that runs alone may use all cores. This needs a second ONNX Runtime session, which
+            has a second copy of the weights in memory.
+        queue: values of `max_queued_texts` and `max_wait` that override the settings.
 
     Raises:
         Unavailable: the store has no such encoder, or a needed execution provider is not installed.
@@ -80,16 +80,15 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a `RemoteEncoder`: timeout, and whether every request includes a text whose vector is known."""
+    """Options of a `RemoteEncoder`: its timeout, and whether every request contains a probe."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
 async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
-    """The server's encoder, and the next one if the settings name it.
+    """The server's encoder, and the next encoder if the settings name one.
 
     Raises:
-        Unavailable: both are the same encoder, or one takes texts and the other vectors; also for the reasons listed at
-            `plan`.
+        Unavailable: both encoders are the same, one takes texts and the other takes vectors, or `plan` raises this.
     """
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
@@ -118,8 +117,7 @@ class EncoderParts:
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    # Maximum bytes of loaded calibrations per encoder. If there is a next encoder, each of the two encoders gets half
-    # of the bytes that `room_for_calibrations` returns.
+    # Maximum bytes of loaded calibrations per encoder. Two encoders get half of `room_for_calibrations` each.
     resident_bytes: int
 
     async def open_both(
@@ -132,8 +130,8 @@ class EncoderParts:
         return self.open_background(await self.open(following, stack), following.execution.plan, stack)
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
-        """Loads an encoder, adds it to the encoders that serve, warms it up, and checks that it still gives the vector
-        stored at its export.
+        """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
+        its export stored.
 
         Raises:
             CorruptArtifact: the encoder computes a different vector.
@@ -162,8 +160,8 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # If the requests contain no probe, a change of the remote server's model goes unnoticed for a while. So the
-            # vectors are then not shared with other servers through Redis.
+            # If only some requests contain a probe, a change of the remote model goes unnoticed for a while. Other
+            # servers must not get such vectors through Redis.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,
@@ -237,7 +235,7 @@ async def look_at(remote: RemoteEncoder) -> None:
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
     """Runs a batch of two texts of each length (tokens), so that onnxruntime allocates memory before the first request.
 
-    Each batch runs twice: with the usual number of threads, and with that of a batch that runs alone.
+    Each batch runs twice: once as usual, and once as a batch that runs alone.
     """
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with deadlines, so that slow clients cannot hold connections forever.
 
-uvicorn itself only limits idle time: a client that sends one byte a second, sends endless headers, or never reads its
-answer would hold a connection and its memory without limit.
+uvicorn itself only limits idle time. A client could hold a connection and its memory forever: by sending one byte a
+second, by sending endless headers, or by never reading its answer.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-# Maximum size of request line and headers together. The same maximum applies to the bytes between two pieces of data of
-# a chunked body (chunk headers), and to the bytes after the last piece (trailers).
+# Maximum size of request line and headers together. In a chunked body, the same maximum applies to the chunk headers
+# between two pieces of data, and to the trailers.
 MAX_HEADER_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 20_000_000  # maximum size of a body that continues to arrive after its request was answered
-# Seconds for the rest of a body that still arrives after its request was answered. Closing the connection at once could
-# keep the client from reading the answer.
+# A body may continue to arrive for this many seconds after its request was answered. If the connection were closed at
+# once, the client might not read the answer.
 UNREAD_SECONDS = 5.0
-MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later ones wait unparsed
-# Number of bytes given to the parser in one call. The parser reads all of these bytes, which may contain 57 small
-# requests. So the number of parsed requests may exceed MAX_AHEAD.
+MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later requests wait as bytes
+# Number of bytes that the parser gets in one call. They may contain 57 small requests, which are all parsed. So the
+# number of parsed requests may exceed MAX_AHEAD.
 STEP = 1024
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
@@ -37,7 +37,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of connections, in seconds and bytes/s. `on_closed` is called with the reason when a limit closes one."""
+    """Limits of connections, in seconds and bytes/s. `on_closed` gets the reason when a limit closes a connection."""
 
     header_timeout: float
     body_timeout: float
@@ -48,8 +48,8 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Flow control that can stop reading from the connection: from `hold` until `release`, it ignores `resume_reading`,
-    which uvicorn calls whenever a request waits for its body."""
+    """Flow control that reads nothing between `hold` and `release`. In this time it ignores `resume_reading`, which
+    uvicorn calls whenever a request waits for its body."""
 
     held = False
 
@@ -68,11 +68,10 @@ class HeldFlow(FlowControl):
 
 
 class Turns:
-    """Starts pipelined requests of all connections: one request in each iteration of the event loop.
+    """Starts the pipelined requests of all connections: one request in each iteration of the event loop.
 
-    Clients that wait for each answer are thus served between the requests of a client that sends thousands at once.
-    Before this class existed, each connection started a request in every iteration, and 100 connections that sent
-    thousands of requests delayed other clients by 15 s.
+    Requests of other clients are served in between. Without this class, 100 connections that sent thousands of requests
+    delayed other clients by 15 s.
     """
 
     def __init__(self) -> None:
@@ -91,14 +90,14 @@ class Turns:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. It receives headers, then a body, both with a deadline, and then waits for the answer.
+    """One connection. Headers and body must each arrive before a deadline.
 
     One periodic timer per connection compares the clock with `_deadline`. Moving this deadline is cheaper than
     starting a timer for each request.
 
-    Pipelined requests are answered in order. uvicorn would parse everything that has arrived: up to 8,000 requests of
-    31 bytes in one read, each of which takes 3 kB of memory until it is answered. This class parses `MAX_AHEAD` of
-    them, keeps the rest as bytes, and reads no more until some are answered.
+    Pipelined requests are answered in order. This class parses about `MAX_AHEAD` requests, keeps the rest as bytes, and
+    reads no more until some requests are answered. uvicorn would parse everything: one read may contain 8,000 requests
+    of 31 bytes. Each of them takes 3 kB of memory until it is answered.
     """
 
     limits: ClassVar[ConnectionLimits]
@@ -110,18 +109,18 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._flow = HeldFlow(transport)
         self._unparsed = memoryview(b"")
-        self._answering: RequestResponseCycle | None = None  # the oldest request, now running; `cycle` is the newest
+        self._answering: RequestResponseCycle | None = None  # the running (oldest) request; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        # True while `on_response_complete` runs. All requests started there are pipelined, because they arrived before
-        # the previous answer was complete. While `_answered` is True, `_start_asgi_task` puts requests into `turns`.
+        # True while `on_response_complete` runs. All requests started there are pipelined, so `_start_asgi_task` puts
+        # them into `turns`.
         self._answered = False
-        self._refusal: tuple[int, str] | None = None  # (status, reason) sent after pending answers, before closing
+        self._refusal: tuple[int, str] | None = None  # (status, reason), sent after the pending answers
         self._begun = self.loop.time()  # time at which the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout
         self._in_head = self._in_body = False
         self._taken = 0  # bytes of the current body that have arrived
         self._around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
-        # (time, bytes in the write buffer) when `_is_left_unread` first found unread bytes; None if it found none
+        # (time, bytes in the write buffer) when `_is_left_unread` first found unread bytes; before that, None
         self._unread: tuple[float, int] | None = None
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
@@ -136,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        # When the client disconnects, uvicorn tells only the newest request, although an older request may be running.
+        # uvicorn tells only the newest request that the client has disconnected. `_leave` tells the running request.
         self._leave()
         super().connection_lost(exc)
 
@@ -145,7 +144,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Parses received bytes, STEP at a time, until `MAX_AHEAD` requests or a few more wait for answers."""
+        """Parses received bytes, STEP at a time. Stops when at least `MAX_AHEAD` requests wait."""
         while self._unparsed and not self.transport.is_closing():
             if len(self.pipeline) >= MAX_AHEAD:
                 self._flow.hold()
@@ -166,8 +165,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _parse(self, data: memoryview) -> None:
         """Parses bytes. Ignores the header Upgrade, as a server may (RFC 9110, 7.8).
 
-        The parser assumes that the upgrade is accepted: it stops after the head, and would read the request's body as
-        the next request. So a new parser gets the same head without Upgrade, and then the remaining bytes.
+        If a head contains Upgrade, the parser stops after it and would read the request's body as the next request. So
+        a new parser gets the same head without Upgrade, and then the remaining bytes.
         """
         while data:
             try:
@@ -238,7 +237,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _answer_at_once(
         self, cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> bool:
-        """Sends a whole answer in one write; returns False if the client must first read earlier answers.
+        """Sends a whole answer in one write. If the client must first read earlier answers, only returns False.
 
         uvicorn checks all headers by two regular expressions, which takes a tenth of the time of a cached request. This
         method skips the check, because the service itself makes these headers.
@@ -280,7 +279,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _rest(self) -> None:
         """If no answer is pending, marks the connection as waiting and sets the deadline for the next request.
 
-        A body that is still arriving although its request was answered also gets a deadline; uvicorn gives it none.
+        If the body of the answered request is still arriving, the deadline is for this body.
         """
         if not self._owes_an_answer():
             self.waiting[self] = None
@@ -316,7 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self._in_head
 
     def _is_left_unread(self, now: float) -> bool:
-        """Whether the client reads its answer more slowly than `min_transfer_rate`."""
+        """Whether the client has read more slowly than `min_transfer_rate` for longer than `body_timeout`."""
         waits = self.transport.get_write_buffer_size()
         if not waits:
             self._unread = None
@@ -328,7 +327,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return spent > self.limits.body_timeout and waited - waits < self.limits.min_transfer_rate * spent
 
     def _make_room(self) -> None:
-        """Closes the connection that has waited longest without a request; if all others are busy, refuses this one."""
+        """Closes the connection that has waited longest without a request. If all others are busy, refuses this one."""
         oldest = next(iter(self.waiting))
         if oldest is not self:
             oldest._close("room")
@@ -337,7 +336,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse("full", 503, f"{self.limits.max_connections} connections are open and busy")
 
     def _close(self, reason: Reason) -> None:
-        """Counts the reason, drops unparsed bytes and cancels the running request. Leaves the transport open."""
+        """Counts the reason, drops unparsed bytes and cancels the running request. The caller closes the transport."""
         self.limits.on_closed(reason)
         self.waiting.pop(self, None)
         self._deadline = NEVER
@@ -386,7 +385,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_why(self._in_body)
 
     def _say_why(self, answered: bool = False) -> None:
-        """Closes the connection; first sends the refusal, unless the request already has an answer or part of one."""
+        """Sends the refusal, unless the client already got at least part of an answer. Then closes the connection."""
         if self._refusal is not None and not answered and not self.transport.is_closing():
             self._answer(*self._refusal)
         self.transport.close()

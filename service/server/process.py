@@ -20,17 +20,17 @@ from service.settings import Settings
 
 log = logging.getLogger("isosim")
 
-# Python's thread switch interval. If it is short, the encoder's threads soon get the interpreter lock, and the device
-# does not idle.
+# Python's thread switch interval. It is short, so that the encoder's threads soon get the interpreter lock and the
+# device does not idle.
 SWITCH_SECONDS = 0.0005
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that finishes requests before it stops, and that stops when its encoder's thread dies.
+    """A uvicorn server that finishes requests before it stops, and that stops when its encoder's thread dies or hangs.
 
-    After SIGTERM it still serves for `drain_delay` seconds, but reports that it is not ready and closes each connection
-    after its answer, so that load balancers and clients move to other servers. Then it refuses new requests, and those
-    in flight have `drain_seconds` to finish. SIGINT or a second SIGTERM skips the delay.
+    After SIGTERM the server still answers requests for `drain_delay` seconds. It reports that it is not ready, and
+    closes each connection after its answer. So load balancers and clients move to other servers. Then the server
+    refuses new requests. Requests in flight have `drain_seconds` to finish. SIGINT or a second SIGTERM skips the delay.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
-        self.failed = False  # True if the encoder's thread has died, so that only a restart helps
+        self.failed = False  # True if the encoder's thread has died or hangs
         self._drained_at: float | None = None  # time.monotonic() at the end of `drain_delay`
         sys.setswitchinterval(SWITCH_SECONDS)
 
@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except SystemExit:  # uvicorn has logged the reason
-            if not self.lifespan.should_exit:  # the app has started, so only listening can have failed
+            if not self.lifespan.should_exit:  # the app has started, but the server cannot listen
                 log.error("cannot listen on port %s; choose another one: --port, or ISOSIM_PORT", self.config.port)
             raise
         if self.started and self.service is not None:
@@ -87,7 +87,7 @@ class Server(uvicorn.Server):
             announcements.ready(address)
             output = logs.output()
             if output is not None and output.structured:
-                return  # the log is read by programs: print no hint
+                return  # programs read this log, so no hint is printed
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")
             print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         with super().capture_signals():
             yield
-            logs.flush()  # before uvicorn raises the signal again, which ends the process
+            logs.flush()  # after this, uvicorn raises the signal again, and the process ends
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         serving = self.service is not None and self.service.phase is Phase.SERVING

@@ -1,4 +1,4 @@
-"""Background tasks of a server that poll the model store: new champions, and jobs that ended or were lost."""
+"""Background tasks of a server that poll the model store for new champions, and for jobs that ended or were lost."""
 
 import asyncio
 import logging
@@ -11,18 +11,18 @@ log = logging.getLogger("isosim")
 
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
-EXPIRE_SECONDS = 60.0  # seconds between rounds that end old interrupted jobs, and delete old records and left-over text
+EXPIRE_SECONDS = 60.0  # seconds between calls of `forget` and `expire`, which remove old jobs and end interrupted ones
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Runs both watches at the same time, so that one of them can wait for Redis without delaying the other."""
+    """Runs both watches at the same time, because `watch_jobs` may wait for Redis."""
     async with asyncio.TaskGroup() as both:
         both.create_task(watch_champions(service), name="champions-watch")
         both.create_task(watch_jobs(service, census), name="jobs-watch")
 
 
 async def watch_champions(service: Service) -> None:
-    """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it can be again.
+    """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it is read again.
 
     The metric `champions_age` is the time since all champions in memory were last known to match the store. It grows
     while the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
@@ -44,7 +44,7 @@ async def watch_champions(service: Service) -> None:
                 log.warning("the model store is read again")
             away = False
             if not service.encoders.behind:
-                current = began  # the start of the read, which may miss a promotion made while it runs
+                current = began  # start of the read, because the read may miss a promotion that is made meanwhile
         await asyncio.sleep(service.settings.poll_seconds)
 
 
@@ -55,8 +55,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, the number in `workers` is outdated, so it is no longer reported. Readers of the metrics take
-    # a reported number, even 0, as a sign that Redis answers.
+    # If this loop hangs, the number in `workers` is outdated and is not reported. For readers of the metric, a reported
+    # number means that Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

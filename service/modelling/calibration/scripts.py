@@ -1,7 +1,7 @@
-"""Splits text into words: at spaces, and around every character in scripts without spaces between words.
+"""Splits text into words at spaces. In scripts without spaces between words, each letter is a word.
 
-Combining marks belong to the letter before them (Unicode 16, section 3.6), and so do the joiners of Indic scripts,
-Persian and emoji.
+Combining marks belong to the letter before them (Unicode 16, section 3.6). So do the joiners of Indic scripts, Persian
+and emoji.
 """
 
 import re
@@ -14,13 +14,13 @@ RANGES = (
     (0x3400, 0x9FFF), (0xA9E0, 0xA9FE), (0xAA60, 0xAA7F), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1AFF0, 0x1B16F),
     (0x20000, 0x323AF),
 )  # fmt: skip
-PLANES = ((0, 0x1FFFF), (0xE0000, 0xE01EF))  # ranges that contain combining marks and format characters
+PLANES = ((0, 0x1FFFF), (0xE0000, 0xE01EF))  # all combining marks and format characters are in these ranges
 JOINERS = "\u200c\u200d"
 SKIN = "\U0001f3fb-\U0001f3ff"  # emoji modifiers (UTS 51, section 1.4.3)
 
 
 def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
-    """Regex character class, without brackets, of the characters in `ranges` that have one of the Unicode `categories`.
+    """The characters of `ranges` with one of the Unicode `categories`, as a regex character class without brackets.
 
     Args:
         ranges: first and last code point of each range, both included.
@@ -66,8 +66,8 @@ def is_unspaced(text: str) -> bool:
 def join_words(parts: Sequence[str]) -> str:
     """Joins words.
 
-    Two letters or digits of scripts with spaces get a space between them, because their words would merge without it.
-    No space is added beside punctuation, or beside a letter of a script without spaces.
+    Puts a space between two letters or digits of scripts with spaces. Puts no space beside punctuation, or beside a
+    letter of a script without spaces.
     """
     text = ""
     for part in parts:
@@ -77,7 +77,7 @@ def join_words(parts: Sequence[str]) -> str:
 
 
 def characters(text: str) -> list[str]:
-    """Characters as a reader sees them, without spaces; combining marks and joined emoji stay together."""
+    """Characters of a text, without spaces. A letter with its combining marks is one character; so are joined emoji."""
     clusters: list[str] = []
     for c in text:
         if clusters and (BELONGING.match(c) or clusters[-1].endswith("\u200d")):

@@ -1,4 +1,4 @@
-"""The transformer families that can be exported, and how each is loaded and reduced to its first layers."""
+"""Loads transformers of the families that can be exported, and keeps their first layers."""
 
 import json
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from service.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Family:
-    """Where the models of a family store their layers, and how they treat positions and attention."""
+    """Where the models of a family store their layers, and how they number tokens and compute attention."""
 
     layers: str  # path of the ModuleList that contains the layers
-    # True: position ids start after the padding id (as in RoBERTa), so fewer tokens than max_position_embeddings fit.
+    # True: position ids start after the padding id. Example: RoBERTa has 514 position embeddings for 512 tokens.
     behind_padding: bool = False
-    # True: position ids are passed explicitly and count only real tokens. Then padding on the left does not change a
-    # decoder's output, and each text of a batch has its own ids, as ONNX Runtime's RotaryEmbedding requires.
+    # True: `Encoder` passes position ids that count only real tokens. So padding on the left does not change a
+    # decoder's output. ONNX Runtime's RotaryEmbedding also requires position ids for each text of a batch.
     positions: bool = False
     attention: str = "sdpa"  # implementation of attention in transformers
     shares: bool = False  # layers are divided into groups, and the layers of a group share their weights (ALBERT)
@@ -90,7 +90,7 @@ def longest(config: Any) -> int:
 
 
 def positions(mask: Tensor) -> Tensor:  # (B, T) -> (B, T)
-    """Each token's position in its text, from 0; padding on either side does not count."""
+    """Position of each token in its text, from 0. Padding is not counted."""
     return (mask.cumsum(1) - 1).clamp_min(0)
 
 
@@ -111,7 +111,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except RuntimeError as error:  # a tensor has another size than config.json states
+    except RuntimeError as error:  # a tensor does not have the size that config.json states
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:
@@ -127,12 +127,12 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
 
 
 def cut(transformer: Any, family: Family, layers: int) -> None:
-    """Keeps the first `layers` layers; each keeps the attention type and the weights that it had before."""
+    """Keeps the first `layers` layers with their attention types and weights."""
     path, _, name = family.layers.rpartition(".")
     stack = transformer.get_submodule(path)
     whole, depth = getattr(stack, name), transformer.config.num_hidden_layers
     if family.shares:
-        # In ALBERT, layer i uses group ⌊i · groups / depth⌋. After the cut, every layer has a group of its own.
+        # In ALBERT, layer i uses group ⌊i · groups / depth⌋. After the cut, each group has one layer.
         whole = nn.ModuleList(whole[int(i / (depth / len(whole)))] for i in range(layers))
         transformer.config.num_hidden_groups = max(layers, 1)
     setattr(stack, name, whole[:layers])

@@ -1,4 +1,4 @@
-"""Registers an encoder that callers run themselves; callers send the encoder's vectors to the service.
+"""Registers an encoder that callers run themselves. The callers send its vectors to the service.
 
 The store keeps the encoder's name, its number of dimensions, and a calibrator for its vectors.
 """
@@ -23,12 +23,12 @@ LEAST_DIM, MOST_DIM = 8, 16_384  # with 16,384 dimensions the calibrator's matri
 def register(
     store: Path, name: str, dim: int, *, unit: bool, say: Callable[[str], None] = lambda _: None
 ) -> EncoderArtifact:
-    """Adds an encoder, or returns the existing one with the same arguments.
+    """Adds an encoder, or returns it if it is already registered with the same arguments.
 
     Args:
         dim: number of dimensions.
-        unit: whether all vectors have norm 1. If so, callers may also send Euclidean distances and inner products,
-            because these determine the cosine of unit vectors. Cosine distances are accepted for vectors of any norm.
+        unit: whether all vectors have norm 1. If True, callers may also send Euclidean distances and inner products,
+            which then determine the cosine. Cosine distances are accepted for vectors of any norm.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
@@ -63,7 +63,7 @@ def register(
 
 
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
-    """Returns `known`. Raises InvalidInput if it is an encoder of another kind, or registered with other arguments."""
+    """Returns `known` if it was registered with the same arguments. Otherwise raises InvalidInput."""
     if known.kind != "vectors":
         what = f"encoder {known.id} exists already and is of another kind"
         raise InvalidInput(f"{what}; choose another name (isosim encoder list shows those in use)")

@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 from service.core.errors import InvalidInput
 from service.modelling.encoder.pooling import Module
 
-# sentence-transformers 6 names the pooling (MODES). Earlier releases have one true/false key per pooling (SWITCHES,
-# in the order in which the vectors are concatenated if several are true).
+# sentence-transformers 6 states the pooling by its name, a key of MODES. Earlier releases have one true/false key per
+# pooling: the keys of SWITCHES. If several are true, their vectors are concatenated in the order of SWITCHES.
 MODES = {
     "cls": "cls",
     "max": "max",
@@ -50,7 +50,7 @@ class CheckpointFacts:
 
 
 def read_json(path: Path) -> Any:
-    """The file's content, or {} if there is no file. Raises InvalidInput if it is not JSON."""
+    """The content of a JSON file, or {} if the file does not exist. Raises InvalidInput if the JSON is not valid."""
     if not path.is_file():
         return {}
     try:
@@ -112,7 +112,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
-    """Our name for the checkpoint's pooling; several names are joined by +. None if the checkpoint states no pooling.
+    """The checkpoint's pooling in isosim's names, for example `cls+mean`. None if the checkpoint states no pooling.
 
     Raises:
         InvalidInput: the pooling is unknown.
@@ -154,7 +154,7 @@ def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str
 
 
 def licence_of(folder: Path) -> str:
-    """Licence in the README's front matter; otherwise the licence file's first line and name."""
+    """The licence that the README's front matter states, or else the first line and the name of the licence file."""
     readme = folder / "README.md"
     if readme.is_file():
         text = readme.read_text(encoding="utf-8", errors="replace")
@@ -185,8 +185,8 @@ def join_names(value: object) -> str:
     return ", ".join(str(name) for name in names if name)
 
 
-# Texts with accents, scripts with and without spaces, digits and blanks: two tokenizers that encode all of them alike
-# are treated as equal.
+# If two tokenizers give the same tokens for all these texts, they are treated as equal. The texts contain accents,
+# scripts with and without spaces, digits and blanks.
 SENTENCES = (
     "A man is playing a guitar.",
     " Zoë's CAFÉ band – naïve,  isn't it?\tIn 2019 about 1,000 people heard it. ",
@@ -198,8 +198,8 @@ SENTENCES = (
 def tokenizer_json(facts: CheckpointFacts) -> bytes:
     """The tokenizer to export.
 
-    Normally this is tokenizer.json unchanged. transformers and sentence-transformers also read other files of the
-    checkpoint. If these files change the tokens, the tokenizer that the two libraries build from all files is exported.
+    Normally this is tokenizer.json, unchanged. But transformers and sentence-transformers also read other files of the
+    checkpoint. If the other files change the tokens, this function builds the tokenizer from all files.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
@@ -222,7 +222,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
 
 
 def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
-    """The tokenizer that transformers builds from all files of the checkpoint; None without tokenizer_config.json."""
+    """The tokenizer that transformers builds from all files. None if there is no tokenizer_config.json."""
     if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:
@@ -239,7 +239,7 @@ def lower_case_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
-    """Token ids of each of SENTENCES; None if the vocabulary lacks a character and has no unknown token."""
+    """Token ids of each text in SENTENCES. None for a text with a character that the tokenizer cannot encode."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     ids_of_each: list[list[int] | None] = []

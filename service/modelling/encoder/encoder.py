@@ -49,8 +49,8 @@ class Encoder(nn.Module):
         if self.positions:
             inputs["position_ids"] = architectures.positions(attention_mask)
         output = self.transformer(**inputs, output_hidden_states=True)
-        # The last of hidden_states may lack the final norm, so it is replaced by last_hidden_state. If
-        # hidden_states is empty (0 layers) or None, `hidden` contains only last_hidden_state.
+        # The last tensor of hidden_states may lack the final norm, so last_hidden_state replaces it. If hidden_states
+        # is empty or None, as with 0 layers, `hidden` contains only last_hidden_state.
         hidden = (*(output.hidden_states or (None,))[:-1], output.last_hidden_state)
         pooled = pool(self.pooling, hidden, attention_mask, getattr(output, "pooler_output", None))
         vectors: Tensor = self.head(pooled)
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
 
 
 def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
-    """SHA-256 (hex) of a list of hashes: one of each weight file, then one of each module after the pooling.
+    """SHA-256 (hex) of the hashes of all weight files and of all modules after the pooling.
 
     Raises:
         InvalidInput: there are no safetensors weights.
@@ -76,10 +76,10 @@ def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
 def describe(
     checkpoint: Checkpoint, *, pooling: str | None, layers: int | None, max_length: int | None, prompt: str | None
 ) -> EncoderSpec:
-    """Spec of the encoder: all that determines a text's vector. Options that are None are read from the checkpoint.
+    """The encoder's spec: everything that determines a text's vector. An option of None means the checkpoint's value.
 
     Raises:
-        InvalidInput: the checkpoint cannot be exported, or an option does not fit it.
+        InvalidInput: the checkpoint cannot be exported, or an option does not fit the checkpoint.
     """
     facts = checkpoint_config.read(checkpoint.folder)
     config = architectures.configuration(facts.transformer)
@@ -129,13 +129,13 @@ def prompt_of(facts: CheckpointFacts, given: str | None) -> str:
 def prompts_of(facts: CheckpointFacts) -> dict[str, str]:
     """Named prompts that callers may use.
 
-    Empty if the checkpoint excludes a prompt's tokens from the pooling, because this exclusion cannot be exported.
+    Empty if the checkpoint's pooling excludes the prompt's tokens, because an exported encoder cannot exclude them.
     """
     return facts.prompts if facts.whole_pooled else {}
 
 
 def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
-    """Loads the torch module of a spec, in evaluation mode, float32.
+    """Loads the encoder of a spec as a torch module, in float32 and in evaluation mode.
 
     Raises:
         InvalidInput: the checkpoint lacks weights, or the pooling is `pooler` and the checkpoint has no pooler layer.

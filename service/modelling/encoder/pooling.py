@@ -31,7 +31,7 @@ def masked_max(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> 
 
 
 def mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """Sum divided by the square root of the number of tokens; it has the same direction as the mean."""
+    """Sum divided by the square root of the number of tokens. The sum has the same direction as the mean."""
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1).sqrt()
 
@@ -62,19 +62,19 @@ POOLINGS: dict[str, Callable[[Hidden, Tensor], Tensor]] = {
     "last2avg": lambda hidden, mask: (masked_mean(hidden[-2], mask) + masked_mean(hidden[-1], mask)) / 2,
 }
 LAYERS_NEEDED = {"first-last-avg": 1, "last2avg": 1}
-# The output of the checkpoint's pooler, a trained layer on the first token's vector; supervised SimCSE uses it (Gao et
-# al., 2021).
+# The pooler is a trained layer of the checkpoint. Its input is the first token's vector. Supervised SimCSE uses the
+# pooler's output (Gao et al., 2021).
 POOLER = "pooler"
 NAMES = [*POOLINGS, POOLER]
 
 
 def parts(pooling: str) -> list[str]:
-    """Names of the poolings whose vectors are concatenated: `cls+mean` gives a vector of twice as many dimensions."""
+    """Names of the poolings whose vectors are concatenated, for example cls and mean for `cls+mean`."""
     return pooling.split("+")
 
 
 def pool(pooling: str, hidden: Hidden, mask: Tensor, pooler: Tensor | None) -> Tensor:
-    """Pools the hidden states (B, T, D) of each layer under the mask (B, T); `pooler` is the pooler's output (B, D).
+    """Pools the hidden states (B, T, D) of the layers under the mask (B, T). `pooler`: the pooler's output (B, D).
 
     Returns:
         (B, D × number of poolings)
@@ -93,7 +93,7 @@ L = TypeVar("L", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the checkpoint: its kind, its folder, and the content of its config.json (`stated`)."""
+    """A module of the checkpoint. `stated` is the content of its config.json."""
 
     kind: str
     folder: Path
@@ -124,10 +124,10 @@ class UnitLength(nn.Module):
 
 
 def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
-    """Builds the modules after the pooling; returns them, (B, dim) -> (B, D), and the number of dimensions D.
+    """Builds the modules after the pooling. Returns the modules, which map (B, dim) to (B, D), and D.
 
     Raises:
-        InvalidInput: a module takes another number of dimensions than it gets, is unsupported, or lacks weights.
+        InvalidInput: a module expects another number of dimensions, is not supported, or lacks weights.
     """
     built: list[nn.Module] = []
     for module in modules:

@@ -1,13 +1,15 @@
-"""Makes encoders of lower precision, and checks them before they may be chosen.
+"""Makes encoders of lower precision, and compares them with fp32.
 
-int8 quantizes the inputs of matrix multiplications to 8 bits and the weights to 7 bits, with one scale per column; the
-outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16 bits, which could
-overflow with 8-bit weights. With 7 bits, all x64 processors compute the same integers.
+int8 changes matrix multiplications. Their inputs are quantized to 8 bits, and their weights to 7 bits with one scale
+per column. Their outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16
+bits. With 8-bit weights, these sums could overflow. With 7 bits, all x64 processors compute the same integers.
 
-The range of the inputs is fixed at export, so that a text's score does not depend on the other texts of its batch. ONNX
-Runtime's dynamic quantization, in contrast, determines a range for each batch. A few channels of the inputs have far
-larger values than the others, and one range for all channels would be too coarse for the others. Therefore, part of
-each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
+The range of the inputs is fixed at export, so that a text's score does not depend on the other texts of its batch.
+ONNX Runtime's dynamic quantization would determine a range for each batch.
+
+A few channels of the inputs have far larger values than the others. One range for all channels would be too coarse for
+the others. Therefore, part of each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML
+2023, equation 4).
 """
 
 import hashlib
@@ -35,13 +37,13 @@ from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # precisions are compared on this many of the 512 sentences, taken from the start
-STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
-FASTER = 1.1  # smallest accepted speed, relative to fp32
-MOST_SHIFT = 1e-3  # largest allowed change of a cosine when other texts share the batch
+TRIED = 256  # precisions are compared on the first 256 of these sentences
+STRENGTHS = (0.7, 0.8, 0.9)  # values of SmoothQuant's α to try; a higher α moves more of the range into the weights
+FASTER = 1.1  # minimum speed, relative to fp32
+MOST_SHIFT = 1e-3  # largest allowed change of a cosine if texts are encoded in batches instead of alone
 MOST_LOST = 0.3  # largest allowed loss on labelled sets, in points of mean Spearman
-MOST_MOVED = 0.01  # largest allowed mean difference from the cosines of fp32; checked only if labelled sets are missing
-LONGEST = 64  # texts are cut to this many tokens, because longer texts take more time and do not change the ranges
+MOST_MOVED = 0.01  # largest allowed mean difference from the cosines of fp32; checked only without labelled sets
+LONGEST = 64  # texts are cut to this many tokens; longer texts take more time, but do not change the ranges
 
 Ids = list[list[int]]
 
@@ -52,13 +54,13 @@ class Trial:
 
     name: str
     speed: float  # speed relative to fp32
-    shift: float  # largest change of a cosine when other texts share the batch
+    shift: float  # largest change of a cosine if texts are encoded in batches instead of alone
     moved: float  # mean difference from the cosines of fp32
     lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
 
     @property
     def refused(self) -> str:
-        """Why the precision may not be chosen; empty if it may."""
+        """Reason why the precision does not pass the checks; empty if it passes."""
         if self.shift > MOST_SHIFT:
             return f"cosines change by up to {self.shift:.1e} if other texts share the batch (limit {MOST_SHIFT:.0e})"
         if self.lost is not None and self.lost > MOST_LOST:
@@ -98,7 +100,7 @@ def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
 
 
 def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
-    """An equivalent graph with part of each channel's range moved from the activations into the weights."""
+    """An equivalent graph. Part of each channel's range is moved from the activations into the weights."""
     moved = onnx.ModelProto()
     moved.CopyFrom(model)
     matrices = {tensor.name: tensor for tensor in moved.graph.initializer}
@@ -159,7 +161,7 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
     """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
 
-    Both were cut from the same graph and may contain values of the same names, so the calibrator's values are renamed.
+    Both graphs may contain values of the same name, so the calibrator's values are renamed.
     """
     calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
@@ -182,12 +184,12 @@ def edges(model: onnx.ModelProto) -> set[str]:
 
 
 def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
-    """The same graph, in which values whose names are in `taken` have new names."""
+    """A copy of the graph. Values whose names are in `taken` get new names."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    # value_info lists shapes by the values' old names. In the joined graph, some old names belong to values of the
-    # encoder, whose shapes may differ. value_info is optional, so it is deleted.
+    # value_info lists the shapes of values under their old names. In the joined graph, the encoder may use these names
+    # for values of other shapes. value_info is optional, so it is deleted.
     del fresh.graph.value_info[:]
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
@@ -199,7 +201,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
 
 
 def fingerprint(model: onnx.ModelProto) -> str:
-    """Hash (12 hex digits) of a graph's constants, among them the ranges determined from the sentences."""
+    """Hash (12 hex digits) of a graph's constants. The ranges of the inputs are also constants."""
     tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
     digest = hashlib.sha256()
     for name, content in tensors:
@@ -240,7 +242,7 @@ class Bench:
         return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
 
     def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
-        """Speed relative to fp32 in batches of 8: the median of several rounds, in each of which both encoders run."""
+        """Speed relative to fp32 in batches of 8. Both encoders run in every round; the result is the median."""
         batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
 
         def seconds(one: OnnxEncoder) -> float:
@@ -259,8 +261,7 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            # `lost`, which takes minutes to compute, stays None if there are no labelled sets or the precision is
-            # refused anyway.
+            # `lost` takes minutes to compute. It stays None without labelled sets, or if `shift` is already too large.
             return trial
         return replace(trial, lost=self.reference - self.score(encoder))
 
@@ -287,7 +288,7 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Nodes that multiply by a constant matrix, grouped by their input; queries, keys and values share an input."""
+    """Nodes that multiply by a constant matrix, grouped by their input. Queries, keys and values share an input."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     products: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -299,8 +300,8 @@ def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
 def separate(model: onnx.ModelProto) -> onnx.ModelProto:
     """An equivalent graph in which each multiplication by a constant matrix is a MatMul with a matrix of its own.
 
-    GPT-2 uses Gemm instead of MatMul. ALBERT's layers share matrices, but smoothing must be able to change the matrix
-    of one layer only.
+    GPT-2 uses Gemm instead of MatMul. ALBERT's layers share matrices, but smoothing changes each layer's matrix
+    differently.
     """
     matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
     apart = onnx.ModelProto()
@@ -328,7 +329,7 @@ def separate(model: onnx.ModelProto) -> onnx.ModelProto:
 def is_transposed(node: onnx.NodeProto) -> bool | None:
     """Whether the node transposes its matrix.
 
-    None if the node is no plain linear layer, because the node scales its terms or transposes its input.
+    None if the node does more than a linear layer: it scales its terms or transposes its input.
     """
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):

@@ -1,5 +1,5 @@
-"""Adds an encoder that runs on another server to the model store: checks the server's answers, stores its vectors of
-probe texts, and makes a calibrator."""
+"""Registers an encoder that runs on another server. Checks the server's answers, stores its vectors of probe texts, and
+makes a calibrator."""
 
 import hashlib
 import json
@@ -98,7 +98,7 @@ def registered(
 
 
 def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
-    """Raises InvalidInput if the name belongs to a different encoder: replacing it would void its calibrations."""
+    """Raises InvalidInput if `known` is not remote, or was registered with another model, prompt or maximum length."""
     what = f"encoder {known.id} exists already"
     if known.remote is None:
         raise InvalidInput(f"{what} and is of another kind (isosim encoder list shows kinds); choose another name")
@@ -113,7 +113,7 @@ def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int)
 
 
 def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
-    """The endpoint, set to an encoding that the server supports (base64 or float), and the probes' vectors (N, D).
+    """The endpoint with an encoding that the server supports (base64 or float), and the vectors (N, D) of the probes.
 
     Raises:
         EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
@@ -161,7 +161,7 @@ def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
 
 
 def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
-    """Stores the encoder's new address after checking that the server there returns the probes' stored vectors."""
+    """Checks that the server at the new address returns the probes' stored vectors. Then stores the address."""
     moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
     off = check(moved, SECONDS)
     say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (relative difference {off:.0e})")

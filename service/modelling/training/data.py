@@ -14,7 +14,7 @@ from service.adapters.text_lines import numbered_lines, read_lines, table_lines
 from service.core.errors import EmptyInput, InvalidInput
 
 CLASSES = ("entailment", "neutral", "contradiction")  # labels of natural language inference; numbered in this order
-OTHER_NAMES = {  # names that a file may use for a column instead of ours
+OTHER_NAMES = {  # other names that a file may use for our columns
     "score": ("grade", "similarity"),
     "sentence1": ("s1", "sentence_1", "text1"),
     "sentence2": ("s2", "sentence_2", "text2"),
@@ -35,17 +35,17 @@ class Examples:
     sentences: dict[str, list[str]]
     labels: list[float] | list[int] | None = None
     classes: int = 0
-    grades: tuple[float, float] | None = None  # (grade scaled to cosine 0, grade scaled to cosine 1)
+    grades: tuple[float, float] | None = None  # (grade that becomes cosine 0, grade that becomes cosine 1)
 
     def __len__(self) -> int:
         return len(next(iter(self.sentences.values())))
 
 
 def read_sentences(path: Path) -> Examples:
-    """Distinct sentences, one per line; each is its own positive (Gao et al., 2021, section 3).
+    """Reads one sentence per line. Anchor and positive are the same sentence (Gao et al., 2021, section 3).
 
-    The vectors of anchor and positive differ only by dropout. Duplicates are removed, because two equal sentences in a
-    batch would be each other's negatives.
+    The vectors of anchor and positive differ only by dropout. Duplicates are removed, because the second of two equal
+    sentences in a batch would be a negative for the first.
     """
     distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
     return Examples({"anchor": distinct, "positive": distinct})
@@ -54,9 +54,8 @@ def read_sentences(path: Path) -> Examples:
 def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """Deletes each word of each sentence with probability `share`, but keeps at least one word per sentence.
 
-    Anchor and positive begin as two copies of one sentence. The deletions make the copies differ in length and words,
-    so that the model cannot recognize a positive by its equal length or equal words. Gao et al., 2021,
-    compare word deletion with dropout (table 1, "word deletion").
+    Anchor and positive are two copies of one sentence. Without deletions, the model could recognize a positive by its
+    equal length. Gao et al., 2021, compare word deletion with dropout (table 1, "word deletion").
     """
     rng = np.random.default_rng(seed)
 
@@ -79,7 +78,7 @@ def read_triplets(path: Path) -> Examples:
 def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Examples:
     """Reads lines of score, sentence, sentence, and scales the scores linearly to 0–1.
 
-    `bounds` are the scores that become 0 and 1; None: the smallest and the largest score of the file.
+    `bounds`: the scores that become 0 and 1. If None, these are the smallest and the largest score of the file.
 
     Raises:
         InvalidInput: a score is not a number or outside the bounds, or all scores are equal.
@@ -106,7 +105,7 @@ def read_classes(path: Path) -> Examples:
     """Reads label, premise, hypothesis; labels are entailment, neutral and contradiction, or integers from 0.
 
     Raises:
-        InvalidInput: a label is unknown, words and integers are mixed, an integer is skipped, or all labels are equal.
+        InvalidInput: a label is unknown, words and integers are mixed, an integer is missing, or all labels are equal.
     """
     rows, labels, words = [], [], None
     for number, row in rows_of(path, ("label", "premise", "hypothesis")):
@@ -146,14 +145,14 @@ def float_of(text: str) -> float | None:
 
 
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields the line number and the cells in the order of `columns`, skipping blank lines.
+    """Yields the line number and the cells of each line, in the order of `columns`. Skips blank lines.
 
-    Records of JSONL must name the columns. TSV (without quoting, as in the STS sets) and CSV may name them in the first
-    line; a file without names must have exactly these columns in this order.
+    JSONL records must name the columns. TSV and CSV files may name the columns in the first line. If they do not, they
+    must have exactly these columns in this order. TSV has no quoting, as in the STS sets.
 
     Raises:
-        InvalidInput: a record of JSONL is malformed or lacks a column, a line of a table has more or fewer cells than
-            the table has columns, or a cell is empty.
+        InvalidInput: a JSONL record is malformed or lacks a column, a line has too many or too few cells, or a cell is
+            empty.
         EmptyInput: there are no examples.
     """
     kind = path.suffix.lower()

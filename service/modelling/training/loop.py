@@ -1,7 +1,7 @@
 """Extends the trainer of sentence-transformers: complete checkpoints, resumable early stopping, progress reports.
 
-A killed training resumes from its newest complete checkpoint, and stops early at the same step as a training that
-was not interrupted.
+A killed training resumes from its newest complete checkpoint. It stops early at the same step as a training that was
+not killed.
 """
 
 import contextlib
@@ -93,13 +93,13 @@ class LoopSettings:
     steps: int
     working: WorkingFolder
     evaluator: EmbeddingSimilarityEvaluator | None
-    no_duplicates: bool  # whether to form batches so that none contains a sentence twice
+    no_duplicates: bool  # True: no batch contains a sentence twice
     report: Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Spearman correlation on the development pairs by step, and the step whose weights were kept."""
+    """Spearman correlation on the development pairs, by step. `kept` is the step whose weights were kept."""
 
     by_step: dict[int, float]
     kept: int
@@ -117,7 +117,7 @@ def scores_of(state: TrainerState) -> Scores:
 
 
 def out_of_patience(scores: Scores, patience: int | None) -> bool:
-    """Whether to stop early. Depends on the scores alone, so that a resumed training makes the same decision."""
+    """Whether to stop early. A resumed training has the same scores, so it stops at the same step."""
     if patience is None or scores.best is None:
         return False
     return sum(step > scores.best for step in scores.by_step) >= patience
@@ -126,7 +126,7 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
 class TrainingMonitor(TrainerCallback):
     """Reports progress, marks checkpoints as complete, and stops the training early if scores no longer improve.
 
-    Also makes the trainer evaluate and save after the last step, in addition to the regular evaluations.
+    Makes the trainer also evaluate and save after the last step.
 
     Raises:
         InvalidInput: the loss became infinite or NaN.
@@ -171,7 +171,7 @@ def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, setting: LoopSettings) -> Scores:
-    """Trains the model in place, from the newest complete checkpoint if there is one, and restores the best weights."""
+    """Trains the model in place, then loads its best weights. Resumes from the newest complete checkpoint, if any."""
     newest = setting.working.newest()
     scores = None
     if newest is not None:
@@ -189,7 +189,7 @@ def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, s
             data_collator=collator,
             callbacks=[TrainingMonitor(setting, loss)],
         )
-        trainer.remove_callback(PrinterCallback)  # it prints progress to stdout, where only results may go
+        trainer.remove_callback(PrinterCallback)  # it prints progress to stdout, which is for results only
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
         scores = scores_of(trainer.state)
     kept = scores.kept if scores.best is None else scores.best
@@ -228,7 +228,7 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
         fp16=recipe.precision == "fp16",
         eval_strategy="steps" if evaluated else "no",
         eval_steps=recipe.every,
-        metric_for_best_model=SCORE if evaluated else None,  # keeps the best checkpoint in addition to the newest
+        metric_for_best_model=SCORE if evaluated else None,  # the trainer then keeps the best and the newest checkpoint
         greater_is_better=True if evaluated else None,
         save_strategy="steps",
         save_steps=recipe.every,

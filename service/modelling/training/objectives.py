@@ -13,11 +13,11 @@ MARGIN = 1.0  # Euclidean distance (source: Reimers & Gurevych, 2019, section 3)
 
 @dataclass(frozen=True)
 class Knobs:
-    """Parameters of the losses; each loss uses only its own."""
+    """Parameters of all losses. Each loss uses only some of them."""
 
     temperature: float = TEMPERATURE
     margin: float = MARGIN
-    # Grades that become the target cosines 0 and 1; None: the lowest and highest grade of the file.
+    # The grades that become cosine 0 and cosine 1; None: the lowest and the highest grade of the file.
     bounds: tuple[float, float] | None = None
 
 
@@ -30,13 +30,13 @@ class Objective:
     source: str
     read: Callable[[Path, Knobs], Examples]
     loss: Callable[[Any, Examples, Knobs], Any]
-    # The other examples of a batch serve as negatives, so no batch may contain a sentence twice.
+    # True: the other examples of a batch serve as negatives. No batch may contain a sentence twice.
     contrastive: bool = False
     needs_dropout: bool = False
 
 
 def in_batch_negatives(model: Any, _: Examples, knobs: Knobs) -> Any:
-    """InfoNCE over the cosines of a batch; hard negatives, if given, serve as negatives for all anchors."""
+    """InfoNCE over the cosines of a batch. If there are hard negatives, they are negatives for all anchors."""
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss  # noqa: PLC0415
 
     return MultipleNegativesRankingLoss(model, scale=1 / knobs.temperature)

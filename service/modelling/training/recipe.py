@@ -1,4 +1,4 @@
-"""Everything that determines a trained encoder's weights; a training resumes only if none of it has changed."""
+"""Everything that determines a trained encoder's weights. If any of it has changed, a training does not resume."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ class Recipe:
     """Settings of a training."""
 
     objective: str
-    # The "start encoder" below is the one whose weights the training begins with.
+    # The training begins with the weights of the start encoder.
     pooling: str | None = None  # None: the start encoder's pooling
-    layers: int | None = None  # number of layers to keep; None: all of the start encoder
-    dropout: float | None = None  # dropout probability; None: the start encoder's
-    # Share of the words to delete from each of a sentence's two copies (views); for simcse only.
+    layers: int | None = None  # number of layers to keep; None: all layers of the start encoder
+    dropout: float | None = None  # dropout probability; None: the start encoder's probability
+    # Probability with which each word of a training sentence is deleted; for simcse only.
     word_deletion: float = 0.0
-    # Training sentences are cut to this many tokens (source: SimCSE's code); the served encoder keeps its own limit.
+    # Training sentences are cut to this many tokens (source: SimCSE's code). The trained encoder may accept more.
     max_length: int = 32
     batch_size: int = 64  # source: SimCSE's appendix A, for BERT-base
-    learning_rate: float = 3e-5  # source: the same appendix
-    warmup: float = 0.0  # share of the steps in which the learning rate rises; afterwards it falls linearly to 0
+    learning_rate: float = 3e-5  # source: SimCSE's appendix A, for BERT-base
+    warmup: float = 0.0  # share of the steps in which the learning rate rises; then the rate falls linearly to 0
     weight_decay: float = 0.0
     epochs: float = 1.0
     steps: int | None = None  # number of optimizer steps; overrides epochs
-    every: int = 125  # steps between evaluations (source of 125: SimCSE's code); each evaluation writes a checkpoint
-    patience: int | None = None  # number of evaluations without improvement after which training stops; None: never
+    every: int = 125  # steps between evaluations and between checkpoints (source: SimCSE's code)
+    patience: int | None = None  # training stops after this many evaluations without a better score; None: never
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
     seed: int = 0

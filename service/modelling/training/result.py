@@ -1,4 +1,4 @@
-"""Writes the folder of a finished training, for sentence-transformers and `isosim export`, with a README."""
+"""Writes the folder of a finished training, which sentence-transformers and `isosim export` can read."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
-    """The content of training.json, which `publish` writes into a folder; None if there is no such file."""
+    """The content of the folder's training.json; None if the file does not exist."""
     return read_json(folder / FACTS) if (folder / FACTS).is_file() else None
 
 
@@ -56,7 +56,7 @@ def publish(
     licence: str | None,
     output: Path,
 ) -> dict[str, Any]:
-    """Writes the folder under a temporary name, then renames it; returns what training.json holds."""
+    """Writes the folder under a temporary name, then renames it. Returns the content of training.json."""
     temporary = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         model.save_pretrained(str(temporary), create_model_card=False)

@@ -32,7 +32,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers")
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Folder and facts of the result, and whether an earlier run had already written it."""
+    """Folder and facts of the result. `was_there`: an earlier run had already written the result."""
 
     folder: Path
     facts: dict[str, Any]
@@ -52,14 +52,14 @@ def train(
     """Trains the encoder that these arguments describe, or resumes its training.
 
     Args:
-        dev: file with lines of score-TAB-sentence-TAB-sentence; the Spearman correlation on these pairs decides which
-            weights are kept, and may stop the training early.
-        licence: licence to state in the result's README; None: the start encoder's, if it states one.
+        dev: file of graded pairs (see `read_graded`). The Spearman correlation on these pairs decides which weights are
+            kept, and may stop the training early.
+        licence: licence of the result; None: the licence of the start encoder, if it is known.
 
     Raises:
         InvalidInput: an option or a file is not valid.
-        Conflict: the output folder exists and is not the result of this training; or its working folder belongs to a
-            different training, or is in use by another process.
+        Conflict: the output folder contains something other than the result of this training. Or the working folder
+            belongs to a different training, or another process is using it.
     """
     recipe.check()
     quiet()
@@ -89,12 +89,11 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        # In a contrastive objective, the other examples of a batch are negatives, so two examples of a batch must not
-        # share a sentence. simcse, the only objective with `needs_dropout`, needs no check of its batches, because
-        # `read_sentences` has already removed duplicates from the data.
+        # In a contrastive objective, the other examples of a batch are negatives, so no batch may contain a sentence
+        # twice. For simcse (`needs_dropout`), batches need no check, because `read_sentences` has removed duplicates.
         unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
-        # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
+        # Makes the random initial weights of the loss repeatable.
         set_seed(recipe.seed)
         loss = objective.loss(model, examples, recipe.knobs)
         if recipe.word_deletion:
@@ -118,7 +117,7 @@ def load_finished(output: Path, identity: Identity) -> TrainingResult:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is not a trained encoder; give another --output")
-    # A result that was made with other versions of the packages is accepted.
+    # The result may have been made with other versions of the packages.
     changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
     if changes:
         raise Conflict(f"{output} was trained with other settings ({'; '.join(changes)}); give another --output")
@@ -131,7 +130,7 @@ def check_precision(recipe: Recipe) -> None:
 
 
 def steps(recipe: Recipe, examples: Examples) -> int:
-    """Number of optimizer steps; an incomplete last batch is dropped unless it is the only batch."""
+    """Number of optimizer steps. An incomplete last batch is dropped, unless it is the only batch."""
     if recipe.steps is not None:
         return recipe.steps
     return max(1, math.ceil(recipe.epochs * max(1, len(examples) // recipe.batch_size)))
@@ -176,11 +175,11 @@ def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
 def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None) -> SentenceTransformer:
     """The start encoder as a SentenceTransformer, in float32, on the GPU if there is one.
 
-    Only the first `spec.layers` layers are loaded, so the trained encoder contains no others.
+    The model has only the first `spec.layers` layers.
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    # ModernBERT's config lists the attention type of each layer; the list must be as long as the number of kept layers.
+    # ModernBERT's config lists the attention type of each layer. The list must contain the kept layers only.
     if isinstance(kinds := getattr(config, "layer_types", None), list):
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
