@@ -1,7 +1,7 @@
 #!/usr/local/bin/python3
 """`isosim` in a container: copies the image's encoder into the mounted model store, then runs the command.
 
-It precedes the installed `isosim` on PATH, so that `docker exec` and a pod's `command` use it too.
+This script comes before the installed `isosim` on PATH, so `docker exec` and a pod's `command` run it too.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 CARRIED = Path("/opt/isosim/model_store")  # a store that `isosim export` filled when the image was built
-EXPORTED = CARRIED / "exported.json"  # the output of that export: the encoder's id and digest
+EXPORTED = CARRIED / "exported.json"  # output of `isosim export`: the encoder's id and digest
 STOPPED = 128 + signal.SIGTERM
 
 
@@ -22,11 +22,10 @@ def stop(_: int, __: FrameType | None) -> None:
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
-    """Copies the image's encoder into the model store. Sets ISOSIM_ENCODER to it, unless the variable is already set.
+    """Copies the image's encoder into the model store. Sets ISOSIM_ENCODER to this encoder, if the variable is not set.
 
-    ISOSIM_ENCODER contains the encoder's digest, so that the image serves the encoder that it was built with, even if
-    the store has another encoder of the same name. If copying fails, the error is reported and the command still runs:
-    a server reports a missing encoder itself.
+    ISOSIM_ENCODER contains the encoder's digest, because the store may have another encoder of the same name. If
+    copying fails, the error is printed and the command still runs.
     """
     from service.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
     from service.commands.terminal import complain  # noqa: PLC0415
@@ -52,8 +51,8 @@ def main() -> None:
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        # During the import, `stop` is replaced by `os._exit`: an extension module that is being imported may turn the
-        # SystemExit of `stop` into another error. `os._exit` runs no cleanup; there is nothing to clean up yet.
+        # During the import, SIGTERM calls `os._exit` instead of `stop`. An extension module may turn the SystemExit of
+        # `stop` into another error. `os._exit` runs no cleanup; there is nothing to clean up yet.
         signal.signal(signal.SIGTERM, lambda _, __: os._exit(STOPPED))
         import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
 

@@ -15,7 +15,7 @@ def main() -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         direct.open(address, timeout=TIMEOUT).close()
-    except OSError as error:  # includes HTTP errors: 503 while it starts or drains
+    except OSError as error:  # also for HTTP errors: 503 while the server starts or drains
         sys.exit(f"{address}: {error}")
 
 

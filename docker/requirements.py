@@ -1,6 +1,6 @@
-"""Prints the requirements of pyproject.toml with some extras, one a line.
+"""Prints the requirements of pyproject.toml with some extras, one per line.
 
-The images install packages in a layer before the code, so that a change of the code does not repeat it.
+The images install packages before they copy the code. After a change of the code, they need not install them again.
 
     python requirements.py pyproject.toml cpu tracing
 """

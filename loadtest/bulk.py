@@ -1,4 +1,4 @@
-"""Compares `isosim bulk embed` with a bare ONNX Runtime session (speed), and the files of different runs.
+"""Compares the speed of `isosim bulk embed` with a bare ONNX Runtime session, and the files of several runs.
 
 A run that was killed and resumed must write the same files as an uninterrupted run. A run on two nodes must write the
 same files as a run on one machine.
@@ -35,7 +35,7 @@ FEWEST_PARTS = 20  # minimum number of parts, so that even a short run can be ki
 
 
 def short_sentences(data: Path, count: int) -> list[str]:
-    """Distinct runs of 6 to 9 words: first the beginnings of all sentences, then later parts."""
+    """Distinct texts of 6 to 9 words, shuffled. Cut from the beginnings of sentences, then from later parts."""
     sentences = [line.split() for name in TEXTS for line in (data / "text" / name).read_text().splitlines()]
     rng = random.Random(0)  # noqa: S311 - not for security
     found: dict[str, None] = {}
@@ -55,7 +55,7 @@ def short_sentences(data: Path, count: int) -> list[str]:
 
 
 def bare(artifact: EncoderArtifact, texts: list[str], seconds: float, folder: Path) -> dict[str, dict[str, float]]:
-    """Sentences/s of ONNX Runtime alone on a sample of the same tokens, in the same order."""
+    """Results of loadtest.bare_session for the first STREAM texts."""
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
     stream = folder / "stream.json"
     stream.write_text(json.dumps([tokens.ids for tokens in tokenize(texts[:STREAM], "right")]))
@@ -73,7 +73,7 @@ def command(setup: Setup, source: Path, output: Path, *more: str) -> list[str]:
 
 
 def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, Any]:
-    """Runs the command; returns its output and its wall time."""
+    """Runs `isosim bulk embed`; returns its JSON output and its duration (`wall_seconds`)."""
     began = time.perf_counter()
     done = subprocess.run(  # noqa: S603 - ours
         command(setup, source, output, *more), cwd=servers.ROOT, stdout=subprocess.PIPE, check=True
@@ -83,7 +83,7 @@ def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, 
 
 
 def killed(setup: Setup, source: Path, output: Path, parts: int) -> int:
-    """Kills the command and its Ray processes once half of the parts are done; returns the number of done parts."""
+    """Runs the command until half of the parts are done, then kills it. Returns the number of done parts."""
     popen = subprocess.Popen(command(setup, source, output), cwd=servers.ROOT, stdout=subprocess.DEVNULL)  # noqa: S603
     done = output / "_done"
     while not done.is_dir() or len(list(done.iterdir())) < parts / 2:
@@ -121,7 +121,7 @@ def hashes(output: Path) -> dict[str, str]:
 
 
 def same(ours: dict[str, str], theirs: dict[str, str]) -> float:
-    """Number of files that are identical in both runs, divided by the number of different file names."""
+    """Share (0-1) of the file names of both runs for which the files are identical."""
     both = ours.keys() | theirs.keys()
     return sum(ours.get(name) == theirs.get(name) for name in both) / len(both)
 

@@ -1,4 +1,4 @@
-"""Compares cached requests with a route that computes nothing. The cache is in memory, or only in Redis."""
+"""Compares cached requests with a route that computes nothing. Measures a cache in memory and one only in Redis."""
 
 import itertools
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Compares latency with and without a running calibration, in turn."""
+"""Compares latency with and without a running calibration. The two measurements alternate."""
 
 import itertools
 import time
@@ -43,7 +43,7 @@ def measure(setup: Setup) -> Result:
             for name, connections in LOADS.items():
                 without[name].append(drive(server.port, stream, connections, setup.seconds))
             running = post(server.port, sentences)
-            time.sleep(4)  # until the calibration has imported its packages
+            time.sleep(4)  # waits until the calibration has imported its packages
             for name, connections in LOADS.items():
                 during[name].append(drive(server.port, stream, connections, setup.seconds))
                 state = job(server.port, running)

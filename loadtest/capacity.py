@@ -13,7 +13,7 @@ from loadtest.growth import LONGEST, batches
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
 TOKENS = (8, 16, 32, 64, 128, 256)
-WORK = 40_000  # tokens per measurement; not a fixed time, because the largest requests take seconds
+WORK = 40_000  # tokens per measurement; no fixed time, because the largest requests take seconds
 SENTENCES = (2_000, 10_000)
 
 
@@ -36,7 +36,7 @@ def measure(setup: Setup) -> Result:
             with ExitStack() as stack:
                 store = stack.enter_context(servers.own_store(setup.store, encoder))
                 with pinned(cores):
-                    # No request is refused, because the client would repeat it at once and distort the measurement.
+                    # With this `max_wait`, the server refuses no request. Refusals would distort the measurement.
                     server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
                 speeds = found["pairs"].setdefault(name, {}).setdefault(cores, {})
                 for tokens in TOKENS:
@@ -53,7 +53,7 @@ def measure(setup: Setup) -> Result:
 
 
 def calibrated(port: int, sentences: list[str]) -> float:
-    """Seconds from the request to the end of a calibration, in an otherwise idle server."""
+    """Duration (s) of a calibration on an otherwise idle server."""
     began = time.monotonic()
     name = post(port, sentences)
     while (state := job(port, name)["status"]) in {"queued", "running"}:

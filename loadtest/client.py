@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-TIMEOUT = 60.0  # s that a run waits for missing answers
+TIMEOUT = 60.0  # maximum seconds that a run waits for missing answers
 
 
 def request(path: str, body: bytes, method: str = "POST") -> bytes:
@@ -35,7 +35,7 @@ class Load:
     ended: list[float] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     seconds: float = 0.0
-    failures: int = 0  # connections lost while waiting for an answer
+    failures: int = 0  # requests that were not sent, or whose connection was lost
     client_cpu: float = 0.0  # processor seconds of this process
     without_retry_after: int = 0  # 429 answers that lack the header
 
@@ -70,13 +70,13 @@ class Load:
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request at a time and calls `on_answer(connection, status, body)`; status None: connection lost."""
+    """Sends one request at a time. Calls `on_answer(connection, status, body)`; status None: connection lost."""
 
     def __init__(self, on_answer: Callable[["Connection", int | None, bytes], None]) -> None:
         self.on_answer = on_answer
         self.sent_at = 0.0
         self.busy = False
-        self.keep = False  # whether to store bodies and headers
+        self.keep = False  # whether to store bodies and all headers
         self.headers: dict[str, str] = {}
         self.body = b""
         self.lost = False
@@ -145,7 +145,7 @@ class Recorder:
 
 
 async def closed_loop(port: int, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
-    """Each connection sends its next request after an answer, until the time is over or the requests end."""
+    """Each connection waits for an answer before its next request, until the time is over or the requests end."""
     recorder = Recorder()
     deadline = recorder.zero + seconds
     open_connections = 0
@@ -204,7 +204,7 @@ async def open_loop(port: int, requests: Iterator[bytes], per_second: float, sec
         if wait > 0:
             await asyncio.sleep(wait)
         elif out % 16 == 0:
-            await asyncio.sleep(0)  # behind schedule: process answers first
+            await asyncio.sleep(0)  # the request is late: process answers first
         while free and free[0].lost:
             free.popleft()
         if not free:

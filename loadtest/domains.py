@@ -21,7 +21,7 @@ SENTENCES = 3000
 
 
 def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> Path:
-    """Publishes a version with weights, reference and out-of-domain test; returns its folder."""
+    """Calibrates a domain and publishes the version; returns the version's folder."""
     artifact = EncoderStore(store).find(encoder or setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(

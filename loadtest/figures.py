@@ -112,7 +112,7 @@ def figure_text(value: float, unit: str, digits: int = 3) -> str:
 
 
 def table(folder: Path) -> str:
-    """Markdown table of all lines with limit and machine."""
+    """Markdown table of all measured values, with limits and machines."""
     rows = ["| | measured | bar | | 2 cores |", "|---|---|---|---|---|"]
     for file in sorted(folder.glob("*.json")):
         part = json.loads(file.read_text(encoding="utf-8"))
@@ -190,7 +190,7 @@ def gpu(folder: Path) -> str:
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
-# Name in the two comments that enclose the table in README.md (`marks`) -> function that makes the table.
+# Name of a table in README.md -> function that makes the table. Two comments with the name enclose the table (`marks`).
 TABLES = {"measured": table, "capacity": capacity, "gpu": gpu}
 
 

@@ -1,10 +1,14 @@
 """Measures the service on a GPU machine: `python -m loadtest.gpu --data DATA --output FILE`.
 
-For each encoder of the store: agreement of its cosines with fp32 on the CPU; tokens/s by length and by batch size;
-latency of one text; what the first run of a new shape costs; the calibrator's time on GPU and CPU; pairs/s over HTTP
-with several servers on the GPU, and the memory that each takes. With `--config`, torch with fused attention is measured
-on a model of the same shape. Needs onnxruntime-gpu. `--providers CPUExecutionProvider`
-runs it without a GPU.
+Measures for each encoder:
+
+- the difference between its cosines and those of fp32 on the CPU
+- tokens/s by text length and by batch size, latency of one text, and time of the first run of a new shape
+- time of the calibrator on GPU and CPU
+- pairs/s over HTTP with several servers on the GPU, and memory of each server
+
+With `--config`, also measures torch with fused attention on a model of the same shape. Needs onnxruntime-gpu, or runs
+without a GPU with `--providers CPUExecutionProvider`.
 """
 
 import argparse
@@ -35,7 +39,7 @@ from service.modelling.calibration.methods import weights_of
 
 LENGTHS = (16, 64, 128, 256)
 BATCHES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  # padded tokens
-TOKENS = 16384  # padded tokens in a batch, where the batch size is not varied
+TOKENS = 16384  # padded tokens in a batch, if the batch size is fixed
 PAIRS = 500  # pairs on which cosines are compared
 REQUESTS = {1: 64, 32: 16}  # pairs in a request -> connections to each server
 ROWS = (2, 64, 512)  # texts in a request of 1, 32 and 256 pairs
@@ -80,7 +84,7 @@ def ids_of(count: int, length: int) -> list[list[int]]:
 
 
 def tokens_per_second(encoder: OnnxEncoder, length: int, tokens: int, seconds: float) -> int:
-    """Speed of batches of equally long texts, `tokens` in each."""
+    """Tokens/s with batches of `tokens` tokens. All texts have `length` tokens."""
     count = max(1, tokens // length)
     prepared = encoder.prepare(ids_of(count, length))
     return round(per_second(lambda: encoder.run(prepared), seconds) * count * length)
@@ -89,8 +93,8 @@ def tokens_per_second(encoder: OnnxEncoder, length: int, tokens: int, seconds: f
 def agreement(encoder: OnnxEncoder, reference: OnnxEncoder, ids: list[list[int]]) -> dict[str, float]:
     """Compares cosines of pairs of texts.
 
-    Returns the largest and the mean difference between this encoder's cosines and those of the reference, and the
-    largest change of this encoder's cosines if it encodes the texts in batches of 64 instead of one by one.
+    Returns the largest and the mean difference from the cosines of `reference`. `by_batch` is the largest difference
+    between cosines of texts that are encoded one by one and in batches of 64.
     """
 
     def cosines(vectors: Vectors) -> Vectors:
@@ -104,7 +108,7 @@ def agreement(encoder: OnnxEncoder, reference: OnnxEncoder, ids: list[list[int]]
 
 
 def first_runs(artifact: EncoderArtifact, providers: list[str]) -> dict[str, Any]:
-    """Time of the first and of the second run of shapes that a new session has not seen, in random order."""
+    """Percentiles of the time (ms) of the first and the second run of each shape, in a new session, in random order."""
     encoder = OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
     encoder(ids_of(2, 16))
     lengths = [length for length in (16, 32, 64, 128) if length <= artifact.spec.max_length]
@@ -133,7 +137,7 @@ def encoder_figures(artifact: EncoderArtifact, providers: list[str], tokens: int
 
 
 def calibrator_milliseconds(artifact: EncoderArtifact, providers: list[str], seconds: float) -> dict[int, float]:
-    """Time to calibrate the texts of a request, by their number."""
+    """Time (ms) to calibrate the texts of a request, by number of texts."""
     calibrator = OnnxCalibrator(artifact.calibrator, providers).bind(weights_of(identity(artifact.spec.dim)))
     vectors = np.random.default_rng(0).standard_normal((max(ROWS), artifact.spec.dim), np.float32)
     return {
@@ -143,7 +147,7 @@ def calibrator_milliseconds(artifact: EncoderArtifact, providers: list[str], sec
 
 
 def torch_figures(config: Path, longest: int, tokens: int, seconds: float) -> dict[str, Any]:
-    """Tokens/s of torch with fused attention, plain and compiled, for a model of the same shape with random weights."""
+    """Tokens/s of torch with fused attention, with and without compiling. The model has random weights."""
     import torch  # noqa: PLC0415 - only for the comparison
     from transformers import AutoConfig, AutoModel  # noqa: PLC0415
 
@@ -169,7 +173,7 @@ def torch_figures(config: Path, longest: int, tokens: int, seconds: float) -> di
 
 
 def send(port: int, pairs: list[texts.Pair], size: int, connections: int, seconds: float) -> dict[str, Any]:
-    """Sends requests of `size` pairs for some seconds, in a process of its own."""
+    """Sends requests of `size` pairs for `seconds`. Runs in a separate process."""
     bodies = [texts.body_of(pairs[start : start + size]) for start in range(0, len(pairs) - size, size)]
     requests = itertools.cycle([request("/similarity", body) for body in bodies])
     load = drive(port, requests, connections, seconds, warm=2.0)
@@ -179,7 +183,7 @@ def send(port: int, pairs: list[texts.Pair], size: int, connections: int, second
 def http_figures(
     store: Path, encoder: str, providers: list[str], pairs: list[texts.Pair], count: int, seconds: float
 ) -> dict[str, Any]:
-    """Pairs/s of `count` servers that share the GPU, each with a client process of its own and no cache."""
+    """Pairs/s of `count` servers that share the GPU. The servers have no cache. Each has its own client process."""
     settings: dict[str, Any] = {**UNCACHED, "providers": json.dumps(providers), "max_wait": 5}
     found: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -192,7 +196,7 @@ def http_figures(
         ]
         found["ready_seconds"] = round(max(server.ready for server in running), 2)
         pool = stack.enter_context(ProcessPoolExecutor(count, multiprocessing.get_context("spawn")))
-        for ready in [pool.submit(time.sleep, 1) for _ in running]:  # the processes start before anything is measured
+        for ready in [pool.submit(time.sleep, 1) for _ in running]:  # waits until the processes have started
             ready.result()
         for size, connections in REQUESTS.items():
             cpu = [server.processor_seconds() for server in running]
@@ -210,7 +214,7 @@ def http_figures(
                 "p50_ms": float(np.median([load["p50_ms"] for load in loads])),
                 "p99_ms": max(load["p99_ms"] for load in loads),
                 "failed": sum(load["failures"] + load["requests"] - load["statuses"].get("200", 0) for load in loads),
-                "cpu_ms_per_pair": round(1e3 * spent / (total * (seconds + 2)), 3),  # the warm-up counts too
+                "cpu_ms_per_pair": round(1e3 * spent / (total * (seconds + 2)), 3),  # includes the warm-up of 2 s
                 "gpu_busy_percent": float(busy) if busy else None,
             }
         found["resident_mib"] = round(max(server.resident() for server in running) / 2**20)

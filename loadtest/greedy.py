@@ -16,7 +16,7 @@ from loadtest.setup import Line, Result, Setup, run
 
 CLIENTS = 18
 PAIRS = 60
-CONNECTIONS = 4  # of the measured client
+CONNECTIONS = 4  # connections of the client whose latency is measured
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Throughput by pairs per request, and by vectors in the cache."""
+"""Throughput by number of pairs per request, and by number of cached texts."""
 
 import itertools
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from loadtest.client import request
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
 PAIRS = (1, 4, 16, 64, 256, 512)
-LONGEST = 300.0  # s, limit of one point
+LONGEST = 300.0  # maximum seconds of one measurement
 CACHED = (100, 1_000, 10_000, 30_000)  # texts
 
 
@@ -21,11 +21,11 @@ def measure(setup: Setup) -> Result:
     for name, encoder in setup.encoders.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, encoder))
-            # No request is refused, because the client would repeat it at once and distort the measurement.
+            # With this `max_wait`, the server refuses no request. Refusals would distort the measurement.
             server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
             for number, size in enumerate(PAIRS):
                 some = setup.pairs[number * 1024 : (number + 1) * 1024]  # new pairs for each size
-                connections = max(1, 64 // size)  # so 64 pairs are sent at a time, which keeps both cores busy
+                connections = max(1, 64 // size)  # about 64 pairs at a time keep both cores busy
                 load = drive(server.port, iter(batches(some, size)), min(connections, 16), LONGEST, warm=0.0)
                 found["pairs"].setdefault(name, {})[size] = size * load.rate
     with ExitStack() as stack:

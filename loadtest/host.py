@@ -1,7 +1,7 @@
 """Host cost: processor time of the API process per pair, without the encoder's computation.
 
 The host cost determines how many cores a GPU needs. The encoder waits instead of computing (waiting_encoder.py). For
-comparison, a bare FastAPI route is measured in turn.
+comparison, each round also measures a bare FastAPI route.
 """
 
 import itertools
@@ -21,7 +21,7 @@ GPU_BATCHES: dict[str, Any] = {"runs": 1, "alone": False, "max_batch_tokens": 16
 
 
 def new_pairs(pairs: list[texts.Pair]) -> Iterator[bytes]:
-    """Uncached pairs: each text ends with a new number."""
+    """Requests with one pair each. No text is cached, because each text ends with a new number."""
     for number, (a, b) in enumerate(itertools.cycle(pairs)):
         yield request("/similarity", texts.body_of([(f"{a} {number}", f"{b} {number}")]))
 

@@ -1,4 +1,4 @@
-"""Measures how much a pair's score changes if the pair is scored in a batch with other texts, at every precision.
+"""Measures how much a pair's score changes if the pair is scored in a batch with other texts. Measures each precision.
 
 The scores are requested over HTTP, without a cache.
 """
@@ -13,7 +13,8 @@ from loadtest.client import ask, request
 from loadtest.setup import UNCACHED, Line, Result, Setup, run
 
 PAIRS = 200
-BATCHES = ((2, 0), (16, 0), (16, 1), (64, 1), (512, 1))  # pairs per request, and whether long other texts are added
+# (pairs per request, 1 if other texts are added, some of them long)
+BATCHES = ((2, 0), (16, 0), (16, 1), (64, 1), (512, 1))
 BARS = {"fp32": 1e-5, "reduced": 1e-3}
 
 

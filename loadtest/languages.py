@@ -1,6 +1,6 @@
-"""Fetches sentences in nine languages for `isosim measure languages`: messages and help pages of free desktops.
+"""Fetches sentences in nine languages for `isosim measure languages`: messages and help pages of free desktop programs.
 
-Reads the gettext catalogues of six repositories at pinned commits, and writes a file per language:
+Reads the gettext catalogues of six repositories at pinned commits, and writes one file per language:
 
     python -m loadtest.languages OUT
     isosim measure languages --text OUT/text --encoder me5
@@ -26,7 +26,7 @@ CATALOGUES = {  # repository -> commit; each has its own free licence, and nothi
     "linuxmint/cinnamon-translations": "8a8faebc0b080082a39cb59ec57cba477b389d02",
     "mate-desktop/mate-user-guide": "79ed32e16f54ba973d2b4f0f275f53a22b472644",
 }
-FEWEST_WORDS = 4  # of an English sentence; shorter texts are labels of buttons
+FEWEST_WORDS = 4  # minimum number of words of an English sentence; shorter texts are labels of buttons
 Translations = dict[str, dict[str, str]]  # language -> English -> translation
 KEYWORD = re.compile(r'(msgid_plural|msgid|msgctxt|msgstr(?:\[\d+\])?) (".*")')
 
@@ -52,7 +52,7 @@ def fetch(repository: str, commit: str, folder: Path) -> None:
 
     git("init", "--quiet")
     git("remote", "add", "origin", f"{HOST}/{repository}")
-    git("fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)  # checkout fetches the files
+    git("fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)  # fetches no files yet
     listed = git("ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")
     wanted = [path for path in listed if path.endswith(".po") and language_of(path)]
     git("checkout", "--quiet", commit, "--", *wanted)
@@ -61,7 +61,7 @@ def fetch(repository: str, commit: str, folder: Path) -> None:
 
 
 def entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields message and translation of each entry of a gettext catalogue, except fuzzy ones."""
+    """Yields message and translation of each entry of a gettext catalogue, except fuzzy entries."""
     for block in path.read_text("utf-8").split("\n\n"):
         lines = block.splitlines()
         if any(line.startswith("#,") and "fuzzy" in line for line in lines):

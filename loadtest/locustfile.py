@@ -2,8 +2,8 @@
 
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8000 --users 16 --run-time 2m SimilarityUser
 
-Class names choose the kinds of users; without any, all four run. The run fails if it exceeds `--most-p99` or
-`--most-failures`. See loadtest/README.md.
+Class names, for example SimilarityUser, choose the kinds of users. By default, all four kinds run. The run fails if it
+exceeds `--most-p99` or `--most-failures`. See loadtest/README.md.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Cost of access logs and traces, on cached requests.
 
-Measures answers per second, and the server's processor time per answer. If the single-threaded event loop is always
-busy, the rate is 1 / processor time. The processor time is measured too, because it varies less on a shared machine.
+Measures answers per second, and the server's processor time per answer. On a shared machine, the processor time varies
+less.
 """
 
 import itertools
@@ -64,7 +64,7 @@ def measure(setup: Setup) -> Result:
 
 
 def against(base: str, found: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Ratio of each round to the base in the same round."""
+    """Divides the value of each round by the value of `base` in the same round."""
     return {name: [round(a / b, 3) for a, b in zip(values, found[base], strict=True)] for name, values in found.items()}
 
 

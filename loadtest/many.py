@@ -1,4 +1,4 @@
-"""A store of 10,000 domains: start, first requests, listing, polling, and memory under `resident_bytes`."""
+"""Measures a server with 10,000 domains: start, first requests, listings, polling, and memory with `resident_bytes`."""
 
 import os
 import random
@@ -16,16 +16,16 @@ from loadtest.setup import UNCACHED, Line, Result, Setup
 from service.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 
 COUNT = 10_000
-TOUCHED = 3000  # domains that are requested, one after the other
-RESIDENT = 200_000_000  # bytes; about 125 of the domains
-SETTLED = 500  # number of requested domains after which memory has reached the limit RESIDENT
+TOUCHED = 3000  # number of domains that are requested, one after another
+RESIDENT = 200_000_000  # bytes; enough for about 125 domains
+SETTLED = 500  # after requests to this many domains, memory has reached the limit RESIDENT
 IDLE = 10.0  # s
-ROOM = 150e6  # bytes allowed beyond the setting: drift windows (28 MB), metrics, unreturned memory of the allocator
+ROOM = 150e6  # bytes for other memory: drift windows (28 MB), metrics, memory that the allocator keeps
 PAIR = {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}
 
 
 def multiply(first: Path, count: int) -> None:
-    """Links the files of a version into domains d1, d2, …; only the manifest differs."""
+    """Makes domains d1, d2, … with links to the files of a version. Only the manifest differs."""
     manifest = read_manifest(first)
     aliases = first.parent / "aliases.json"
     for number in range(1, count):
@@ -52,7 +52,7 @@ def timed(client: httpx.Client, domains: Iterable[str]) -> list[float]:
 
 
 def listing(client: httpx.Client) -> dict[str, float]:
-    """Best time (ms) of three for each listing."""
+    """Shortest of three times (ms) for each listing."""
     found = {}
     for path in ("/domains", "/domains?limit=50", "/domains?contains=999", "/v1/models"):
         times = []

@@ -1,4 +1,4 @@
-"""Start time of the service, its memory after mixed load, and the growth of that memory."""
+"""Measures the start time of the service, and its memory during mixed load."""
 
 import itertools
 import random
@@ -11,11 +11,11 @@ from loadtest.client import request
 from loadtest.setup import Line, Result, Setup, drive
 
 STARTS = 5
-CHUNK = 15.0  # s between measurements
+CHUNK = 15.0  # seconds between measurements of memory
 
 
 def mixed(setup: Setup) -> list[bytes]:
-    """Requests with short pairs, long pairs and 32 pairs, in turn."""
+    """Requests with one short pair, one long pair, and 32 pairs, alternating."""
     rng = random.Random(0)  # noqa: S311 - a sample
     long = texts.mixed_lengths(setup.data, (rng.choice((16, 64, 256)) for _ in iter(int, 1)), 600)
     pairs = list(zip(long[::2], long[1::2], strict=True))

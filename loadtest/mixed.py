@@ -33,7 +33,7 @@ def measure(setup: Setup) -> Result:
             for stream, (requests, connections) in streams.items():
                 load = drive(server.port, itertools.cycle(requests), connections, setup.seconds)
                 found[f"{name}, {stream}"] = load.summary()
-    with ExitStack() as stack:  # half of the requests repeat 500 cached pairs
+    with ExitStack() as stack:  # every second request has one of 500 cached pairs
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
         server = stack.enter_context(servers.isosim(store, setup.fp32))
         known, fresh = texts.single_pairs(setup.pairs[:500]), iter(texts.single_pairs(setup.pairs[500:]))

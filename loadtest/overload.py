@@ -1,4 +1,4 @@
-"""Latency of accepted and refused requests at four times the capacity, from a client that does not wait."""
+"""Latency of accepted and refused requests at four times the capacity. The client does not wait for answers."""
 
 import itertools
 from statistics import median

@@ -22,13 +22,13 @@ from loadtest.setup import Line, Result, Setup
 SIZES = (10_000, 100_000, 1_000_000)  # lines
 METHODS = {10_000: ("soft",), 100_000: ("identity", "soft", "whitening", "auto"), 1_000_000: ("soft", "auto")}
 BAR = 3.0  # GB
-LONGEST = 96  # characters per line, so that a million lines stay below the limit of 100 MB
+LONGEST = 96  # characters per line; a request with a million lines may have at most 100 MB
 GB = 1e9
-LOOK = 0.1  # s between measurements of the processes' memory
+LOOK = 0.1  # seconds between measurements of memory
 
 
 def text(data: Path, count: int) -> Iterator[str]:
-    """Distinct lines: the first half of one real sentence and the second half of another."""
+    """Distinct lines. Each has the first half of a real sentence and the second half of another."""
     sentences = [line for name in ("wikipedia-en", "imdb-reviews", "reuters-news")
                  for line in (data / "text" / f"{name}.txt").read_text().splitlines()]  # fmt: skip
     words = [line.split() for line in sentences]
@@ -80,7 +80,7 @@ def children(pid: int) -> list[int]:
 
 
 def posted(store: Path, file: Path, domain: str, method: str) -> dict[str, float]:
-    """Peak memory of a server and of its calibrating child for text sent in a request, and the duration."""
+    """Sends a text to a server. Returns the duration, and the peak memory of the server and its calibrating process."""
     with servers.isosim(store, "wide") as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
         began, worker = time.monotonic(), 0
         answer = client.post(

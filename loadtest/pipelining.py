@@ -1,4 +1,4 @@
-"""Memory and probe latency while clients without a key pipeline thousands of requests and read no answers."""
+"""Memory and latency of `/livez` while clients without a key send thousands of requests and read no answers."""
 
 import contextlib
 import socket
@@ -43,7 +43,7 @@ def measure(setup: Setup) -> Result:
         "connections": CONNECTIONS,
         "bytes_a_connection": (most - before) // CONNECTIONS,
         "livez_quiet_ms": {"p50": 1e3 * quiet[len(quiet) // 2], "max": 1e3 * quiet[-1]},
-        "livez_first_ms": 1e3 * waits[0],  # includes accepting all the connections before it
+        "livez_first_ms": 1e3 * waits[0],  # includes the time to accept the other connections
         "livez_ms": {"p50": 1e3 * sorted(waits)[len(waits) // 2], "max": 1e3 * max(waits)},
         "probes": len(waits),
     }

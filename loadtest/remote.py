@@ -59,7 +59,7 @@ def measure(setup: Setup) -> Result:
     rates: dict[str, list[float]] = {name: [] for name in costs}
     with ExitStack() as stack:
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
-        shutil.rmtree(store / "domains", ignore_errors=True)  # so that neither server has a calibration
+        shutil.rmtree(store / "domains", ignore_errors=True)  # no calibration, as on the remote server
         local = stack.enter_context(servers.isosim(store, setup.fp32, "loadtest.waiting_encoder", **GPU_BATCHES))
         other = stack.enter_context(servers.waiting_embeddings())
         far_store = stack.enter_context(registered(f"http://127.0.0.1:{other.port}/v1", "waiting"))

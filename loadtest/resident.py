@@ -1,7 +1,7 @@
 """Measures whether `resident_bytes` limits the memory of many domains, with a cache and different texts per domain.
 
-An earlier release had a memory leak: cached texts kept their domain's out-of-domain test in memory. loadtest/many.py
-could not detect the leak, because it sends the same two texts to every domain, without a cache.
+Detects whether cached texts keep the out-of-domain test of their domain in memory. loadtest/many.py cannot detect this,
+because it sends the same two texts to every domain, without a cache.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from service.adapters.encoder.device import GROWTH
 
 COUNT = 600  # domains; 1.7 MB each
 WARM = 20  # requests to `default` before the first measurement
-RESIDENT = 50_000_000  # bytes; about 30 of the domains
-SENTENCES = 1200  # enough for a domain test
+RESIDENT = 50_000_000  # bytes; enough for about 30 domains
+SENTENCES = 1200  # enough for an out-of-domain test
 # Bytes of other growth: drift windows (28 MB), whitenings in double precision (40 MB), texts, fragmentation.
 OTHERS = 110e6
 
 
 def metric(client: httpx.Client, name: str) -> float:
-    """The value of a series without labels."""
+    """The value of a metric without labels."""
     return next(float(line.split()[1]) for line in client.get("/metrics").text.splitlines() if line.startswith(name))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-READY = 180.0  # s, limit of a server's start
+READY = 180.0  # maximum seconds until a server is ready
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Server:
 
     port: int
     pid: int
-    ready: float = 0.0  # s from start to the first good answer
+    ready: float = 0.0  # seconds from start to the first answer with status 200
 
     def processor_seconds(self) -> float:
         """Processor seconds of the process since its start."""
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a process group until the block ends."""
+    """Runs a command in its own process group until the block ends."""
     with log.open("wb") as out:
         child = subprocess.Popen(  # noqa: S603 - commands of this file
             command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -140,7 +140,7 @@ def app(place: str) -> Iterator[Server]:
 
 @contextmanager
 def infinity(binary: Path, model: Path, engine: str) -> Iterator[Server]:
-    """Runs infinity-emb on the same weights; `engine` is `torch` or `optimum` (ONNX Runtime)."""
+    """Runs infinity-emb with the model in a folder; `engine` is `torch` or `optimum` (ONNX Runtime)."""
     port = free_port()
     options = ["--model-id", str(model), "--engine", engine, "--port", str(port), "--device", "cpu"]
     command = [str(binary), "v2", *options, "--no-bettertransformer", "--log-level", "warning"]

@@ -1,7 +1,7 @@
 """Measures sentence-transformers without a server: `python in_process.py CHECKPOINT STREAM.json SECONDS`.
 
-Runs in an environment with sentence-transformers. Prints JSON with the sentences/s of `encode`, for batches of 2 (one
-pair) and of 32 in the stream's order.
+Runs in an environment with sentence-transformers. Prints JSON with the sentences/s of `encode`, for batches of 2
+texts (one pair) and of 32 texts.
 """
 
 import json

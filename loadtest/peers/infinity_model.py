@@ -1,7 +1,7 @@
-"""Writes the model folder for infinity: the default encoder's checkpoint and its ONNX graph, laid out as on the hub.
+"""Writes the model folder for infinity: the default encoder's checkpoint and its ONNX graph.
 
 Runs in infinity's environment: `python infinity_model.py CHECKPOINT FOLDER`. Exports with the legacy exporter and eager
-attention, because infinity uses ONNX Runtime's optimizer, which can fuse the operators of such a graph.
+attention. ONNX Runtime's optimizer, which infinity uses, can then fuse operators of the graph.
 """
 
 import shutil

@@ -19,7 +19,7 @@ Calibrate your own domain with unlabelled text, and get a similarity threshold f
     >>> [similarity >= advice.similarity for similarity in client.similarity(pairs, domain="tickets").similarity]
     [True, False]
 
-`Client` and `AsyncClient` have the same methods; `help(isosim_client.errors)` shows the tree of errors that they raise.
+`Client` and `AsyncClient` have the same methods. `help(isosim_client.errors)` lists the errors that the methods raise.
 """
 
 from . import errors
@@ -127,6 +127,6 @@ __all__ = [
     "errors",
 ]
 
-for _name in __all__:  # tracebacks and reprs show `isosim_client.Client`, not `isosim_client._client.Client`
+for _name in __all__:  # so that tracebacks show `isosim_client.Client`, not `isosim_client._client.Client`
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

@@ -1,6 +1,6 @@
 """The server's answers as frozen dataclasses. Fields are named as in the JSON.
 
-A field with a default may be missing in an answer, for example in that of an older server.
+A field that may be missing in an answer has a default. For example, older servers do not send all fields.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Detail:
     # Share (0-1) of the domain's sentences that are at least as unusual as the text.
     out_of_domain: tuple[PairNumbers, ...] | None = None
     tokens: tuple[PairNumbers, ...] = ()  # number of tokens
-    # Number of the domain's random pairs, from which percentiles are computed. None if the version has no percentiles.
+    # Number of random pairs from which percentiles are computed. None if the version has no percentiles.
     pairs: int | None = None
 
 
@@ -44,8 +44,8 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Smallest similarity of a match. None if the version cannot reach the target. Also None if the version was
-    # calibrated with a `normalization` (`as-norm` or `csls`): its pairs match by percentile, not by similarity.
+    # Pairs with at least this similarity match. None if the version cannot reach the target. Also None if the version
+    # was calibrated with the normalization `as-norm` or `csls`: its pairs match by percentile, not by similarity.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -60,17 +60,18 @@ class Similarity:
     method: str
     cosine: tuple[float, ...]  # cosine of the frozen encoder's vectors
     similarity: tuple[float, ...]  # cosine of the calibrated vectors
-    percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
+    percentile: tuple[float, ...] | None = None  # share (0-1) of the domain's random pairs that score lower
     # Probability of a match, or the expected grade scaled to 0-1; None if the version has no labels.
     probability: tuple[float, ...] | None = None
-    # Whether the percentile is extrapolated, because fewer than 10 of the domain's random pairs score at least as high
-    # as this pair, or fewer than 10 score lower.
+    # True if the percentile is extrapolated: fewer than 10 of the domain's random pairs score lower than this pair, or
+    # fewer than 10 score at least as high.
     extrapolated: tuple[bool, ...] | None = None
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
-    threshold: NamedThreshold | None = None  # only if the request names a threshold
-    match: tuple[bool, ...] | None = None  # whether each pair matches; None if the version cannot reach the target
-    detail: Detail | None = None  # only if the request has `detail`
+    threshold: NamedThreshold | None = None  # None if the request names no threshold
+    # Whether each pair matches. None if the request names no threshold, or if the version cannot reach the target.
+    match: tuple[bool, ...] | None = None
+    detail: Detail | None = None  # None if the request does not ask for details
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -83,9 +84,9 @@ class Ranked:
 
     index: int
     score: float
-    text: str | None = None  # only if the request has `return_text`
-    # Share of searches among `gallery` entries that return at least one wrong match with this score or a higher one.
-    # None if the request has no `gallery`.
+    text: str | None = None  # None if the request does not ask for texts
+    # Share of searches among `gallery` entries in which a wrong entry scores at least as high as this text. None if the
+    # request has no `gallery`, or if the encoder knows no token of the text.
     false_hit_rate: float | None = None
 
 
@@ -121,8 +122,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has stopped, for good or until a retry. Also True for a status that is unknown to this
-        client."""
+        """False if the job is queued or running. True for all other statuses, also for unknown ones."""
         return self.status not in ("queued", "running")
 
     @property
@@ -141,10 +141,10 @@ class VersionSummary:
 
     version: int
     method: str
-    encoder: str  # digest of the encoder that it was made for
+    encoder: str  # digest of the version's encoder
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # whether this server runs the version's encoder, and `damaged` is False
+    servable: bool = True  # False if this server runs another encoder, or if `damaged` is True
     damaged: bool = False  # whether the version's files were damaged when this server last loaded them
 
 
@@ -155,23 +155,23 @@ class Version(VersionSummary):
     domain: str
     files: dict[str, str] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
-    origin: dict[str, Any] | None = None  # domain, version and release that an imported version comes from
+    origin: dict[str, Any] | None = None  # of an imported version: original domain, version, release
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
+    """Compares recently scored texts and pairs with the text that the champion was fitted to."""
 
     texts: int = 0
     pairs: int = 0
     out_of_domain: float | None = None  # share of texts flagged as out of domain; about 0.01 for the domain's own text
-    # A text's distance shows how unusual the text is for the domain. It is log ‖z‖², where z is the text's whitened
-    # vector. It is standardized by the mean and standard deviation over the domain's own texts of the same length. The
-    # next two fields summarize the distances of recent texts.
-    distance_mean: float | None = None  # mean of the standardized distances; 0 is normal
-    distance_spread: float | None = None  # standard deviation of the standardized distances; 1 is normal
-    # Population stability index (PSI) of the recent similarities against the first similarities that the version
-    # computed. A value above 0.25 means that the similarities have shifted.
+    # A text's distance shows how unusual the text is for the domain. The distance is log ‖z‖², where z is the text's
+    # whitened vector. Distances are standardized: the domain's own texts of the same length have mean 0 and standard
+    # deviation 1.
+    distance_mean: float | None = None  # mean distance of recent texts; 0 is normal
+    distance_spread: float | None = None  # standard deviation of the distances of recent texts; 1 is normal
+    # Population stability index (PSI). It compares recent similarities with the first similarities that the version
+    # computed. Above 0.25, the similarities have shifted.
     stability_index: float | None = None
 
 
@@ -179,15 +179,14 @@ class Drift:
 class Domain:
     """A domain: its champion and previous version, thresholds, versions and drift.
 
-    Champion 0 occurs only for the domain `default`. It means that texts of `default` are scored without a calibration,
-    because no champion is stored.
+    If the domain `default` has no champion, `champion` is 0: texts of `default` are scored without a calibration.
     """
 
     domain: str
     champion: int | None = None
     previous: int | None = None
     # Number of changes of `champion`, `previous` and `thresholds`. None if the server cannot read these three fields,
-    # or if its release is too old to count changes.
+    # or is too old to count changes.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
@@ -211,22 +210,21 @@ class Threshold:
     # Number of pairs from which `similarity` was computed: random pairs for a false-match rate, labelled pairs for a
     # precision, pairs of a query and an entry for a false hit rate.
     pairs: int | None = None
-    # Whether `similarity` is extrapolated. For a false-match rate: because at this rate fewer than 10 of the random
-    # pairs match, or fewer than 10 do not match. For a false hit rate: because `gallery` is larger than the largest
-    # search in which false hits were counted, or the threshold's false-match rate is outside the counted range.
+    # True if `similarity` is extrapolated. For a false-match rate: fewer than 10 random pairs match, or fewer than 10
+    # do not match. For a false hit rate: false hits were counted only in searches among fewer entries than `gallery`,
+    # or only at higher or only at lower values of `false_match_rate`.
     extrapolated: bool = False
-    target: dict[str, float] = field(default_factory=dict)  # target of the request
+    target: dict[str, float] = field(default_factory=dict)  # the target that was requested
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
-    recall: float | None = None  # only for a precision: share of true matches that reach the threshold
+    recall: float | None = None  # for a precision target: share of true matches that reach the threshold
     recall_interval: tuple[float, float] | None = None  # 95 % interval of `recall`
     precision_interval: tuple[float, float] | None = None  # 95 % interval of the precision at `similarity`
     unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # `similarity` converted to `unit`
     distance_interval: tuple[float, float] | None = None  # 95 % interval of `distance`
-    # Only for a false hit rate: shows whether a few queries cause most false hits. With a value of 5, a query that
-    # already has a false hit matches another random entry 5 times as often as an average query does. With 1, all
-    # queries match random entries equally often. None if too few queries have a false hit.
+    # Only for a false hit rate. 1: all queries match random entries equally often. 5: a query that has a false hit
+    # matches another random entry 5 times as often as an average query. None if too few queries have a false hit.
     query_spread: float | None = None
 
 
@@ -236,7 +234,7 @@ class SavedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # pairs of at least this similarity match; if None, `notice` says why
+    similarity: float | None = None  # pairs with at least this similarity match; if None, see `notice`
     interval: tuple[float, float] | None = None  # 95 % interval of `similarity`; None if `similarity` is None
     extrapolated: bool | None = None  # as `Threshold.extrapolated`; None if the version cannot reach the target
     notice: str | None = None  # the reason if `similarity` is None; otherwise None

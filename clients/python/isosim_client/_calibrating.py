@@ -73,7 +73,7 @@ def path_of(job: Job | str) -> str:
 
 
 def job(job: Job | str) -> Call[Job]:
-    """The state of a job: its progress, then its report if it has succeeded or its error if it has failed."""
+    """The state of a job, with its progress. At the end, the state also has the report or the error."""
     return Call(method="GET", path=path_of(job), parse=answer(Job))
 
 
@@ -88,5 +88,5 @@ def cancel(job: Job | str) -> Call[Job]:
 
 
 def retry(job: Job | str) -> Call[Job]:
-    """Runs an interrupted job again, with its text, which is still stored."""
+    """Runs an interrupted job again. The server still has the text."""
     return Call(method="POST", path=f"{path_of(job)}/retry", parse=answer(Job), repeat=Repeat.IF_REFUSED)

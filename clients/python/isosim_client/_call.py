@@ -26,7 +26,7 @@ METHODS = (
     (re.compile(r"POST /calibrate\?"), "calibrate"),
     (re.compile("GET /calibrate/"), "wait"),
 )
-UNKNOWN = {404, 405, 415, 422}  # statuses that an answer may have if the server is too old for the request
+UNKNOWN = {404, 405, 415, 422}  # statuses with which an older server may refuse an unknown request
 
 IdempotencyKey = str | bool
 # Argument -> advice on how to read its value from a file. The function `many` adds the advice to its error message if
@@ -54,11 +54,11 @@ class Call(Generic[T]):
     then: Callable[[Any], Call[T]] | None = None  # makes the next call from the parsed answer of this call
 
     def repeatable(self) -> Repeat:
-        """Whether the request may be sent again now; NEVER if an iterator that it sends was already partly read."""
+        """Whether the request may be sent again. NEVER if the iterator of its upload was already read."""
         return Repeat.NEVER if self.upload is not None and self.upload.spent else self.repeat
 
     def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
-        """The parsed answer. Raises ApiError for an error status, UnexpectedAnswer for an answer not from isosim."""
+        """The parsed answer. Raises ApiError for an error status, UnexpectedAnswer if the answer is not from isosim."""
         check_status(status, headers, content)
         try:
             value = json.loads(content) if content else None
@@ -84,10 +84,10 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """Compares the contract versions of server and client. Returns a sentence with both versions if the server's is
-    older, otherwise None.
+    """Compares the contract versions of server and client. Returns a sentence with both versions if the server's
+    version is older, otherwise None.
 
-    An answer without a contract version, from a server up to release 0.1.0 or from a proxy, is not checked.
+    Checks nothing if `contract` is None, as in answers of servers up to release 0.1.0 and of proxies.
 
     Raises:
         IncompatibleServer: the major versions differ, so fields may have other meanings.

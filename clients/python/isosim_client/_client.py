@@ -32,16 +32,15 @@ class Client:
     """A client with a connection pool to one isosim server; thread-safe. Close it, or use it in a `with` statement.
 
     Args:
-        base_url: the server's address, including the path under which a gateway serves it, if any.
+        base_url: the server's address; it may have a path, for example `https://gateway.example/isosim`.
         api_key: sent as `Authorization: Bearer`.
-        timeout: a request fails after this many seconds without data from the server, or if connecting to the server
-            takes more than 5 seconds.
+        timeout: seconds without data from the server, after which a request fails. Connecting may take at most 5 s.
         retries: how often and how long requests are retried.
         transport: an httpx2 transport, for your own certificates, a proxy, or tests.
         sleep: function that waits between attempts; tests replace it.
 
-    If a request fails, the method raises an IsosimError (for its subclasses see `help(isosim_client.errors)`). If the
-    failure may be temporary, the method first retries the request, and raises the error only if all retries fail.
+    If a request fails, the method raises an IsosimError; `help(isosim_client.errors)` lists its subclasses. If the
+    failure may be temporary, the method first retries the request.
 
     Example:
         >>> from isosim_client import Client
@@ -86,10 +85,10 @@ class Client:
         """Calibrated similarity of sentence pairs.
 
         Args:
-            pairs: each a (text, text); a server accepts 512 per request by default.
+            pairs: tuples (text, text). By default, a server accepts 512 pairs per request.
             domain: `name`, `name@3` or `name@previous`.
-            threshold: the name of a saved threshold (see `save_threshold`). The result then has `match`, which says
-                for each pair whether it reaches the threshold.
+            threshold: the name of a saved threshold (see `save_threshold`). `match` of the result then says which
+                pairs reach the threshold.
             detail: adds token counts and out-of-domain scores.
 
         Returns:
@@ -125,14 +124,14 @@ class Client:
         """One vector for each text, in order; for a single string, a list with one vector.
 
         Args:
-            texts: a server accepts 2,048 per request by default.
+            texts: by default, a server accepts 2,048 texts per request.
             domain: `name`, `name@3` or `name@previous`. If you store vectors, name the version: vectors of different
                 versions cannot be compared.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to norm 1.
             dimensions: number of leading dimensions to return; only for raw vectors.
-            truncate: if False, a text that is too long for the encoder is refused instead of cut.
-            truncation_direction: the end at which a text that is too long is cut.
+            truncate: if False, the server refuses a text that is too long for the encoder. Otherwise it cuts the text.
+            truncation_direction: `Right` cuts off the end of the text, `Left` its beginning.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -176,8 +175,8 @@ class Client:
                 of each text.
 
         Returns:
-            An index into `texts` and a score for each text. Scores are percentiles, 0-1. They are similarities if the
-            domain has no random pairs, from which percentiles are computed.
+            The score of each text, and its index in `texts`. Scores are percentiles, 0-1, or similarities if the
+            domain has no random pairs.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -224,7 +223,7 @@ class Client:
         Args:
             source: an iterable of sentences, or a `pathlib.Path` to a file: text with one sentence per line, `.ndjson`
                 or `.jsonl` with one JSON value per line, or a table (CSV, TSV, Parquet, `.xlsx`). At least 200
-                distinct sentences are needed. The source is never held in memory as a whole.
+                distinct sentences are needed. The client never holds the whole source in memory.
             domain: the domain's name, without a version.
             method: `auto`, or a method of the server; the error for an unknown method lists all methods.
             promote: whether the new version becomes champion: `if_better`, `always` or `never`.
@@ -232,10 +231,10 @@ class Client:
             normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
             labels: labelled pairs, from which probabilities are learned: (text, text, label) or (text, text, label,
                 weight). A label is 0, 1 or a grade.
-            force: takes each line as a sentence even if the lines look like rows of a table.
-            column: for a table: name or number (from 1) of the column with the sentences.
+            force: if True, each line is a sentence, even if the lines look like rows of a table.
+            column: name or number of the table column that has the sentences. 1 is the first column.
             charset, sheet, header: encoding of the file, sheet of a workbook, and whether the first row names the
-                columns; needed only if the server does not detect them.
+                columns. Needed only if the server does not detect them.
             idempotency_key: True generates a key; a string is used as the key; False sends none and disables retries.
 
         Returns:
@@ -291,8 +290,8 @@ class Client:
             version: the version to start from; default: the champion.
             promote: whether the new version becomes champion: `always`, `if_better` or `never`.
             seed: seed of the random numbers; the same labels and seed give the same version.
-            seen: an earlier result of `client.domain()`; if the champion has changed since that result, no job
-                starts. If None, the client first reads the domain and uses the result as `seen`.
+            seen: a result of `client.domain()`. No job starts if the champion has changed since then. If None, the
+                client reads the domain and uses the result as `seen`.
             idempotency_key: as for `calibrate`.
 
         Raises:
@@ -315,7 +314,7 @@ class Client:
         )
 
     def job(self, job: Job | str) -> Job:
-        """The state of a job: its progress, then its report if it has succeeded or its error if it has failed.
+        """The state of a job, with its progress. At the end, the state also has the report or the error.
 
         Raises:
             NotFound: no such job, or its record was removed.
@@ -351,7 +350,7 @@ class Client:
         return self._send(_calibrating.cancel(job))
 
     def retry(self, job: Job | str) -> Job:
-        """Runs an interrupted job again, with its text, which is still stored.
+        """Runs an interrupted job again. The server still has the text.
 
         Raises:
             NotFound: no such job. Conflict: the job is running, has succeeded, has failed or was cancelled.
@@ -368,7 +367,7 @@ class Client:
         """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: returns only domains whose names sort after this one; for the next page, give the last domain's name.
+            after: returns only domains whose names sort after this name. For the next page, give the last name.
             contains: returns only domains whose names contain this text.
 
         Example:
@@ -420,13 +419,13 @@ class Client:
             fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
             precision: share of true matches among the pairs that reach the threshold, estimated from labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
-            gallery: with `false_hit_rate`: number of entries searched.
+            gallery: number of entries in a search; only with `false_hit_rate`.
             space: `calibrated`, or `raw` for a threshold on `Similarity.cosine`.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
-            Conflict: the version lacks the data for this target: random pairs for `fmr`, labels for `precision`, or
-                counts of false hits for `false_hit_rate` (versions of earlier releases have no such counts).
+            Conflict: the version has no random pairs (needed for `fmr`), no labels (for `precision`), or no counts of
+                false hits (for `false_hit_rate`). Versions of earlier releases have no counts of false hits.
 
         Example:
             >>> advice = client.threshold("tickets", fmr=0.01)
@@ -440,7 +439,7 @@ class Client:
         )
 
     def thresholds(self, domain: str) -> Thresholds:
-        """The saved thresholds of a domain, with the similarities that its current version computes for them.
+        """The saved thresholds of a domain, with their similarities for the domain's current version.
 
         Raises:
             NotFound: no such domain.
@@ -465,18 +464,18 @@ class Client:
     ) -> SavedTarget:
         """Saves a target under a name. Give one of `fmr`, `precision` and `false_hit_rate`.
 
-        The method `similarity` takes the name as its argument `threshold`. The target applies to all versions; each
-        version computes its own similarity threshold for the target.
+        Pass the name to `similarity` as `threshold`. The target is the same for all versions of the domain. Each
+        version has its own similarity threshold for the target.
 
         Args:
             domain: the domain's name, without a version.
-            name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`; replaces a target that is saved under this name.
+            name: 1 to 64 characters of a-z, 0-9, `.`, `_`, `-`. A target with the same name is replaced.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                saved. If None, the client does not check for such a change.
+            seen: a result of `client.domain()`. Nothing is saved if the domain has changed since then. If None, the
+                client does not check this.
 
         Returns:
-            The saved target. If the current version cannot reach it, its `notice` says why.
+            The saved target. If the current version cannot reach the target, `notice` says why.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range.
@@ -507,12 +506,12 @@ class Client:
 
         Args:
             domain: the domain's name, without a version.
-            name: the name under which it is saved.
-            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                deleted. If None, the client does not check for such a change.
+            name: the name of the saved threshold.
+            seen: a result of `client.domain()`. Nothing is deleted if the domain has changed since then. If None, the
+                client does not check this.
 
         Raises:
-            NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
+            NotFound: no such domain or threshold. Conflict: the domain has changed since `seen`.
 
         Example:
             >>> client.delete_threshold("tickets", "duplicates")
@@ -520,13 +519,13 @@ class Client:
         self._send(_domains.delete_threshold(domain, name, seen=seen))
 
     def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
-        """Makes a version the champion. All servers that share the store use it within two seconds.
+        """Makes a version the champion. All servers that share the store use the version within two seconds.
 
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
-            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                promoted. If None, the client first reads the domain and uses the result as `seen`.
+            seen: a result of `client.domain()`. Nothing is promoted if the domain has changed since then. If None,
+                the client reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such version.
@@ -541,12 +540,12 @@ class Client:
         return self._send(_domains.promote(domain, version, seen=seen))
 
     def rollback(self, domain: str, *, seen: Domain | None = None) -> Domain:
-        """Swaps the champion and the previous version, exactly once, even if the request has to be repeated.
+        """Swaps the champion and the previous version. They are swapped only once if the client retries the request.
 
         Args:
             domain: the domain's name, without a version.
-            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                rolled back. If None, the client first reads the domain and uses the result as `seen`.
+            seen: a result of `client.domain()`. Nothing is rolled back if the domain has changed since then. If None,
+                the client reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
@@ -572,13 +571,13 @@ class Client:
         self._send(_domains.delete_domain(domain))
 
     def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
-        """Deletes a version permanently. Its number is not used again; deleting it a second time raises no error.
+        """Deletes a version permanently. Its number is not used again. A second deletion raises no error.
 
         Args:
             domain: the domain's name, without a version.
             version: a version that is neither champion nor previous.
-            seen: an earlier result of `client.domain()`; if the domain has changed since that result, nothing is
-                deleted. If None, the client first reads the domain and uses the result as `seen`.
+            seen: a result of `client.domain()`. Nothing is deleted if the domain has changed since then. If None,
+                the client reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: there never was such a version.
@@ -594,7 +593,7 @@ class Client:
 
         Args:
             job: the job or its id.
-            timeout: seconds in total; None waits without limit.
+            timeout: maximum number of seconds to wait; None waits without limit.
 
         Raises:
             NotFound: no such job. WaitTimeout: the time is up; the job continues.
@@ -609,20 +608,20 @@ class Client:
         return self._follow(Following(job, self._retries, timeout))
 
     def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
-        """Waits until a job has ended, with a progress bar on a terminal if `isosim-client[progress]` is installed.
+        """Waits until a job has ended. Shows a progress bar on a terminal if `isosim-client[progress]` is installed.
 
         The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
 
         Args:
             job: the job or its id.
             progress: whether to show the bar.
-            timeout: seconds in total; None waits without limit.
+            timeout: maximum number of seconds to wait; None waits without limit.
 
         Returns:
-            The job if it has succeeded, with its version, whether it was promoted, and its report.
+            The job that has succeeded, with its `version`, `promoted` and `report`.
 
         Raises:
-            JobFailed, JobCancelled, JobInterrupted: the job ended without success. The error's `job` is its last state.
+            JobFailed, JobCancelled, JobInterrupted: the job ended without success. `error.job` is its last state.
             WaitTimeout: the time is up; the job continues. NotFound: no such job.
 
         Example:

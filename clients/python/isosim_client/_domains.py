@@ -55,7 +55,7 @@ def threshold(
 
 
 def thresholds(domain: str) -> Call[Thresholds]:
-    """The saved thresholds of a domain, with the similarities that its current version computes for them."""
+    """The saved thresholds of a domain, with their similarities for the domain's current version."""
     return Call(method="GET", path=f"domains/{segment(domain)}/thresholds", parse=answer(Thresholds))
 
 
@@ -83,7 +83,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        # A repeated request that states no revision gets 404 if the first one has already deleted the threshold.
+        # Without a revision, a repeated request gets 404 if the first request has deleted the threshold.
         repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
     )
 
@@ -97,7 +97,7 @@ def seen_revision(seen: Domain | None) -> dict[str, int]:
 
 
 def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:
-    """Makes a version the champion. All servers that share the store use it within two seconds."""
+    """Makes a version the champion. All servers that share the store use the version within two seconds."""
     path = f"domains/{segment(domain)}/champion"
     return starting_from(
         seen,
@@ -107,7 +107,7 @@ def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Do
 
 
 def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
-    """Swaps the champion and the previous version, exactly once, even if the request has to be repeated."""
+    """Swaps the champion and the previous version. They are swapped only once if the client retries the request."""
     path = f"domains/{segment(domain)}/rollback"
     return starting_from(
         seen,
@@ -124,7 +124,7 @@ def delete_domain(domain: str) -> Call[None]:
 
 
 def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
-    """Deletes a version permanently. Its number is not used again; deleting it a second time raises no error."""
+    """Deletes a version permanently. Its number is not used again. A second deletion raises no error."""
     path = path_of(domain, version)
     return starting_from(
         seen,
@@ -134,13 +134,12 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A call that changes a domain only if its champion and revision are still those of `seen`. If `seen` is None, the
+    """A call that changes a domain only if it still has the champion and revision of `seen`. If `seen` is None, the
     client first reads the domain.
 
     Args:
         change: makes the call from a dictionary with the expected champion (`from`) and `revision`. The dictionary is
-            empty if the revision is unknown: the server is too old to have revisions and would refuse the two fields,
-            or the API key has no permission to read the domain.
+            empty if the server is too old to have revisions, or if the API key may not read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -162,6 +161,6 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again. SAFE if the request states the expected champion: if the server has already
-    made exactly this change for an earlier request, it then reports success instead of a conflict."""
+    """Whether a change may be sent again. SAFE if the request states the expected champion: a server that has already
+    made the change then reports success."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -14,8 +14,8 @@ from ._reading import read
 from ._retries import Repeat, Retries, Tries
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
 
-SILENCE = 30.0  # seconds without an event after which the client reconnects, because the connection may be dead
-AGAIN = 1.0  # seconds before the client reconnects if a stream has ended although the job has not
+SILENCE = 30.0  # seconds without data; then the client reconnects, because the connection may be dead
+AGAIN = 1.0  # seconds before the client reconnects, if the stream ends before the job
 
 
 class Events:
@@ -69,7 +69,7 @@ class Following:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
     def feed(self, chunk: bytes) -> Iterator[Job]:
-        """Yields the states of the job in a chunk of the stream, except states that equal the last state.
+        """Yields the job's states in a chunk of the stream. Skips a state that equals the last state.
 
         Raises:
             WaitTimeout: the time is up.
@@ -88,7 +88,7 @@ class Following:
 
         Raises:
             IsosimError: the error, if no retries are left.
-            WaitTimeout: the time is up, or the pause would last longer than the time that is left.
+            WaitTimeout: the time is up, or would be up during the pause.
         """
         if self._left() <= 0:
             raise self._too_late() from error
@@ -96,7 +96,7 @@ class Following:
             self._tries = Tries(self._retries)
         pause = AGAIN
         if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # a silent stream is no failure: the server sends nothing while the job's state is the same
+            pause = 0.0  # reconnects at once after SILENCE, and does not count this as a retry
         elif error is not None or not self._heard:
             failure = error or ConnectionLost("the event stream ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)

@@ -50,17 +50,17 @@ def translated() -> Iterator[None]:
 
 
 def address(error: httpx2.RequestError) -> str:
-    """The server's address for a message, without a password that the URL may contain; empty if it is not known."""
+    """The server's address for an error message, without user name and password; empty if it is not known."""
     try:
         url = error.request.url
-    except RuntimeError:  # the error has no request, because it was raised before one was made
+    except RuntimeError:  # the error has no request
         return ""
     port = f":{url.port}" if url.port is not None else ""
     return f"{url.scheme}://{url.host}{port}"
 
 
 def remedy(error: httpx2.RequestError, kind: type[NoAnswer], where: str) -> str:
-    """End of the message for a failed connection: what to check. Empty for other errors."""
+    """Advice for the end of a message about a failed connection. Empty for other errors."""
     if kind is not ConnectionFailed:
         return ""
     if where.startswith("https:") and any(reason in str(error) for reason in NO_TLS):
@@ -72,10 +72,9 @@ def settings(base_url: str, api_key: str | None, transport: object, kind: type) 
     """Arguments for httpx2's clients.
 
     Raises:
-        ValueError: the address is not http or https, or the key cannot be sent in a header; the message does not
+        ValueError: the address is not http or https, or the key cannot be sent in a header. The message does not
             contain the key.
-        TypeError: the transport belongs to another library, such as httpx; requests through it would fail with an
-            unclear error.
+        TypeError: the transport is not a transport of httpx2, but for example of httpx.
     """
     if not re.match(r"https?://[^/]", base_url):
         raise ValueError(f"base_url {base_url!r}: expected http://host:port or https://host")
@@ -96,7 +95,7 @@ def request(
     timeout: float,
     content: Iterator[bytes] | AsyncIterator[bytes] | None,
 ) -> httpx2.Request:
-    """The httpx2 request of a call; `content` is the body of its upload, if it has one."""
+    """The httpx2 request of a call; `content` is the body of the call's upload, or None."""
     headers, body = dict(call.headers), content
     if call.upload is not None:
         headers["content-type"] = call.upload.content_type

@@ -13,8 +13,8 @@ from enum import Enum
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
 
 RETRIED = {408, 429, 502, 503, 504}  # statuses of errors that may be temporary
-# With these statuses, the server says that it did nothing. 502 and 504 are not among them: they come from a proxy,
-# which does not know what the server did.
+# With these statuses, the server says that it did nothing. 502 and 504 come from a proxy, which does not know what the
+# server did.
 REFUSED = {429, 503}
 
 
@@ -30,10 +30,10 @@ class Repeat(Enum):
 class Retries:
     """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The pause before a retry is the server's `Retry-After` plus a random number of seconds. With the defaults, this is
-    up to 0.5 s before the first retry (`first`), up to 1 s before the second, then 2 s, 4 s and at most 8 s (`most`).
-    Because of the random part, clients that were refused at the same time do not all return at the same time. All
-    defaults are unmeasured.
+    The pause before a retry is the server's `Retry-After` plus a random number of seconds. With the defaults, the
+    random number is at most 0.5 s before the first retry (`first`). For later retries, the maximum is 1 s, 2 s, 4 s
+    and 8 s (`most`). Because of the random number, refused clients do not all return at the same time. The defaults
+    are unmeasured.
 
     Example:
         >>> from isosim_client import Client, Retries
@@ -45,13 +45,13 @@ class Retries:
     times: int = 5  # retries after the first attempt
     budget: float = 60.0  # seconds after the start of the first attempt; no retry begins later
     first: float = 0.5  # seconds; maximum of the random pause before the first retry, doubled for each further retry
-    most: float = 8.0  # seconds; the doubled maximum never exceeds this
+    most: float = 8.0  # seconds; the random pause is never longer
     random: Callable[[], float] = chance.random  # returns the random share, 0-1
     clock: Callable[[], float] = time.monotonic  # returns seconds
 
 
 class Tries:
-    """Attempts of one request: counts them and measures the time since the first."""
+    """Counts the failed attempts of one request, and measures the time since its first attempt."""
 
     def __init__(self, retries: Retries) -> None:
         self.retries, self.failed, self._started = retries, 0, retries.clock()
@@ -62,7 +62,7 @@ class Tries:
         return self.retries.budget - (self.retries.clock() - self._started)
 
     def timeout(self, usual: float) -> float:
-        """Timeout (s) of the next attempt: `usual` for the first; for retries, at most the rest of the budget."""
+        """Timeout (s) of the next attempt: `usual`, but for a retry at most the rest of the budget."""
         return usual if not self.failed else max(min(usual, self.remaining), 0.001)
 
     def pause_after(self, error: IsosimError, repeat: Repeat) -> float | None:

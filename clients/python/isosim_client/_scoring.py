@@ -20,7 +20,7 @@ def similarity(
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
     if threshold is not None:
         body["threshold"] = threshold
-    if detail:  # False is not sent, because an older server refuses this field
+    if detail:  # sent only if True, because older servers refuse this field
         body["detail"] = True
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 
@@ -49,7 +49,7 @@ def embed(
 
 
 def vectors(value: Any) -> list[list[float]]:
-    """The vectors of an answer. Checks that it is a list of lists, but not its numbers: that would take too long."""
+    """The vectors of an answer. Checks that the answer is a list of lists. Checking its numbers would take too long."""
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
         raise UnexpectedAnswer(f"expected a list of vectors, got {value!r:.80}; is this an isosim server?")
     return value

@@ -1,4 +1,4 @@
-"""Request bodies of calibrations: a file or sentences, sent in chunks and never held in memory as a whole."""
+"""Request bodies of calibrations: a file or sentences. A body is sent in chunks, and is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Upload:
                 suffix. Needed if the request tells the server how to read the file, for example which `column`.
 
         Raises:
-            TypeError: `source` is a string, which could be a path or a text; or there are labels and `source` is a
-                table or `read` is True; or `read` is True and `source` is not a file.
+            TypeError: `source` is a string, which could be a path or a text. Labels are given with a table or with
+                `read`. `read` is given, but `source` is not a file.
         """
         if isinstance(source, str | bytes):
             raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be a path or a sentence")
@@ -49,12 +49,12 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # Tables are sent as `application/octet-stream`, so that the server detects format and encoding. A file with an
-        # unknown suffix, like `corpus.de`, is sent in the same way. But labels cannot be sent with a table. With
-        # labels, each line of a file with an unknown suffix is therefore sent as a sentence.
+        # Tables are sent as `application/octet-stream`: the server then detects format and encoding. A file with an
+        # unknown suffix, like `corpus.de`, is sent in the same way. With labels, its lines are sent as sentences:
+        # labels cannot be sent with a table.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
-            table = not is_utf8(self._path)  # the server detects the encoding only of files sent as tables
+            table = not is_utf8(self._path)  # the server detects the encoding of a file that is sent as a table
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError(
@@ -64,7 +64,7 @@ class Upload:
 
     @property
     def spent(self) -> bool:
-        """Whether the body cannot be sent again, because its iterator, for example an open file, was already read."""
+        """Whether the body cannot be sent again. True after an iterator, for example an open file, was read."""
         return self._once and self._begun
 
     def chunks(self) -> Iterator[bytes]:
@@ -86,7 +86,7 @@ class Upload:
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a file begins with valid UTF-8. Also True if it cannot be opened; the error is raised when it is sent."""
+    """Whether a file begins with valid UTF-8. Also True if it cannot be opened: sending it raises the error."""
     try:
         with path.open("rb") as file:
             codecs.getincrementaldecoder("utf-8")().decode(file.read(CHUNK))
@@ -118,7 +118,7 @@ def as_json(value: Any, place: str = "") -> bytes:
 
 
 def not_finite(value: Any, place: str) -> str:
-    """A message that names the place of the first NaN or infinity in a value; empty if it contains neither."""
+    """A message that names the place of the first NaN or infinity in a value; empty if there is none."""
     if isinstance(value, float) and not math.isfinite(value):
         return (
             f"{place} is {value}, which JSON cannot express; a text must be a string, and a number finite. "

@@ -1,7 +1,7 @@
-"""All errors of this package, by their meaning for the caller.
+"""All errors of this package.
 
 IsosimError
-├── ApiError                  the server answered with an error; the class itself is raised for an unknown error type
+├── ApiError                  the server answered with an error; its type may be unknown to this client
 │   ├── EmptyInput            the request contains no input
 │   ├── InvalidInput          a field breaks its rule; the message names field and limit
 │   │   └── TokenizerFailure  a text cannot be turned into tokens
@@ -11,7 +11,7 @@ IsosimError
 │   ├── Forbidden             the key lacks the needed scope, or is not for this domain
 │   ├── NotFound              no such domain, version, job or route
 │   │   └── MethodNotAllowed
-│   ├── Conflict              the current state does not allow this
+│   ├── Conflict              the current state does not allow the request
 │   ├── Overloaded            the server is full; `retry_after` says when to try again
 │   ├── BackendFailure        the encoder failed on this input
 │   ├── NotReady              the server is starting, stopping or broken
@@ -21,9 +21,9 @@ IsosimError
 │   ├── ConnectionFailed      no connection: the request was not carried out
 │   ├── ConnectionLost        the connection broke: the request may have been carried out
 │   └── TimedOut              the server was silent for too long: the request may have been carried out
-├── UnexpectedAnswer          not an answer of isosim, such as a proxy's page, or a field has a wrong type
+├── UnexpectedAnswer          the answer is not from isosim, or a field has a wrong type
 │   └── IncompatibleServer    the server's contract has another major version than this client's
-├── JobError                  a job that the client waited for ended without success; `job` has its state
+├── JobError                  a job that the client waited for ended without success; `job` is its last state
 │   ├── JobFailed             the message contains the job's error
 │   ├── JobCancelled
 │   └── JobInterrupted        its worker died; `retry` runs it again
@@ -54,14 +54,14 @@ QUOTED = 200  # maximum number of characters quoted from an unknown answer; enou
 
 
 class IsosimError(Exception):
-    """Base of all errors of this package. Attributes for which the server sent no value are None."""
+    """Base of all errors of this package. An attribute is None if the server sent no value for it."""
 
     status: int | None = None
     error_type: str | None = None
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, unpickling restores only `args`: an error from another process would lose its other attributes.
+        # By default, unpickling restores only `args`. An error from another process would lose its other attributes.
         return revive, (type(self), str(self), self.__dict__)
 
 
@@ -72,7 +72,7 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 
 
 class ApiError(IsosimError):
-    """The server's message, with `status`, `error_type`, and the `request_id`, which the server's log has too."""
+    """The server answered with an error. The server's log also has the `request_id`."""
 
     retry_after: float | None  # seconds, as requested by the server
 
@@ -154,8 +154,8 @@ class ServerFault(ApiError):
 class NoAnswer(IsosimError):
     """No complete answer arrived.
 
-    The client retries the request after an error of a subclass, if the request can be sent twice without harm. It does
-    not retry after an error of exactly this class.
+    After an error of a subclass, the client retries a request that can be sent twice without harm. After NoAnswer
+    itself, it does not retry.
     """
 
 
@@ -207,7 +207,7 @@ class WaitTimeout(IsosimError):
         self.job = job
 
 
-# The server's `error_type` -> the error of this package; the reverse of the server's table (service/api/errors.py).
+# The server's `error_type` -> the error of this package. The server's own table is in service/api/errors.py.
 ERROR_TYPES: dict[str, type[ApiError]] = {
     "Empty": EmptyInput,
     "Unauthorized": Unauthorized,
@@ -228,7 +228,7 @@ ERROR_TYPES: dict[str, type[ApiError]] = {
 
 
 def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> ApiError:
-    """The error for an answer. If the answer has no `error_type`, like a proxy's, its text is quoted."""
+    """The error for an answer. If the answer has no `error`, like a proxy's page, the message quotes the answer."""
     try:
         body = json.loads(content)
     except ValueError:
