@@ -19,8 +19,8 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has ended
-# A file that changed less than UNSETTLED seconds ago is read again at the next check, because a second change soon
-# after the first may have the same timestamp.
+# Two changes shortly after each other may have the same timestamp. So a file that changed less than UNSETTLED seconds
+# ago is read again at the next check.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
@@ -32,8 +32,8 @@ class KeyFile:
     """The keys of a file, each with its grant (what it may do). While the file is invalid, the last valid grants stay
     in force.
 
-    The file counts as changed if its device, inode, size or a timestamp differs, even if the timestamp is older:
-    Kubernetes updates a secret by pointing a symbolic link to another folder, and the new file may be older.
+    The file counts as changed if its device, inode, size or a timestamp differs. The new timestamp may be older than
+    the last: Kubernetes changes a secret by pointing a symbolic link to another folder, whose file may be older.
 
     Raises:
         OSError: the file cannot be read at the start.
@@ -125,8 +125,8 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in the text of a key file. The first word of each line is `digest`, the SHA-256 of an API key. Each
-    grant is stored under `place(digest)`. Raises ValueError, which names the invalid line but does not quote it."""
+    """Parses the text of a key file. Returns `place(digest)` -> grant for each line. `digest` is the line's first word:
+    the SHA-256 of an API key. Raises ValueError, which names the invalid line but does not quote it."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
@@ -136,8 +136,8 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: {SHAPE}; the first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
-            # The first argument is the grant's id, which becomes part of Redis keys. Sixteen hexadecimal digits are
-            # enough to tell API keys apart.
+            # The first argument is the grant's id, which becomes part of Redis keys. 16 hexadecimal digits are enough
+            # to distinguish API keys.
             grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
@@ -148,7 +148,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
 
 
 class Keys:
-    """The keys of a file. Without a file, every caller may do everything, and the server listens only on loopback.
+    """The keys of a file. Without a file, every caller may do everything.
 
     Raises:
         OSError, ValueError: the file cannot be read or is invalid; the message names the line.

@@ -45,8 +45,7 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[Labe
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The pairs of an evaluation set as columns. Reads the file in this process, not in a child process. Quotation
-    marks in a `.tsv` are part of the text."""
+    """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
     left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 
@@ -63,7 +62,7 @@ SETS = {
 
 
 def read_sets(folder: Path) -> dict[str, list[Pairs]]:
-    """The pairs of each file of each STS set in a folder. Raises InvalidInput if a set is missing."""
+    """Reads the STS sets in a folder: name of a set -> pairs of each file. Raises InvalidInput if a set is missing."""
     sets = {}
     for name, patterns in SETS.items():
         files = sorted(file for pattern in patterns for file in folder.glob(pattern))

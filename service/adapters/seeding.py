@@ -22,7 +22,7 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
 
     Args:
         failed: called with the error of each encoder or calibration that cannot be copied; the others are still copied.
-            Without it, the first error is raised.
+            Without `failed`, the first error is raised.
 
     Returns:
         The encoders that were copied.

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from service.core.errors import EmptyInput, InvalidInput
 
 STDIN = Path("-")
-READ = 64 * 1024  # maximum bytes of one read; reading from a pipe returns the available bytes
+READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return fewer bytes
 
 
 @dataclass
@@ -30,7 +30,7 @@ class TextLines:
         return min(1.0, self.seen / self.size) if self.size else None
 
     def blocks(self) -> Iterator[list[str]]:
-        """Yields the lines in order. Each list has the lines that end in one block read from the file.
+        """Yields the lines in order. Each list has the lines that one read from the file has completed.
 
         Raises:
             InvalidInput: a line is not UTF-8, or too long.
@@ -63,8 +63,8 @@ class TextLines:
 
 @contextmanager
 def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
-    """Opens a file, or standard input for `-`, without a buffer, so that a typed or slowly piped line is available at
-    once.
+    """Opens a file, or standard input for `-`. Uses no buffer, so that a line is available as soon as it is typed or
+    arrives through a pipe.
 
     Raises:
         OSError: the file cannot be opened.
@@ -92,7 +92,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_text(path: Path) -> list[str]:
-    """Sentences for a calibration: one in each line, or two if all lines are `score<TAB>sentence1<TAB>sentence2`."""
+    """Sentences for a calibration: one per line. If all lines are `score<TAB>sentence1<TAB>sentence2`: two per line."""
     lines = [line for line in read_lines(path) if line.strip()]
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
@@ -108,9 +108,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Cells of each row that is not blank, with the number of its first line.
+    """The rows that are not blank: number of a row's first line, and the row's cells.
 
-    A `.csv` file has commas and quotes (RFC 4180); other files have tabs, like those of the STS sets.
+    A `.csv` file has commas and quotation marks (RFC 4180). Any other file has tabs.
 
     Raises:
         InvalidInput: the file is not valid CSV, or not UTF-8.
@@ -121,8 +121,8 @@ def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV file that are not blank, each with the number of its first line. A row with a line break in a
-    quoted cell has several lines."""
+    """The rows of a CSV file that are not blank: number of a row's first line, and the row's cells. A quoted cell may
+    contain line breaks."""
     ended = 0
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
     try:

@@ -116,8 +116,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder that uses many engines.
 
-    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does in one process. So `isosim calibrate` and
-    `isosim bulk calibrate` form the same batches, and get the same vectors.
+    Each engine encodes `WINDOW` texts at a time. `isosim calibrate` does the same, so both commands form the same
+    batches and get the same vectors.
     """
 
     def __init__(
@@ -153,15 +153,15 @@ class SpreadEncoder:
 
 
 SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
-# `sample` keeps the rows whose pseudo-random rank is below a limit. For N wanted texts, the first limit lets through
+# `sample` keeps the rows whose pseudo-random rank is below a limit. To get N texts, the first limit keeps
 # about SPARE × N rows. N rows would be too few, because several rows may have the same text.
 SPARE = 4
 SPACE = 2**64  # every rank is less than this number
 
 
 class SampleWorker:
-    """Reads a part, given by its number. Returns at most `count` texts of the part that have a rank below `limit`, the
-    number of rows, and the number of unusable rows."""
+    """Reads the part with a given number. Returns the number of its rows, the number of unusable rows, and at most
+    `count` texts with a rank below `limit`."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,

@@ -74,7 +74,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """Plans one engine for each GPU, or without `gpu` one for every `cores` CPU cores; at most `most` (0: no limit).
+    """Plans one engine for each GPU (`gpu`), or one for every `cores` CPU cores. At most `most` engines (0: no limit).
 
     Raises:
         Unavailable: the cluster has too few resources for one engine.
@@ -102,9 +102,9 @@ def map_items(
         BackendFailure: Ray stopped with an error.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # Restarts are turned off for a local Ray: a restarted engine would probably end for the same reason as the first.
-    # On a cluster, the engines of a lost node are restarted on other nodes. `ray_remote_args_fn` is deprecated, and
-    # Ray 2.64 removes it without a replacement, so constraints.txt pins an earlier version.
+    # A local Ray must not restart an engine: the engine would probably fail again for the same reason. A cluster
+    # restarts the engines of a lost node on other nodes. `ray_remote_args_fn` is deprecated, and Ray 2.64 removes it
+    # without a replacement, so constraints.txt pins an earlier version.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,4 +1,4 @@
-"""An engine turns a part of the input into the bytes of its output file. It does not depend on Ray."""
+"""An engine reads one part of the input and makes the part's output file. It does not depend on Ray."""
 
 import hashlib
 import time
@@ -44,7 +44,7 @@ class Outcome:
 
     number: int
     rows: int
-    failed: dict[str, int]  # reason -> number of rows without a result because of it
+    failed: dict[str, int]  # reason -> number of rows that failed for this reason
     sentences: int  # number of distinct texts; each was encoded once
     tokens: int
     bytes: int
@@ -74,8 +74,8 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                # None: all texts of a part are sorted by length before they are batched. Another `window` would give
-                # other batches, and vectors with other last bits. If it changes, increase FORMAT (plan.py).
+                # None: all texts of a part are sorted by length before they are batched. Another `window` would change
+                # the batches, and the last bits of the vectors. If `window` changes, increase FORMAT (plan.py).
                 window=None,
             )
         self.dim = artifact.spec.dim
@@ -191,7 +191,7 @@ class Engine:
 
 
 def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of `count` entries, with `values[i]` as entry `rows[i]`; the other entries are null."""
+    """A column of `count` entries. Entry `rows[i]` is `values[i]`. All other entries are null."""
     every: list[Any] = [None] * count
     for row, value in zip(rows.tolist(), values, strict=True):
         every[row] = value

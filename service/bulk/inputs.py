@@ -24,12 +24,12 @@ class Source:
 
     path: str
     size: int  # bytes
-    stamp: str  # the object storage's ETag or the modification time, to detect changes of the content
+    stamp: str  # ETag (object storage) or modification time; shows whether the content has changed
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one input file that give one output file."""
+    """Rows of one input file. Each part has its own output file."""
 
     number: int  # number of the part, from 0
     source: int  # index of the input file
@@ -43,7 +43,7 @@ class Part:
 class Records:
     """The rows of a part of the input."""
 
-    cells: dict[str, Sequence[Any]]  # columns to process; the cells are as read from the file, and not checked yet
+    cells: dict[str, Sequence[Any]]  # columns to process; the cells are not checked yet
     kept: pa.Table  # columns to copy to the output
     broken: dict[int, str] = field(default_factory=dict)  # row that cannot be parsed -> reason
 
@@ -55,10 +55,10 @@ class Reader(Protocol):
     """Reads one file format."""
 
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Name -> type of each column, None if the type is unknown; empty if the format has no schema."""
+        """Name -> type of each column. A type is None if it is unknown. Empty if the format has no schema."""
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the number of rows, start and stop of each part of at most `rows` rows."""
+        """Splits a file into parts of at most `rows` rows. Yields each part's number of rows, start and stop."""
 
     def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records: ...
 
@@ -66,8 +66,7 @@ class Reader(Protocol):
 def sources_of(address: str) -> tuple[Place, list[Source]]:
     """The storage place of an input, and its files, sorted by name. `address` is a file, a folder, or a pattern.
 
-    Skips names that begin with `.` or `_`, as other readers of data folders do. If there are several files, skips those
-    with an unknown ending, too.
+    Skips files whose name begins with `.` or `_`. If there are several files, also skips files with an unknown ending.
 
     Raises:
         EmptyInput: there is no file.
@@ -101,15 +100,15 @@ def ending(name: str) -> str:
 
 
 def stamp(info: dict[str, Any]) -> str:
-    """The storage's ETag or modification time of a file, to detect changes of its content."""
+    """A file's ETag or modification time. Shows whether the file's content has changed."""
     return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """The requested format of the files; if none was requested, the format shown by the endings of their names.
+    """The requested format of the files. If no format was requested, the endings of the file names decide.
 
     Raises:
-        InvalidInput: a name has an unknown ending, or the names' endings show more than one format.
+        InvalidInput: an ending is unknown, or the endings mean different formats.
     """
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:
@@ -188,7 +187,7 @@ BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
 
 
 def fault(cell: Any, longest: int) -> str | None:
-    """Why a text cannot be embedded; None if it can. The rules are those of the API."""
+    """Why a text cannot be embedded; None if it can. The API has the same rules."""
     if cell is None:
         return "null"
     if not isinstance(cell, str):
@@ -218,7 +217,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row, the reason why it is unusable (that of its first bad cell); None if all cells are usable."""
+    """For each row, the reason why it is unusable; None if it is usable. The first bad cell gives the reason."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

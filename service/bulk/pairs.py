@@ -28,9 +28,9 @@ from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
-BLOCK = 4096  # rows in a block; one output file contains the pairs of a block's rows with all earlier rows
+BLOCK = 4096  # rows in a block; a block's output file has the pairs of a row in the block and an earlier row
 EXACT_UP_TO = 100_000  # up to this many rows, all pairs are compared (4 · 10¹² operations, under a minute on two cores)
-RECALL = 0.99  # default recall of the index that is used above EXACT_UP_TO rows
+RECALL = 0.99  # default recall of the index for more than EXACT_UP_TO rows
 
 Report = Callable[[str, float | None], None]
 
@@ -39,7 +39,7 @@ Report = Callable[[str, float | None], None]
 class PairSearch:
     """The requested false-match rate or precision, and the limits of the search."""
 
-    fmr: float  # requested false-match rate; if `precision` is given, the rate at that precision's threshold
+    fmr: float  # false-match rate: the requested one, or the one at the threshold for `precision`
     write: str  # format of the output
     exact_up_to: int = EXACT_UP_TO  # up to this many rows, all pairs are compared
     recall: float = RECALL
@@ -51,8 +51,8 @@ class PairSearch:
     precision: float | None = None  # requested precision; None: `fmr` was requested instead
 
     def wanted(self) -> dict[str, Any]:
-        """The fields as stored in the plan. A field that earlier releases did not have is left out if it has its
-        default value, so that a plan stored by an earlier release still matches the same search."""
+        """The fields as stored in the plan. A newer field is left out if it has its default value, so that plans of
+        earlier releases still match."""
         later = {"clusters": False, "precision": None}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
@@ -70,7 +70,7 @@ class PairSearchResult:
     reference_pairs: int
     recall: dict[str, Any] | None  # fields of class Recall (search.py); None for an exact search
     # Estimated number of false pairs. If a precision was requested: (1 − precision) × number of pairs found. Otherwise:
-    # false-match rate × N (N − 1) / 2, the number of pairs that would be found if all N rows were unrelated.
+    # false-match rate × N (N − 1) / 2, which assumes that all N rows are unrelated.
     expected_false: float = 0.0
     clusters: int | None = None  # number of clusters; None: not requested
     # 95 % interval. None if no precision was requested, or if the version is from a release that stored no interval.
@@ -83,8 +83,8 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     Raises:
         Conflict: the version uses item normalization (`as-norm` or `csls`), or it lacks the data for the threshold:
             labelled pairs for a precision, random pairs for a false-match rate.
-        InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold reaches
-            the precision.
+        InvalidInput: the rate is out of range, the rate is so low that identical texts would not match, or no threshold
+            reaches the precision.
     """
     model = calibration.model
     if precision is not None:
@@ -112,7 +112,7 @@ def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors,
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
         if UNREADABLE in table.column_names:  # files of earlier releases lack this column
-            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts share one vector and would match
+            table = table.filter(pc.invert(table[UNREADABLE]))  # all unreadable texts have the same vector
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
@@ -219,11 +219,11 @@ def write_clusters(
 ) -> tuple[int, str, str]:
     """Writes the clusters: sets of rows that are connected through pairs.
 
-    The file has a line for each row that is in a pair: the row's number, the lowest row number of its cluster (which
-    identifies the cluster), the cluster's size, and the kept columns.
+    The file has a line for each row that is in a pair: the row's number, the cluster's id (its lowest row number), the
+    cluster's size, and the kept columns.
 
     Args:
-        every: row numbers of the rows of `kept`, sorted.
+        every: sorted numbers of the rows in `kept`.
 
     Returns:
         The number of clusters, the file's name and its SHA-256.
@@ -296,7 +296,8 @@ def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
     search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
-    """Writes one file, sorted by i and j, and its record, which marks it as finished. Returns the record."""
+    """Writes a file of pairs, sorted by i and j. Then writes a record, which marks the file as finished. Returns the
+    record."""
     filled = [one for one in block if len(one["i"])] or block[:1]
     columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
     order = np.lexsort((columns["j"], columns["i"]))

@@ -1,4 +1,4 @@
-"""The encoder's tokenizer (Hugging Face tokenizers): converts texts to ids and marks texts that were cut."""
+"""Converts texts to token ids with Hugging Face tokenizers, and marks texts that were cut."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,8 +29,7 @@ class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
     A text is marked `unreadable` if all its tokens are special or unknown. If the text begins with one of `prompts`,
-    the tokens of the prompt do not count, unless the text is only the prompt. A tokenizer that falls back to bytes can
-    read every text.
+    the tokens of the prompt do not count, unless the text is only the prompt.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -41,7 +40,7 @@ class FastTokenizer:
         self.unknown = frozenset(unknown_ids(self.whole, path))
         self.prompts = sorted({prompt for prompt in prompts if prompt}, key=len, reverse=True)
         known = [number for prompt in self.prompts for number in self.whole.encode(prompt).ids]
-        # Ids that an unreadable text can have. Any other id shows that a text is readable.
+        # An unreadable text has only these ids. A text with any other id is readable.
         self._suspected = self.unknown.union(known)
 
     def _open(self, path: Path, side: Side | None) -> Tokenizer:
@@ -54,8 +53,8 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Tokenizes texts, and cuts contents that are already token ids. Raises TokenizerFailure if a text cannot be
-        tokenized."""
+        """Tokenizes and cuts texts. Contents that are token ids are only cut. Raises TokenizerFailure if a text cannot
+        be tokenized."""
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))
@@ -69,8 +68,8 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # Fast for most texts: `issuperset` stops at the first id that is not suspected, usually the id after [CLS].
-            # Only the other texts need `_is_unreadable`, which is slower.
+            # `issuperset` is fast: it stops at the first id that is not suspected, usually the id after [CLS].
+            # `_is_unreadable` is slower, and is called only if all ids are suspected.
             unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable))
         return tokens
@@ -83,7 +82,7 @@ class FastTokenizer:
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        # The text is only a prompt. Not all its tokens are special or unknown (see above), so it is readable.
+        # The text is only a prompt, and at least one of its tokens is neither special nor unknown.
         if not content[begin:].strip():
             return False
         encoding = self.sides[side].encode(content)

@@ -44,8 +44,8 @@ class NpyFile:
     """A memory-mapped `.npy` file with an array (N, D). Pickled objects in it are never loaded."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
-        """Raises InvalidInput if the file is no `.npy` with an array (N, D) of floats, or if its size contradicts its
-        header; EmptyInput if it has no vectors."""
+        """Raises InvalidInput if the file is no `.npy` with an array (N, D) of floats, or is shorter or longer than its
+        header says. Raises EmptyInput if the file has no vectors."""
         self.path, self.name = path, name or str(path)
         with path.open("rb") as file:
             try:
@@ -76,7 +76,7 @@ class NpyFile:
                         block = every[start : start + rows].astype(np.float32, order="C")
                     yield block
                     del block
-                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise, pages already read would count as used memory
+                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise, the pages read so far count as used memory
             finally:
                 del flat, every  # the mapping cannot be closed while an array refers to it
 
@@ -85,8 +85,8 @@ class NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Reads the header of a `.npy`: shape, whether the array is stored column by column (Fortran order), and type.
-    Unpickles nothing.
+    """Reads the header of a `.npy`. Returns the array's shape, True if it is stored column by column (Fortran order),
+    and its type. Unpickles nothing.
 
     Raises:
         InvalidInput: the file is not a `.npy`, or does not contain rows of floating-point numbers.
@@ -207,19 +207,18 @@ def hash_of(vector: Vectors, seed: int = 0) -> int:
 class DrawnRows:
     """The drawn rows of a file with their vectors, and the number of distinct vectors in the file.
 
-    If all distinct vectors were drawn, the rows are in the order of the file, otherwise in the order of their vectors'
-    hashes.
+    If all distinct vectors were drawn, the rows are in the order of the file. Otherwise they are sorted by hash.
     """
 
     rows: Rows
     vectors: Vectors
     distinct: int
-    sha256: str  # SHA-256 of the drawn vectors' sorted hashes; does not depend on the order of the vectors
+    sha256: str  # SHA-256 of the drawn vectors' sorted hashes
 
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
-    """Draws at most `most` distinct vectors: those with the smallest hashes, as `core.jobs.requirements.draw` does for
-    texts. Reads the file twice, first for the hashes and then for the drawn vectors, and never holds it all in memory.
+    """Draws at most `most` distinct vectors: those with the smallest hashes. Reads the file twice: first for the
+    hashes, then for the drawn vectors. Never holds the whole file in memory.
 
     Raises:
         InvalidInput: for the reasons given at `checked_blocks`.
@@ -232,7 +231,7 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
     ranks, first = np.unique(hashes, return_index=True)
     rows = np.sort(first) if len(ranks) <= most else first[:most]
     vectors = rows_at(file, rows)
-    # Hashed without `seed`, so that the same vectors have the same SHA-256 whatever the seed was.
+    # The SHA-256 must not depend on `seed`, so the vectors are hashed again without it.
     used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))
     return DrawnRows(rows, vectors, len(ranks), hashlib.sha256(used.tobytes()).hexdigest())
 
@@ -242,11 +241,11 @@ def rows_of_a_block(dim: int) -> int:
 
 
 def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vectors]:
-    """Yields the blocks of a file. Before it yields a block, checks that a calibration can use each vector in it.
+    """Yields the blocks of a file. Checks each vector of a block before it yields the block.
 
     Raises:
-        InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme norm; or, with
-            `unit`, a norm that is not 1.
+        InvalidInput: a vector does not have `dim` numbers, contains NaN or infinity, or has the norm 0 or an extreme
+            norm. With `unit`, also if a norm is not 1.
     """
     if file.dim != dim:
         raise InvalidInput(f"{file.name}: vectors of {file.dim:,} numbers; the encoder's have {dim:,}")

@@ -1,4 +1,4 @@
-"""Counts the recorded jobs, and reports the end of each job once, whichever process ran it."""
+"""Counts the recorded jobs. Reports the end of each job once, also if another process ran the job."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # jobs that ended, or whose latest attempt was interrupted, since the previous `take`
+    ended: list[Job]  # jobs that ended or were interrupted since the previous `take`
     queued: list[Job]
 
 
 class JobCensus:
-    """Counts jobs. Jobs that ended before the first `take` are counted, but their end is not reported."""
+    """Counts jobs. The first `take` only counts: it reports no ended or interrupted jobs."""
 
     def __init__(self, jobs: JobStore) -> None:
         self.jobs = jobs

@@ -1,11 +1,11 @@
 """Jobs in a folder. Each job has a folder `jobs/<id>` with these files:
 
-job.json       the record, which is changed under a lock
+job.json       the record; changed only under a lock
 input          posted text and labels; deleted when the job ends
 vectors.npy    posted vectors; deleted when the job ends
-decided        created when a process has decided how the job ends, before it records the end
-claim          only for a job with an idempotency key: the job's id and the fingerprint of its content; the file
-               `jobs/idempotency/<hash of the key>` is a hard link to `claim`
+decided        an empty file; exists if a process has decided how the job ends
+claim          the job's id and the fingerprint of its content; exists only if the job has an idempotency key. The file
+               `jobs/idempotency/<hash of the key>` is a hard link to `claim`.
 """
 
 import contextlib
@@ -46,19 +46,19 @@ class Record:
     job: Job
     decided: bool = False  # True: a process has decided how the job ends, and will record the end
     # `FolderJobs` does not use the fields below.
-    publishing: int | None = None  # number of the calibration version that the latest attempt may be publishing
+    publishing: int | None = None  # number of the last calibration version that an attempt was about to publish
     key: str | None = None  # hash of the job's idempotency key (`key_name`)
 
 
 class JobStorage(Protocol):
-    """Stores jobs. A job has a record, which is always replaced as a whole, and input, which is deleted when the job
+    """Stores jobs. A job has a record and input. The record is replaced as a whole. The input is deleted when the job
     ends.
 
-    Callers must check job ids, because ids become part of paths and keys. Methods raise NotFound if there is no such
-    job, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
+    Callers must check job ids, because ids become part of paths and keys. Methods raise NotFound if the job does not
+    exist, CorruptArtifact if its record is invalid, and OSError if the storage cannot be reached.
     """
 
-    # True (a folder): `change` locks the record. False (a bucket): there are no locks, so a stalled attempt may still
+    # True (a folder): `change` locks the record. False (a bucket): there are no locks. A stalled attempt may still
     # publish its version after the job's next attempt has begun.
     exclusive: bool
     scratch: Path  # a local folder for input that is still arriving
@@ -68,8 +68,8 @@ class JobStorage(Protocol):
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Creates a job from the spooled input. Does not yet reserve the idempotency key `key`: the caller must call
-        `take` afterwards."""
+        """Creates a job from the spooled input. Afterwards, the caller must call `take` to reserve the idempotency key
+        `key`."""
         ...
 
     def names(self) -> list[str]:
@@ -77,7 +77,7 @@ class JobStorage(Protocol):
         ...
 
     def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
-        """The result of `read` for each job, in order. Reads in parallel if each read is a request over the network."""
+        """Calls `read` with each id, and returns the results in order. Object storage is read in parallel."""
         ...
 
     def read(self, job_id: str) -> Record: ...
@@ -85,15 +85,15 @@ class JobStorage(Protocol):
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
         """Calls `step` with a record, replaces the record if the result differs, and returns the result.
 
-        Never overwrites a change by another process. In a folder, the record is locked. In a bucket, if another process
-        has changed the record meanwhile, `step` is called again with the changed record.
+        Never overwrites a change by another process. In a folder, the record is locked. In a bucket, `step` is called
+        again with the new record if another process has changed it.
         """
         ...
 
     def has_input(self, job_id: str) -> bool: ...
 
     def lines(self, job_id: str) -> Iterator[bytes]:
-        """Lines of the posted text and labels, in order, in the format of `Spool`."""
+        """Lines of the posted text and labels, in order. `Spool` describes their format."""
         ...
 
     def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
@@ -103,7 +103,7 @@ class JobStorage(Protocol):
     def drop_input(self, job_id: str) -> None: ...
 
     def remove(self, job_id: str) -> None:
-        """Removes a job. If the process dies before the end, `sweep` removes the rest."""
+        """Removes a job. If the process dies meanwhile, `sweep` removes the input that is left."""
         ...
 
     def sweep(self) -> None:
@@ -111,11 +111,11 @@ class JobStorage(Protocol):
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Lists the input that `sweep` would remove and that is older than `age` seconds."""
+        """Lists input that dead processes have left behind and that is older than `age` seconds."""
         ...
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:
-        """Reserves an idempotency key for the job, unless another job with the same content has the key already.
+        """Reserves an idempotency key for the job. Changes nothing if another job with the same content has the key.
         Returns the id of the job that has the key.
 
         Raises:
@@ -128,7 +128,7 @@ class JobStorage(Protocol):
         ...
 
     def free_keys(self, deleted: Collection[str] = ()) -> None:
-        """Frees the keys of removed jobs, and of the jobs in `deleted`, whose domain was deleted."""
+        """Frees the keys of removed jobs, and of the jobs whose ids are in `deleted`."""
         ...
 
 
@@ -142,7 +142,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
 
 
 def key_name(key: str) -> str:
-    """Hash of an idempotency key, for names of files and objects: clients may use any characters in keys."""
+    """Hash of an idempotency key. Names of files contain the hash, because a key may contain any characters."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -260,8 +260,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """Frees a key if its job does not exist or is in `deleted`. A job does not exist if a process died after it had
-        removed the job and before it freed the key."""
+        """Frees a key if its job is in `deleted` or does not exist. The key of a removed job remains if the process
+        died before it freed the key."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

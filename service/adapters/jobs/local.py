@@ -1,4 +1,4 @@
-"""Runs calibrations without Redis: one at a time, in a child process with low priority, which can be killed."""
+"""Runs calibrations without Redis, one at a time, each in a child process with low priority."""
 
 import asyncio
 import contextlib
@@ -35,14 +35,14 @@ class LocalJobs:
         self._waiting: set[str] = set()  # ids of the jobs in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
-        self._stopped: str | None = None  # id of the last job that `stop` cancelled by killing its process
+        self._stopped: str | None = None  # id of the last job whose process `stop` has killed
 
     async def __aenter__(self) -> Self:
         """Continues the work of an earlier process: queues its queued jobs again, and marks its running jobs as
         interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
-                # The earlier process decided to cancel the job, but ended before it recorded this.
+                # The earlier process decided to cancel the job, but did not record the cancellation.
                 await asyncio.to_thread(self.jobs.cancel, job.id)
             elif job.status is Status.QUEUED:
                 await self.submit(job.id, job.attempt)
@@ -104,9 +104,9 @@ class LocalJobs:
             "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
-        # The child gets no session of its own, because its low priority would then have no effect: Linux gives each
-        # session an equal share of processor time, and compares priorities only within a session (sched(7), autogroup).
-        # With its own session, a child took half of the machine; the p99 of single requests rose from 12 to 115 ms.
+        # The child stays in this process's session. Linux compares priorities only within a session, and gives each
+        # session an equal share of processor time (sched(7), autogroup). With its own session, a child took half of the
+        # machine despite its low priority, and the p99 of single requests rose from 12 to 115 ms.
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
@@ -120,12 +120,11 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child has ended, perhaps without recording the job's end. The job's record then says:
+            # The child has ended. If it did not record the job's end, the job's record says one of the following:
             # - running: the child died during the job. The job is marked as interrupted.
-            # - queued, with the same number of attempts: the child died before it began the job. The job is marked as
-            #   interrupted.
-            # - queued, with one attempt more: the child's attempt was interrupted, and a client has already retried the
-            #   job. The job stays queued.
+            # - queued, with the same number of attempts as `before`: the child died before it began the job. The job is
+            #   marked as interrupted.
+            # - queued, with more attempts: a client has already retried the job. The job stays queued.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -143,8 +142,8 @@ class LocalJobs:
 async def kill(child: asyncio.subprocess.Process) -> None:
     """Kills a child process and all processes that it started, and waits until the child has ended.
 
-    When the child begins, it creates a process group for itself and the processes that it starts. This group is killed.
-    The child itself is killed too, because it may not have created the group yet.
+    The child creates a process group for itself and the processes that it starts. This group is killed. The child is
+    also killed by its own id, because it may not have created the group yet.
     """
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):

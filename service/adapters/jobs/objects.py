@@ -1,10 +1,10 @@
-"""Jobs in object storage, which has no locks: a record is replaced only if it has not changed since it was read
-(`If-Match`).
+"""Jobs in object storage, which has no locks. A record is replaced only if no other process has changed it since it was
+read (`If-Match`).
 
-jobs/records/<id>          the record; written after the input, so that input without a record is garbage
+jobs/records/<id>          the record; written after the input. Input without a record is garbage.
 jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
 jobs/input/<id>/vectors    posted vectors, a `.npy`
-jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of that job's content
+jobs/keys/<hash>           an idempotency key: id of the job that has the key, and fingerprint of the job's content
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from service.core.errors import CorruptArtifact, NotFound
 from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
-PART = 8_000_000  # bytes of text in one object, which is held in memory when written or read; chosen without measuring
-# Maximum attempts to change an object. An attempt fails only if another process changed the object meanwhile.
+PART = 8_000_000  # bytes of text in one object, which is held in memory as a whole; chosen without measuring
+# Maximum attempts to change an object. An attempt fails if another process changes the object at the same time.
 ATTEMPTS = 50
-ABANDONED = 3600.0  # input without a record counts as abandoned if its newest part is older than this, in seconds
-SIDE_BY_SIDE = 8  # records that are read in parallel
+ABANDONED = 3600.0  # seconds; input without a record is abandoned if nothing was added to it for this long
+SIDE_BY_SIDE = 8  # number of records that are read in parallel
 
 
 class Parts(BytesIO):
@@ -68,7 +68,7 @@ class BucketSpool(Spool):
         return self.parts
 
     def keep(self) -> None:
-        """Writes the vectors and the last part of the text into the bucket. After this, `close` keeps the input."""
+        """Writes the vectors and the last part of the text into the bucket. `close` then does not delete the input."""
         if self._vectors is not None:
             self._vectors.flush()
             self.storage.upload(f"{INPUTS}{self.id}/{VECTORS}", self.vectors)
@@ -169,13 +169,13 @@ class BucketJobs:
             item.remove()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Yields input without a record. Lists the input first and the records afterwards: if a job is created in
-        between, its record is in the second list, and its input does not count as garbage."""
+        """Yields input without a record. Lists the input before the records: if a job is created in between, its record
+        is found, and its input is kept."""
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        # Input that is still arriving must not count as garbage. `modified` comes from the storage's clock, `now` from
-        # this machine's. The two clocks may differ by minutes, but not by ABANDONED (an hour).
+        # Input that changed within the last hour (ABANDONED) is kept, because it may still be arriving. `modified` is
+        # from the storage's clock, `now` from this machine's. The clocks may differ by minutes, but not by an hour.
         known, now = set(self.names()), self.now()
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
@@ -214,7 +214,7 @@ class BucketJobs:
         return False
 
     def free_keys(self, deleted: Collection[str] = ()) -> None:
-        """Frees the keys of the `deleted` jobs; `remove` has already freed the keys of removed jobs."""
+        """Frees the keys of the `deleted` jobs. `remove` has already freed the keys of removed jobs."""
         for job_id in deleted:
             with contextlib.suppress(NotFound, CorruptArtifact):
                 self._free_key(job_id, self.read(job_id).key)
@@ -232,7 +232,7 @@ class BucketJobs:
 
 def content_of(record: Record) -> bytes:
     """The stored form of a record, with a random value (`change`). If the reply to a write is lost, `write` reads the
-    record back: it contains this value only if the write succeeded."""
+    record again. The write succeeded if the record contains the same random value."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

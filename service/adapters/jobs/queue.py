@@ -30,10 +30,10 @@ REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # seconds that a cancellation waits for the worker to end its child process
 TIMEOUT = 2.0  # seconds within which Redis must accept a connection, and answer a command
 THREADS = 4  # threads only for calls of Redis, so that a hanging Redis does not block the threads that score
-MOST_CALLS = 64  # maximum calls that run or wait for a thread; only a hanging Redis lets so many pile up
+MOST_CALLS = 64  # maximum calls that run or wait for a thread; reached only if Redis hangs
 LONGEST = 5.0  # seconds that a call may take, including its wait for a thread
-RETRIES = 1  # how often RQ itself repeats a job whose worker or process has died
-KILLED = "killed"  # key in RQ's metadata of a job; set if the job's process is known to be dead
+RETRIES = 1  # how often RQ repeats a job whose worker or child process has died
+KILLED = "killed"  # key in a job's metadata in RQ; set when a worker notices that the job's process has died
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 class Delivery:
     """How RQ delivered the job that this process runs."""
 
-    handed: int  # number of attempts begun before the job was handed to RQ; the RQ id is `<job>-<handed>`
+    handed: int  # number of attempts that had begun when RQ received the job; the RQ id is `<job>-<handed>`
     repeated: bool  # True: RQ delivers the job again, because it considers the earlier worker or process dead
     killed: bool  # True: a worker has noticed that the job's process died
 
@@ -66,8 +66,8 @@ class RqJobs:
         self._places = asyncio.Semaphore(MOST_CALLS)
 
     async def _call(self, function: Callable[..., T], *args: object, seconds: float = LONGEST) -> T:
-        """Calls `function` in a thread. Raises OSError at once if too many calls wait for Redis, and TimeoutError (an
-        OSError) after `seconds`."""
+        """Calls `function` in a thread. Raises OSError at once if MOST_CALLS calls are in progress. Raises TimeoutError
+        (an OSError) after `seconds`."""
         if self._places.locked():
             raise BlockingIOError(f"{MOST_CALLS} calls wait for Redis already")
         async with self._places, asyncio.timeout(seconds):
@@ -111,15 +111,15 @@ class RqJobs:
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            # No worker has begun this attempt, because the job's record still says queued. If RQ nevertheless says that
-            # the attempt has ended, it is queued again.
+            # The job's record says queued, so no worker has begun this attempt. If RQ says that the attempt has ended,
+            # the attempt is queued again.
             if before.get_status() in ENDED:
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # If the process or the worker of a job is killed, RQ retries the job once. A calibration that fails is not
-        # retried, because `run_queued` then returns without an error.
+        # If the process or the worker of a job is killed, RQ retries the job once. RQ does not retry a failed
+        # calibration, because `run_queued` returns without an error.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -149,7 +149,7 @@ class RqJobs:
 
 
 def heartbeats(redis: Redis) -> list[float]:
-    """Seconds since the last heartbeat of each worker that counts as alive, the latest first."""
+    """For each living worker, the seconds since its last heartbeat, in ascending order."""
     with redis.pipeline(transaction=False) as pipeline:
         for key in Worker.all_keys(queue=Queue(QUEUE, connection=redis)):
             pipeline.hget(key, "last_heartbeat")
@@ -160,18 +160,19 @@ def heartbeats(redis: Redis) -> list[float]:
 
 log = logging.getLogger(__name__)
 
-# In seconds. RQ derives three intervals from TTL. A waiting worker sends a heartbeat every 45 s (TTL - 15). A worker
-# notices a broken connection after 55 s (TTL - 5). After its last heartbeat, a worker counts as alive for 120 s
-# (TTL + 60).
+# In seconds. RQ computes three times from TTL:
+# - TTL - 15 = 45 s: time between the heartbeats of a waiting worker.
+# - TTL - 5 = 55 s: time until a worker notices a broken connection.
+# - TTL + 60 = 120 s: time after its last heartbeat until a worker counts as dead.
 TTL = 60
-MONITORING = 10  # seconds between RQ's heartbeats of a job; after a minute without one, another worker may run the job
+MONITORING = 10  # seconds between a job's heartbeats in RQ; after 70 s without one, another worker may run the job
 MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
 PAUSE = 2.0  # seconds between attempts to reach Redis
 
 
 class QueueWorker(Worker):
-    """Runs jobs one after the other, each in its own child process. If a child process is killed and RQ will not retry
-    its job, calls `on_lost` with the job's id."""
+    """Runs jobs one after the other, each in its own child process. Calls `on_lost` with the job's id if a child
+    process is killed and RQ will not retry the job."""
 
     def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
         super().__init__(
@@ -190,10 +191,10 @@ class QueueWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         super().heartbeat(timeout, pipeline)
-        register(self, pipeline)  # at every heartbeat, because a Redis restarted without data forgets its workers
+        register(self, pipeline)  # Redis may have restarted without its data, and forgotten this worker
 
-    # The next two methods log errors of Redis instead of raising them, so that a running job continues while Redis does
-    # not answer. The job does not need Redis: it writes its own heartbeat into the model store.
+    # The next two methods only log errors of Redis, so that a running job continues while Redis does not answer. The
+    # job does not need Redis, because it writes its own heartbeat into the model store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:
@@ -212,8 +213,8 @@ class QueueWorker(Worker):
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        # KILLED tells the retry that the earlier process is dead, so that the retry begins at once. If Redis cannot
-        # store KILLED, the retry first waits for a heartbeat of the earlier process, and begins if none comes.
+        # KILLED tells the retry that the earlier process is dead, so the retry begins at once. Without KILLED, the
+        # retry first waits for a heartbeat of the earlier process, and begins if no heartbeat comes.
         with contextlib.suppress(RedisError):
             job.save_meta()
 
@@ -226,10 +227,10 @@ class QueueWorker(Worker):
 
 
 def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, burst: bool) -> None:
-    """Runs a worker until it is told to stop, or with `burst` until the queue is empty.
+    """Runs a worker until it is told to stop. With `burst`, the worker also stops when the queue is empty.
 
     Raises:
-        Unavailable: Redis is a cluster; or, with `burst`, it cannot be reached.
+        Unavailable: Redis is a cluster, or `burst` is true and Redis cannot be reached.
     """
     worker = None
     while True:

@@ -1,4 +1,4 @@
-"""Receives the text and vectors of a calibration while they arrive, before they become a job."""
+"""Stores the text and vectors of a calibration while they arrive. A job is created from them afterwards."""
 
 import contextlib
 import hashlib
@@ -17,9 +17,9 @@ from service.core.jobs.job import LabelledPair
 class Spool:
     """Writes input to disk and hashes it. A job created from the input gets the spool's id.
 
-    Text and labels are written as JSON lines: a string is a text; a list is a labelled pair, [text, text, label] or
-    [text, text, label, weight]. Vectors have a file of their own. A pair of vectors has the same form as a pair of
-    texts; each vector is written in base64, or as its row number in the file of vectors.
+    Text and labels are lines of JSON. A string is a text. A list is a labelled pair: [text, text, label] or
+    [text, text, label, weight]. Vectors are in a separate file. In a labelled pair of vectors, each text is replaced by
+    a vector in base64, or by the vector's row number in this file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -29,7 +29,7 @@ class Spool:
         self._file = self._opened()
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
-        # Separate hashes, because texts, labels and vectors may arrive interleaved in any order.
+        # Texts, labels and vectors have separate hashes, because they may arrive interleaved in any order.
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
 
     def _opened(self) -> BinaryIO:
@@ -76,8 +76,8 @@ class Spool:
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
-        """Overwrites the beginning of the file of vectors with `begin`, a header with the final number of vectors. Then
-        flushes the file, so that it can be read. `begin` is empty if a `.npy` was posted, which has its own header."""
+        """Overwrites the header in the file of vectors with `begin`, a header with the final number of vectors. Then
+        flushes the file. `begin` is empty for a posted `.npy`, whose own header is kept."""
         if self._vectors is not None:
             self._vectors.seek(0)
             self._vectors.write(begin)
@@ -95,7 +95,7 @@ class Spool:
         return b"".join(one.digest() for one in self._hashes.values())
 
     def move_to(self, place: Path, vectors: Path) -> None:
-        """Moves the files to their final places. After a crash, each file is complete or missing there."""
+        """Moves the files to their final places. Even after a crash, a file in its final place is complete."""
         if self._vectors is not None:
             self._vectors.flush()
             os.fsync(self._vectors.fileno())

@@ -1,4 +1,4 @@
-"""Jobs in the model store, in a folder or in a bucket, and the rules by which their states change."""
+"""Jobs in the model store (a folder or a bucket), and the rules by which their states change."""
 
 import hashlib
 import logging
@@ -21,16 +21,16 @@ from service.adapters.storage.object_storage import opened, remote
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
-SILENCE = 30.0  # seconds without a heartbeat after which a running job counts as interrupted; workers beat every 2 s
-AT_A_TIME = 32  # number of records of ended jobs that are read together for a list
+SILENCE = 30.0  # seconds without heartbeat until a running job counts as interrupted; workers beat every 2 to 5 s
+AT_A_TIME = 32  # number of ended jobs that `newest` reads together
 
 
 log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request as the client posted it, to compare requests with the same idempotency key. Facts that the server
-    adds are left out, because they may have changed when the client repeats the request."""
+    """The fields of a request that the client posted. Requests with the same idempotency key are compared by these
+    fields. The server's own fields may change before the client repeats the request."""
     facts = to_facts(request)
     facts.pop("generation", None)
     if request.base is not None:
@@ -54,8 +54,8 @@ class Ended:
 class JobStore:
     """The jobs of a folder or of a bucket.
 
-    How a job ends is decided once: the first process that sets `decided` in the record also records the end. For
-    example, a worker sets `decided` before it publishes, and the API sets it if a client cancels the job.
+    Only one process decides how a job ends: the first that sets `decided` in the record. This process then records the
+    end. For example, a worker sets `decided` before it publishes. The API sets `decided` if a client cancels the job.
 
     A running job counts as interrupted if its heartbeat does not change for SILENCE seconds. Each process measures
     these seconds by its own clock, because the clocks of machines differ and may jump.
@@ -67,7 +67,7 @@ class JobStore:
         self._ended: dict[str, Ended] = {}
         # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
         self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (`waited` in the job's record, as last written by this process; time of that write).
+        # Interrupted jobs: id -> (value of `waited` that this process last wrote into the record, time of the write).
         self._waiting: dict[str, tuple[float, float]] = {}
 
     @property
@@ -148,7 +148,7 @@ class JobStore:
         return now - since > SILENCE
 
     def beats(self, job_id: str, attempt: int, seconds: float) -> bool:
-        """Waits up to `seconds` for a new heartbeat of a running attempt. True if one came or the job ended."""
+        """Waits up to `seconds` for a new heartbeat of a running attempt. True if it came or the job ended."""
         before, deadline = self._record(job_id), time.monotonic() + seconds
         while (before.status, before.attempt) == (Status.RUNNING, attempt) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -158,7 +158,7 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """For each domain, the versions that its unended jobs need: `base` and `champion` of each job's request (see
+        """The versions that unended jobs need, by domain: `base` and `champion` of each job's request (see
         `JobRequest`)."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
@@ -169,7 +169,7 @@ class JobStore:
     def survey(self) -> tuple[list[Job], dict[str, Ended]]:
         """The jobs that have not ended, newest first, and facts about ended jobs, by id.
 
-        Reads the record of each ended job only once in the life of the process.
+        Each process reads the record of an ended job only once.
         """
         names = [name for name in self.storage.names() if JOB_ID.fullmatch(name)]
         ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
@@ -201,7 +201,7 @@ class JobStore:
         return self.survey()[0]
 
     def newest(self) -> Iterator[Job]:
-        """Yields all jobs, newest first. Reads ended jobs in portions (AT_A_TIME), when the caller reaches them."""
+        """Yields all jobs, newest first. Reads ended jobs only when needed, AT_A_TIME at once."""
         unended, ended = self.survey()
         created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
         known = {job.id: job for job in unended}
@@ -225,13 +225,13 @@ class JobStore:
         """Begins the next attempt of the job, on behalf of a worker.
 
         Args:
-            handed: number of attempts that had begun when this delivery of the job was queued. If more attempts have
+            handed: number of attempts that had begun when the job was queued for this worker. If more attempts have
                 begun since, the job was queued again, and this delivery is obsolete.
-            dead: number of an attempt whose process has died. A new attempt may begin, although the record still says
-                that the dead attempt is running.
+            dead: number of an attempt whose process has died. A new attempt may begin even if the record says that the
+                dead attempt is running.
             champion: the domain's current champion. The first attempt of a job without a base records it in the job's
-                request. If the domain has another champion when a later attempt publishes, a job with `promote: always`
-                does not promote its own version.
+                request. If the champion has changed, a later attempt of a job with `promote: always` does not promote
+                its version.
 
         Raises:
             JobCancelled: the job has ended or is being cancelled.
@@ -243,7 +243,7 @@ class JobStore:
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
             if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                decided = False  # the dead attempt may have set `decided`, but it recorded no end
+                decided = False  # the dead attempt may have set `decided`, but has not recorded the end
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
@@ -292,9 +292,9 @@ class JobStore:
         """Raises JobCancelled if another attempt has replaced `job.attempt`.
 
         Args:
-            version: the number under which this attempt is about to publish. In a bucket, this number is recorded,
-                because no lock makes the next attempt wait. If this attempt stalls, the next attempt retires the number
-                (`DomainStore.retire`), and this attempt can then no longer publish.
+            version: the number under which this attempt is about to publish. In a bucket, the number is recorded. If
+                this attempt stalls, the next attempt retires the number (`DomainStore.retire`), and this attempt can no
+                longer publish.
         """
 
         def step(record: Record) -> Record:
@@ -305,10 +305,9 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The version number that `check_turn` recorded for the last attempt that was about to publish. None if there
-        was no such attempt; always None in a folder.
+        """The version number that `check_turn` recorded last, or None. Always None in a folder.
 
-        If that attempt has stalled, it may still publish under this number until `DomainStore.retire` retires it.
+        A stalled attempt may still publish under this number until `DomainStore.retire` retires the number.
         """
         return self.storage.read(self._checked(job_id)).publishing
 
@@ -316,8 +315,7 @@ class JobStore:
         return self.storage.read(self._checked(job_id)).decided
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records how a job ends. Call it only after `decide` has returned True. Deletes the posted text, then writes
-        the record.
+        """Deletes the posted text, and then records how the job ends. Call it only after `decide` has returned True.
 
         Raises:
             JobCancelled: another attempt has replaced this one.
@@ -336,8 +334,8 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records that a job is cancelled, unless the job has ended. Call `decide` before it, so that no worker
-        publishes the job's version."""
+        """Records that a job is cancelled, unless the job has ended. Call `decide` first, so that no worker publishes
+        the job's version."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -349,8 +347,8 @@ class JobStore:
         """Sets the status of an interrupted job to queued. The caller then hands the job to the queue, or begins the
         next attempt itself.
 
-        A job whose status is already queued is not changed. The queue may have lost it, so the caller hands it to the
-        queue once more.
+        Does not change a job that is already queued. The queue may have lost the job, so the caller hands it to the
+        queue again.
 
         Raises:
             Conflict: the job runs or has ended.
@@ -363,7 +361,7 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            # `decided` is reset: it is still True if the last attempt died after `decide`, before it recorded the end.
+            # The last attempt may have set `decided`, and died before it recorded the end. So `decided` is reset.
             return replace(record, job=waiting, decided=False)
 
         return self.storage.change(self._checked(job_id), step).job
@@ -375,7 +373,7 @@ class JobStore:
         def step(record: Record) -> Record:
             nonlocal fresh
             fresh = record.job.attempt == 0
-            return replace(record, decided=True) if fresh else record  # so that no worker begins it
+            return replace(record, decided=True) if fresh else record  # `begin` then refuses the job
 
         self.storage.change(self._checked(job_id), step)
         if fresh:
@@ -388,15 +386,15 @@ class JobStore:
         self.storage.sweep()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Lists the files that `sweep` would remove and that are older than `age` seconds."""
+        """Lists unfinished work of dead processes that has not changed for `age` seconds."""
         return self.storage.garbage(age)
 
     def expire(self, age: float) -> None:
         """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
-        completed. Deletes their text, and then what dead processes have left unfinished (`sweep`).
+        completed. Deletes their text. Then calls `sweep`.
 
         The record of an interrupted job says how long the job has waited (`waited`, in seconds). Each call adds the
-        time since the previous call in this process, so the clocks of two machines are never compared. If a process
+        time since this process's previous call, so the clocks of two machines are never compared. If the process
         restarts, only the time since its last call is lost.
         """
         unended = self.unended()
@@ -417,8 +415,8 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # A process decided to cancel the job, but has not recorded it. If that process still calls `cancel`,
-                # nothing changes.
+                # A process decided to cancel the job, but has not recorded the cancellation. If the process calls
+                # `cancel` later, nothing changes.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
@@ -426,9 +424,9 @@ class JobStore:
             if waited > age:
                 error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The record may still say running: a job without heartbeats counts as interrupted, but its worker may only
-            # be slow. The status in the record is not changed here, because `beat` accepts the slow worker's next
-            # heartbeat only while the record says running.
+            # The record may say running, because a running job without heartbeats counts as interrupted. Its worker may
+            # only be slow. The status in the record is not changed, because `beat` accepts the worker's next heartbeat
+            # only while the record says running.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
@@ -441,10 +439,9 @@ class JobStore:
 
     def _waited(self, job: Job, now: float) -> float:
         """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
-        process wrote that value.
+        process wrote `waited`.
 
-        If another process wrote the value, its time is unknown, and the result is `waited` alone. `_expire` remembers
-        the current time, so that the next call in this process can add the time since this call.
+        If another process wrote `waited`, the time of the write is unknown, and no time is added.
         """
         waited, since = self._waiting.get(job.id, (-1.0, now))
         return job.waited + (now - since if waited == job.waited else 0.0)
@@ -487,7 +484,7 @@ class JobStore:
             yield orjson.loads(line)
 
     def forget(self, keep: int) -> None:
-        """Removes all ended jobs but the newest `keep`, and files that dead processes have left."""
+        """Removes all ended jobs except the newest `keep`. Then calls `sweep`."""
         _, ended = self.survey()
         old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]
         for job_id in old:
@@ -498,7 +495,7 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced `attempt`, which must then not change the job any more."""
+    """Whether another attempt has replaced `attempt`. A replaced attempt must not change the job."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
         log.warning("attempt %d of job %s was considered dead and has been replaced", attempt, job.id)

@@ -1,4 +1,4 @@
-"""The vector cache in Redis that servers share. Lookups are limited in time, and failures never fail a request."""
+"""The vector cache in Redis that servers share. Lookups have a time limit. A failure of Redis fails no request."""
 
 import asyncio
 import logging
@@ -16,22 +16,20 @@ log = logging.getLogger("isosim")
 
 Event = Literal["error", "open", "dropped"]
 
-# Contains the version of the entries' format (core/encoding/texts.py), so that releases with different formats do not
-# read each other's entries.
+# Contains the version of the entries' format (core/encoding/texts.py). A release reads only entries in its own format.
 PREFIX = b"isosim:v3:"
-BACKLOG = 8192  # maximum entries waiting to be stored; further ones are dropped and counted
+BACKLOG = 8192  # maximum entries waiting to be stored; further entries are dropped and counted
 CHUNK = 256  # maximum entries stored in one round trip
-# Keys that a probe looks up. A Redis cluster refuses lookups with several keys in different slots, and most lookups are
-# of this kind. The probe has two such keys, so that it fails in a cluster too.
+# Keys that a probe looks up. A Redis cluster puts the two keys into different slots, and refuses to look them up
+# together. A cluster refuses most other lookups for the same reason.
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]
 
 
-EVERY = 2.0  # seconds between probes; three failures open the circuit, so that an outage is noticed within 6 s
+EVERY = 2.0  # seconds between probes; three failures open the circuit, so an outage is noticed within 6 s
 
 
 class RedisCache:
-    """Looks up entries with one MGET; stores entries in the background, from a bounded backlog. An async context
-    manager."""
+    """Looks up entries with one MGET, and stores entries in the background. An async context manager."""
 
     def __init__(
         self, url: str, *, ttl: int, timeout: float, on_event: Callable[[Event, int], None] = lambda _, __: None
@@ -41,7 +39,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
-        self.refusal = ""  # Redis's error message for the last probe; empty if there was none
+        self.refusal = ""  # Redis's error message for the last probe; empty if Redis sent no error
         self.write_refusal = ""  # Redis's error message for the last entries sent to it; empty if Redis stored them
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
@@ -73,14 +71,13 @@ class RedisCache:
 
     @property
     def up(self) -> bool:
-        """Whether Redis is used: it has answered before, and the circuit is closed."""
+        """True if Redis has answered at least once and the circuit is closed."""
         return self.breaker.closed
 
     async def probe(self) -> None:
-        """Looks up keys that no request needs. The result counts for the circuit like that of any lookup.
+        """Looks up keys that no request needs. The circuit counts the result like that of a request's lookup.
 
-        PING is not enough: it succeeds in a cluster, and for a Redis user who may not use MGET. Lookups fail in both
-        cases.
+        PING is not enough: in a cluster, or if the Redis user may not use MGET, PING succeeds but lookups fail.
         """
         if not self.breaker.allows():
             return
@@ -125,15 +122,15 @@ class RedisCache:
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()  # even if Redis refuses the entries (full, read-only): lookups work
+                self.breaker.succeeded()  # also if Redis refuses the entries (full, read-only), because lookups work
                 self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
                 if refused:
                     self.on_event("dropped", len(refused))
 
 
 async def beat(cache: RedisCache) -> None:
-    """Probes Redis until cancelled. Logs when Redis stops or resumes answering, and the reason if Redis refuses to look
-    vectors up or to store them."""
+    """Probes Redis until cancelled. Logs when Redis stops answering, answers again, or refuses to look up or store
+    vectors."""
     up, refusal, write_refusal, since = True, "", "", time.monotonic()
     while True:
         await cache.probe()

@@ -1,4 +1,4 @@
-"""Functions for all modules that use Redis: they refuse Redis clusters and end background tasks."""
+"""Refuses Redis clusters and ends background tasks, for all modules that use Redis."""
 
 import asyncio
 import contextlib
@@ -38,8 +38,8 @@ AGAIN = 0.1  # seconds until a task that has not ended is cancelled again
 
 
 async def end(task: "asyncio.Task[None] | None") -> None:
-    """Cancels a task again and again until it has ended. One cancellation may not be enough: if redis-py mistakes it
-    for its own timeout, the task goes on."""
+    """Cancels a task every AGAIN seconds until it has ended. redis-py may mistake a cancellation for its own timeout,
+    and the task then goes on."""
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=AGAIN)

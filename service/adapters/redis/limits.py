@@ -15,7 +15,7 @@ from service.core.errors import Overloaded
 from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
-CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens a connection for each
+CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens one connection per request
 # Maximum number of releases waiting to be sent. A release tells Redis that a request has ended. If a release is
 # dropped, Redis counts the request as in progress until the request's lease ends.
 BACKLOG = 4096
@@ -136,8 +136,8 @@ class RedisLimits:
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
         """Admits a request by the limits of this process alone, because Redis did not answer in time.
 
-        The request's release is nevertheless sent to Redis too: Redis may have received the request, and then counts it
-        as in progress.
+        Redis may still have received the request, and then counts it as in progress. So the request's release is sent
+        to Redis too.
         """
         try:
             release_here = self.local.take(grant, texts)
@@ -170,13 +170,13 @@ class RedisLimits:
                     told.set_result(None)
 
     async def _tell_all(self, ended: list[tuple[str, str, asyncio.Future[None]]]) -> bool:
-        """Sends releases to Redis. False if Redis did not answer: they must be sent again."""
+        """Sends releases to Redis. Returns False if Redis did not answer and the releases must be sent again."""
         try:
             async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                 for under_way, request, _ in ended:
                     pipeline.zrem(under_way, request)
                 await pipeline.execute()
-        except ResponseError:  # the key has a value of another type: sending the releases again would also fail
+        except ResponseError:  # the key has a value of another type, so a second try would fail too
             return True
         except Exception:  # noqa: BLE001 - any failure: later releases must still be sent
             return False
@@ -184,19 +184,19 @@ class RedisLimits:
 
 
 def places(grant: Grant) -> list[str]:
-    """The two Redis keys of an API key. The first stores how many texts it may send now, the second its requests in
-    progress."""
+    """The two Redis keys of an API key: one for the number of texts that the API key may send now, one for its requests
+    in progress."""
     return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """An API key's rate, as arguments of the script: texts per second (a decimal number as text), and the largest
-    number of texts at once. ("0", 0) means no limit."""
+    """An API key's rate, as arguments of the script: texts per second (as text), and maximum number of texts at once.
+    ("0", 0) means no limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 
 def refusal(answer: object) -> tuple[Limit | None, float]:
-    """The limit that was reached according to the script, or None, and the seconds to wait.
+    """Reads the script's answer: the limit that was reached (None: no limit), and the seconds to wait.
 
     Raises:
         ValueError: the answer does not come from the script.

@@ -23,9 +23,9 @@ from service.core.errors import CorruptArtifact
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
-SEAL = "seal"  # field of a manifest with the SHA-256 of its other fields; manifests of the first release have no seal
-FRESH = 60.0  # `sweep` keeps files younger than this (s): the process that creates one may not have locked it yet
-# Seconds without a change after which an unfinished file or folder counts as abandoned, if its lock cannot be checked.
+SEAL = "seal"  # manifest field: SHA-256 of the manifest's other fields; missing in manifests of the first release
+FRESH = 60.0  # seconds; `sweep` keeps younger files, because their processes may not have locked them yet
+# Seconds without a change. An unfinished file then counts as abandoned even if its lock cannot be checked.
 LEFTOVER = 24 * 3600.0
 
 
@@ -92,8 +92,8 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 def to_facts(record: Any) -> dict[str, Any]:
     """A dataclass's fields for storing.
 
-    A field with `later` in its metadata was added after release 0.1.0, which refuses records with unknown fields. Such
-    a field is written only if it differs from its default, so that release 0.1.0 can still read most records.
+    A field with `later` in its metadata was added after release 0.1.0. Release 0.1.0 refuses records with unknown
+    fields. So the field is stored only if its value is not the default.
     """
     facts = {}
     for field in dataclasses.fields(record):
@@ -110,8 +110,8 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def building(parent: Path) -> Iterator[Path]:
-    """Yields a private folder in `parent`. At the end, the folder is removed unless it was moved to its final place (by
-    `seal`, for example)."""
+    """Yields a private folder in `parent`. At the end, removes the folder, unless the caller has moved it to its final
+    place."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
@@ -143,9 +143,9 @@ def sweep(*leftovers: Path) -> None:
 def abandoned(path: Path, age: float) -> bool:
     """Whether the process that created an unfinished file or folder has ended: no process holds the lock on `path`.
 
-    `age`: seconds since the last change of `path`. If the lock cannot be checked, the process counts as ended once
-    `age` exceeds LEFTOVER. This happens if the volume has no locks, if `path` belongs to another user, and for folders
-    on NFS, which locks exclusively only what is open for writing.
+    `age`: seconds since the last change of `path`. In three cases the lock cannot be checked: the volume has no locks,
+    `path` belongs to another user, or `path` is a folder on NFS. The process then counts as ended if `age` exceeds
+    LEFTOVER.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -295,5 +295,5 @@ def since(created: object) -> float:
 
 
 def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
-    """All versions except the newest `keep` and those that are `needed`, in ascending order."""
+    """All versions except the newest `keep` and the `needed` versions, in ascending order."""
     return [version for version in sorted(versions)[:-keep] if version not in needed]

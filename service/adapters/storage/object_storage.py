@@ -2,8 +2,8 @@
 
 Objects are read and written as a whole, and listed in the order of their keys. A write may depend on a condition.
 
-The storage must guarantee what Amazon S3, MinIO, R2 and Ceph guarantee: reads see the last write, `If-None-Match: *`
-writes an object only if it does not exist, and `If-Match` replaces only the version that was read.
+The storage must keep three guarantees, as Amazon S3, MinIO, R2 and Ceph do: a read returns the last write,
+`If-None-Match: *` writes an object only if it does not exist, and `If-Match` replaces only an unchanged object.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-# Seconds after which an attempt fails: CONNECT if no connection is established, READ if no further byte of the answer
-# arrives. Chosen without a measurement.
+# Seconds. An attempt fails if it cannot connect within CONNECT, or receives no byte for READ. Chosen without a
+# measurement.
 CONNECT, READ = 5.0, 5.0
-ATTEMPTS = 2  # maximum attempts per request, which is repeated after temporary errors
+ATTEMPTS = 2  # maximum attempts of a request; only temporary errors lead to another attempt
 BATCH = 1000  # maximum keys in a deletion and in a page of a listing (S3's limit)
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
@@ -30,8 +30,7 @@ REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 class PreconditionFailed(Exception):
     """A conditional write was refused: the object already exists, is missing, or has changed.
 
-    Not an IsosimError, because an IsosimError is shown to the user. Callers catch this exception, and either try again
-    or raise an IsosimError that tells the user what to do.
+    Callers catch this exception. They try again, or raise an IsosimError, which tells the user what to do.
     """
 
 
@@ -46,8 +45,7 @@ class Entry:
 
 
 def remote(root: Path) -> bool:
-    """Whether a store is in object storage. The path of such a store begins with `s3:/` instead of `s3://`, because
-    pathlib shortens `//` to `/`."""
+    """Whether a store is in object storage. Its path then begins with `s3:/`, because pathlib shortens `s3://`."""
     return root.parts[:1] == (SCHEME,)
 
 
@@ -57,8 +55,8 @@ def address(root: Path) -> str:
 
 
 def opened(root: Path) -> "ObjectStorage":
-    """The object storage of a store. Each process has one instance per store, which keeps its connections; a forked
-    process gets a new one.
+    """The object storage of a store. A process has one instance per store and keeps its connections. A forked process
+    gets a new instance.
 
     Raises:
         Unavailable: the Python package s3fs (extra `s3` of isosim) is not installed, or the address names no bucket.
@@ -136,9 +134,8 @@ class ObjectStorage:
     def write(self, key: str, content: bytes, *, over: str | None = None, new: bool = False) -> str:
         """Writes an object and returns its tag.
 
-        With `new`, the object must not exist yet; with `over`, it must have the tag `over`. If it violates this
-        condition but has equal content, the write counts as successful: an earlier attempt whose answer was lost has
-        written it.
+        With `new`, the object must not exist yet. With `over`, it must have the tag `over`. Otherwise the write fails,
+        unless the stored content is the same: then an earlier attempt wrote the object, but its answer was lost.
 
         Raises:
             PreconditionFailed: with `new`, the object already exists; with `over`, it is missing or has another tag.
@@ -186,8 +183,8 @@ class ObjectStorage:
                 )
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """Yields the objects whose keys start with `prefix` and sort after `after`, in order. Requests the next page of
-        the listing only when it is needed."""
+        """Yields the objects whose keys start with `prefix` and are greater than `after`, in order. Requests the next
+        page of the listing only when it is needed."""
         arguments: dict[str, Any] = {"Prefix": self.prefix + prefix}
         if after:
             arguments["StartAfter"] = self.prefix + after

@@ -1,4 +1,4 @@
-"""Detects a file's format, the encoding of its text, its separator, and whether it has a header, from its content.
+"""Detects four facts from a file's content: its format, encoding and separator, and whether it has a header.
 
 A file's name and content type are only hints: browsers send CSV as `application/vnd.ms-excel`, and any file can be
 named `.txt`.
@@ -29,8 +29,8 @@ LOOKED_AT = 1000  # maximum rows from which the format is detected
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000  # maximum columns of a table
 LONGEST_NAME = 64  # maximum characters of a column's name
-# Minimum rows to detect a table by commas, semicolons or vertical bars: in a shorter text, all sentences may by chance
-# have the same number of commas. A table with tabs may have fewer rows, because sentences rarely contain tabs.
+# Minimum rows of a table with commas, semicolons or vertical bars. In a shorter text, all sentences may have the same
+# number of commas by chance. A table with tabs may have fewer rows, because sentences rarely contain tabs.
 MANY = 5
 SEPARATORS = ("\t", ";", ",", "|")
 
@@ -46,11 +46,11 @@ ENCODINGS = (
 )  # fmt: skip
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-# Characters that rarely stand between two letters. If text decoded as windows-1252 has many of them between letters, as
-# in `ca³y`, its real encoding is probably another one, in which these bytes are letters.
+# Characters that rarely stand between two letters. For example, the Polish word `cały` becomes `ca³y` if it is decoded
+# as windows-1252 by mistake.
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")
 
-# Files that are not text. First bytes -> kind of file and what the user can do, for the error message.
+# Files that are refused. First bytes of the file -> part of the error message: kind of file, and remedy.
 SIGNATURES = {
     b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
     b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",
@@ -87,14 +87,14 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts that the user states about a file. Those left out (None) are detected from the content."""
+    """Facts that the user states about a file. Facts that are None are detected from the content."""
 
     format: Format | None = None
     charset: str | None = None
     sheet: str | None = None
     header: bool | None = None
-    declared: Format | None = None  # format by the content type or the file's name, which may be wrong
-    lines: bool = False  # whether each line of a text is a sentence even if the lines look like a table
+    declared: Format | None = None  # format according to the content type or file name; may be wrong
+    lines: bool = False  # True: each line of a text is a sentence, even if the lines look like a table
 
     def __post_init__(self) -> None:
         """Raises InvalidInput if the format or the encoding is unknown."""
@@ -119,14 +119,14 @@ def encoding_named(charset: str) -> str:
 
 
 def detect(file: BinaryIO, hints: Hints) -> FileForm:
-    """Detects how to read a file: its encoding from the whole text, all else from its first megabyte. Afterwards the
-    file is at its beginning.
+    """Detects how to read a file. Detects the encoding from the whole text, and all else from the first megabyte.
+    Afterwards the file is at its beginning.
 
     Raises:
         EmptyInput: the file is empty or blank.
         UnsupportedMedia: the file is neither text nor a readable table; the message says what it is and what to do.
-        InvalidInput: the encoding cannot be detected, the file is damaged, the file is a single JSON list, the file is
-            markup (HTML or XML), or the content contradicts the hints.
+        InvalidInput: the encoding cannot be detected, the content contradicts the hints, or the file is damaged, a
+            single JSON list, or markup (HTML or XML).
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -152,7 +152,7 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
 
 
 def binary(begin: bytes) -> str | None:
-    """Describes the content of a body that is not UTF-8 text, often with advice. None if the body may be UTF-8 text.
+    """Says what a body contains if it is not UTF-8 text, often with advice. None if the body may be UTF-8 text.
 
     `begin`: the first bytes of the body.
     """
@@ -190,8 +190,8 @@ def binary_format(head: bytes, file: BinaryIO) -> Format | None:
 def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
     """The encoding of a text, and whether it is certain.
 
-    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. For
-    other text, windows-1252 is guessed if the text decoded with it looks like a Western European language.
+    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. Other
+    text is decoded as windows-1252. If the result looks like a Western European language, windows-1252 is the guess.
 
     Raises:
         UnsupportedMedia: the file is not text.
@@ -221,8 +221,8 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
 
 
 def without_mark(head: bytes) -> Exception:
-    """The error for a file with NUL bytes and no byte order mark. If the file, read as UTF-16, has mostly letters and
-    spaces, the error suggests UTF-16."""
+    """The error for a file with NUL bytes and no byte order mark. Suggests UTF-16 if the file is mostly letters and
+    spaces when it is read as UTF-16."""
     for name in ("utf-16-le", "utf-16-be"):
         text = head[: len(head) // 2 * 2].decode(name, "replace")
         if sum(sign.isalnum() or sign in " \r\n\t.,;:?!-" for sign in text) > 0.8 * len(text) and " " in text:
@@ -236,7 +236,7 @@ def without_mark(head: bytes) -> Exception:
 
 
 def decoding_fault(file: BinaryIO, encoding: str) -> str | None:
-    """Names the first line that is not text in this encoding; None if all lines are. Afterwards the file is at its
+    """Names the first line that cannot be decoded. None if all lines can be decoded. Afterwards the file is at its
     beginning."""
     decoder = codecs.getincrementaldecoder(encoding)()
     lines = 1
@@ -260,14 +260,14 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether the bytes beyond ASCII, read as windows-1252, are few, and mostly characters of Western European
-    languages."""
+    """Reads a file as windows-1252. True if few characters are beyond ASCII, and most of these belong to Western
+    European languages."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)
     beyond = [place for place, sign in enumerate(text) if sign > "\x7f"]
     letters = sum(map(str.isalpha, text))
-    if len(beyond) > 0.25 * max(letters, 1):  # as in Cyrillic or Greek, where all letters are beyond ASCII
+    if len(beyond) > 0.25 * max(letters, 1):  # for example, in Cyrillic or Greek text
         return False
     strange = sum(
         text[place] not in WESTERN
@@ -278,14 +278,14 @@ def looks_western(file: BinaryIO) -> bool:
 
 
 def decoded_head(head: bytes, encoding: str) -> str:
-    """The decoded first bytes of a file. A last line that is cut off is left out."""
+    """The decoded first bytes of a file, without the last line if it is cut off."""
     text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
     whole = text if len(head) < HEAD else text.rpartition("\n")[0]
     return whole or text
 
 
 def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
-    """Format and separator of decoded text. With `asked`, the caller requires the format `declared`."""
+    """Format and separator of decoded text. If `asked` is true, the user requires the format `declared`."""
     first = text.lstrip()[:1]
     if declared == "ndjson" or (declared is None and first in ("{", "[", '"')):
         if asked or is_ndjson(text):
@@ -308,9 +308,9 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, all lines are checked (up
-    to LOOKED_AT), because a plain text such as a dialogue may begin with 20 lines in quotation marks."""
-    # Not `splitlines`: JSON strings may contain U+2028, where `splitlines` would split them.
+    """Whether the first 20 lines are JSON objects or strings. If the first line is a string, checks LOOKED_AT lines: a
+    plain text, for example a dialogue, may begin with 20 lines in quotation marks."""
+    # Not `splitlines`, which also splits at U+2028. JSON strings may contain U+2028.
     lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last line may be cut off
@@ -322,8 +322,8 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """The form of a file declared as CSV or TSV. Chooses the separator that splits the largest share of rows into the
-    same number of cells, at least two. If no separator does so, the table has a single column."""
+    """The form of a file declared as CSV or TSV. Chooses the separator with which most rows have the same number of
+    cells, at least two. Without such a separator, the table has a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:
@@ -342,9 +342,10 @@ def table_form(text: str, separator: str) -> FileForm:
 def separator_of(text: str) -> str | None:
     """The separator of a text that was not declared as a table; None if the text is not a table.
 
-    A text is a table if a separator splits all rows into the same number of cells, and either the separator is a tab,
-    or there are at least MANY rows and the first row looks like column names. It is also a table if its lines look like
-    rows (core/jobs/tables.py).
+    A text is a table in three cases:
+    1. Tabs split all rows into the same number of cells (at least two).
+    2. Another separator does so, there are at least MANY rows, and the first row looks like column names.
+    3. The lines look like rows (core/jobs/tables.py).
     """
     for separator in SEPARATORS:
         rows = records(text, separator)
@@ -383,9 +384,8 @@ def records(text: str, separator: str) -> list[list[str]]:
 def has_quoted_cells(text: str) -> bool:
     """Whether quotation marks enclose cells in a table with tabs. If not, all quotation marks are part of the text.
 
-    True if at least one cell in quotation marks contains a tab, a line break or a quotation mark: spreadsheet programs
-    enclose such cells. They enclose cells with commas too, but a comma proves nothing, because quoted speech contains
-    commas as well.
+    True if at least one cell in quotation marks contains a tab, a line break or a quotation mark. Spreadsheet programs
+    enclose such cells. Commas do not count, because quoted speech may contain commas.
     """
     if '"' not in text:
         return False
@@ -403,9 +403,9 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row has the names of the columns: short, distinct, and unlike the cells below them."""
     names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
     while names and not names[-1]:
-        names.pop()  # empty names at the end: the rows end with separators
+        names.pop()  # the rows end with separators, so the last names are empty
     if names and not names[0] and all(is_code(row[0].strip()) for row in rest if row):
-        names, rest = names[1:], [row[1:] for row in rest]  # without the column of row numbers that pandas and R write
+        names, rest = names[1:], [row[1:] for row in rest]  # drops the column of row numbers that pandas and R write
     if not rest or not names or not all(names):
         return False
     if any(len(name) > LONGEST_NAME or is_code(name) for name in names):

@@ -2,7 +2,7 @@
 
 Without limits, a workbook of 2 kB could end the server: if its only cell is in the last corner of the sheet, the parser
 needs 50 GB of memory. The child process gets the file as standard input, and writes sentences or rows to standard
-output (a file). Its last line of standard error contains facts about the file, or the reason why it was refused.
+output (a file). The last line of standard error contains facts about the file, or why the file is refused.
 """
 
 import errno
@@ -34,9 +34,9 @@ Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: 
 # columns needed 990 MB.
 MEMORY = 3 << 29
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
-LEAST_MEMORY = 3 << 25  # minimum bytes of memory of the child process; with 64 MiB, reading Parquet fails
-SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9
-PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 120 that a request may take
+LEAST_MEMORY = 3 << 25  # lowest memory limit of the child process, in bytes; with 64 MiB, reading Parquet fails
+SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9 s
+PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 120 s that a request may take
 LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
 PLACES = 5  # maximum number of skipped rows, or of sheets, that a message names
@@ -56,7 +56,7 @@ class Limits:
 class Reading:
     """What to return from a file (`give`), which column to read, and hints about the file's form.
 
-    The whole file is read even if only facts about it are returned, because they include the number of sentences.
+    The whole file is read even for facts alone, because the facts include the number of sentences.
     """
 
     give: Give = "facts"
@@ -81,7 +81,7 @@ def read_isolated(
     out: BinaryIO | None = None,
     left: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """Reads a file and returns facts about it. Its sentences or rows go to `out` as JSON, one in each line.
+    """Reads a file and returns facts about it. Writes its sentences or rows to `out` as JSON, one in each line.
 
     Args:
         file, out: files with a file descriptor. `file` is read from its beginning.
@@ -112,7 +112,7 @@ def read_isolated(
     ) as child:
         said = last_words(child, limits, left or threading.Event())
     if child.returncode < 0:
-        raise errors.InvalidInput(too_much(limits.memory))  # killed at a limit, or the parser ran out of memory
+        raise errors.InvalidInput(too_much(limits.memory))  # the child was killed at a limit, or ran out of memory
     if child.returncode > 0:
         raise RuntimeError(f"the reader of files failed:\n{said.decode(errors='replace')[-2000:]}")
     kind, content = json.loads(said.splitlines()[-1])
@@ -149,7 +149,7 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
     Raises:
         OSError: the file cannot be opened.
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `read_isolated`; the message
-            names the file, and names options of the command line instead of parameters of the API.
+            names the file, and has options of the command line instead of parameters of the API.
     """
     declared = reading.hints.declared or format_of_name(path.name)
     reading = replace(reading, hints=replace(reading.hints, declared=declared))
@@ -176,7 +176,7 @@ def as_options(message: str) -> str:
 
 
 def held_whole(file: BinaryIO) -> bool:
-    """Whether the file's parser holds it in memory as a whole, or large parts of it: a workbook, or Parquet."""
+    """Whether the parser holds the whole file or large parts of it in memory: True for workbooks and Parquet."""
     return os.pread(file.fileno(), 4, 0) in (b"PK\x03\x04", b"PAR1")
 
 
@@ -212,8 +212,8 @@ def main(wanted: str) -> None:
 
 
 def bound(size: int, memory: int) -> None:
-    """Limits this process's memory, processor time and output (`size` bytes). If the machine nevertheless runs out of
-    memory, the kernel kills this process first, not the server."""
+    """Limits this process's memory, processor time and output (`size` bytes). If the machine runs out of memory, the
+    kernel kills this process before the server."""
     os.nice(10)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
@@ -274,8 +274,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def other_column(facts: dict[str, Any]) -> str:
-    """Text to append to an error message about the sentences of a column. Names another column that more likely
-    contains the sentences; empty if there is no such column."""
+    """Text to append to an error message about a column: names the column that most likely contains the sentences.
+    Empty if the right column was read."""
     if "likelier" not in facts:
         return ""
     return (
@@ -311,7 +311,7 @@ class Counts:
         self.distinct: set[int] = set()
 
     def of(self, table: Table, column: int) -> Iterator[str]:
-        """Yields the usable sentences of the column. Counts these, the blank cells, and the sentences that are too
+        """Yields the usable sentences of the column. Counts usable sentences, blank cells, and sentences that are too
         long.
 
         Raises:

@@ -33,8 +33,8 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import named, nearest
 
-# (number, cells). In a text file, `number` is the number of the line in which the row begins. In a workbook or a
-# Parquet file, it is the number of the row. Both count from 1.
+# (number, cells). In a text file, `number` is the line in which the row begins, counted from 1. In a workbook or a
+# Parquet file, `number` is the row, counted from 1.
 Row = tuple[int, list[str]]
 OPEN = "unexpected end of data"  # the csv module's message if a quoted cell is not closed at the end of the file
 WITHOUT_PYARROW = (
@@ -52,7 +52,7 @@ class Table:
     suggested: int  # index (from 0) of the column that seems to contain the sentences
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
-    blank: int = 0  # number of blank rows among the rows read so far
+    blank: int = 0  # number of blank rows found so far
     no_text: dict[int, str] = field(default_factory=dict)  # columns without text: index -> what they contain
     _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
     _first: Row | None = None  # the header; None if the file has none
@@ -78,14 +78,14 @@ class Table:
             yield number, cells
 
     def every_row(self) -> Iterator[Row]:
-        """The header, if there is one, and then the rows that `rows` yields (no blank rows)."""
+        """The header, if there is one, and then the rows that are not blank."""
         rows = (
             self.rows() if self.form.format != "ndjson" else ((number, self.full(row)) for number, row in self.rows())
         )
         return itertools.chain([] if self._first is None else [self._first], rows)
 
     def full(self, cells: list[str]) -> list[str]:
-        """The cells of a row of NDJSON, with empty cells added at the end until there is one for each column."""
+        """The cells of a row of NDJSON. Adds empty cells at the end, so that each column has a cell."""
         return cells + [""] * (len(self.columns) - len(cells))
 
     def preview(self, count: int) -> list[Row]:
@@ -141,7 +141,7 @@ class Table:
         )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
-        """Yields each row's number and its cell in the column `place`; the cell may be blank. Raises the errors of
+        """Yields the number of each row, and its cell in the column `place`, which may be blank. Raises the errors of
         `rows`."""
         for number, cells in self.rows():
             cell = cells[place] if len(cells) > place else ""
@@ -189,8 +189,8 @@ def check_columns(count: int) -> None:
 def rows_of(
     file: BinaryIO, form: FileForm, sheet: str | None, no_text: dict[int, str]
 ) -> tuple[list[str] | None, Iterator[Row], list[str], str | None]:
-    """Column names (None if the format has none), rows, and for a workbook the names of its sheets and of the sheet
-    that is read.
+    """Column names (None for CSV, TSV and workbooks), rows, names of the workbook's sheets, and name of the sheet that
+    is read.
 
     Parquet columns with lists, structures or bytes are added to `no_text`.
     """
@@ -220,7 +220,8 @@ def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
 
 
 def column_names(header: Row | None, rows: list[Row]) -> list[str]:
-    """The names in the header, without empty names at its end. A column without a name gets its number as name."""
+    """Names of the columns. A column without a name is called `column 3`, for example. Empty columns without a name are
+    left out at the end."""
     width = max((len(cells) for _, cells in rows), default=0)
     if header is None:
         return [f"column {place + 1}" for place in range(width)]
@@ -232,7 +233,7 @@ def column_names(header: Row | None, rows: list[Row]) -> list[str]:
 
 
 def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -> int:
-    """Index of the column that probably contains the sentences: the one with the most characters except identifiers."""
+    """Index of the column that probably contains the sentences: it has the most text, not counting identifiers."""
 
     def length(place: int) -> int:
         cells = [cells[place].strip() for _, cells in rows if len(cells) > place]
@@ -257,7 +258,7 @@ def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int
                 )
             yield number, line.removeprefix("\ufeff") if number == 1 else line
     finally:
-        text.detach()  # so that the file stays open; the caller closes it
+        text.detach()  # keeps the file open; the caller closes it
 
 
 def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
@@ -267,8 +268,8 @@ def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
     """The rows of a CSV or TSV file.
 
-    Misplaced quotation marks are read as text if the row has a single line. In a row of several lines, they are an
-    error: all lines between two stray quotation marks would become one cell, and the user would not notice.
+    If a row has a single line, misplaced quotation marks are read as text. In a row of several lines, they are an
+    error, because all lines between two misplaced quotation marks would become one cell.
 
     Raises:
         InvalidInput: a cell of several lines is too long, is never closed, or has text after its closing quotation
@@ -334,8 +335,8 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
 def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
     """The cells of an object in NDJSON, up to the last column for which the object has a value.
 
-    Empty cells after that column are left out to save time. With 1,000 columns (MOST_COLUMNS) and 1,000,000 objects of
-    a single key, reading all empty cells took more than the minute allowed for a file.
+    Later cells would be empty, and are left out to save time. With 1,000 columns (MOST_COLUMNS) and 1,000,000 objects
+    of a single key, reading all empty cells took more than the minute allowed for a file.
     """
     cells: list[str] = []
     for name, value in entry.items():
@@ -367,7 +368,7 @@ def json_entries(file: BinaryIO, form: FileForm) -> Iterator[tuple[int, str | di
 
 
 def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
-    """Raises InvalidInput for half of a surrogate pair, which JSON can express but Unicode text cannot contain."""
+    """Raises InvalidInput for half of a surrogate pair. JSON can contain it, but valid Unicode text cannot."""
     try:
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError:

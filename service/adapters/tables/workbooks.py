@@ -1,7 +1,7 @@
 """The sheets of an Excel workbook.
 
-A workbook is a zip archive of XML files. It is checked before it is parsed, because the parser loads whole sheets into
-memory, and because its messages do not say what is wrong with a damaged or hostile archive.
+A workbook is a zip archive of XML files. It is checked before it is parsed: the parser loads whole sheets into memory,
+and the parser's messages do not say what is wrong with a damaged or hostile archive.
 """
 
 import posixpath
@@ -18,7 +18,7 @@ from service.adapters.tables.detection import MOST_COLUMNS
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.wording import named
 
-FEW_ROWS = 20  # a sheet with fewer rows is considered a cover sheet if another sheet has at least this many
+FEW_ROWS = 20  # a sheet with fewer rows is skipped as a cover sheet if another sheet has at least 20 rows
 EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
 PROLOG = 4096  # bytes at the beginning of an XML file that are searched for a document type (DOCTYPE)
 FIRST_ROWS = 1 << 20  # bytes at the beginning of a sheet in which `check_width` counts the columns
@@ -33,7 +33,7 @@ WITHOUT_CALAMINE = (
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
     """Names of the sheets, the name of the sheet that is read, and its rows.
 
-    If `sheet` is None, the first sheet with at least 20 rows is read, or the longest sheet if none has that many.
+    If `sheet` is None, reads the first sheet with at least 20 rows. If no sheet has 20 rows, reads the longest sheet.
     A cell with a formula has the value that was saved with it.
     """
     try:
@@ -61,7 +61,7 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    # `iter_rows` includes empty rows at the top, so the numbers are those that a spreadsheet program shows.
+    # `iter_rows` includes empty rows at the top, so a spreadsheet program shows the same row numbers.
     return sheets, str(chosen), enumerate(rows.iter_rows(), 1)
 
 
@@ -123,8 +123,8 @@ def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
 def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
     """The XML elements called `name` in a part of the archive; an empty list if the part is missing or is not XML.
 
-    The caller must first check that the part's prolog has no DOCTYPE. A DOCTYPE can define entities, which the parser
-    would expand until they fill the memory.
+    The caller must first check that the part's prolog has no DOCTYPE: a DOCTYPE can define entities that fill the
+    memory when they are expanded.
     """
     try:
         root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - the part defines no entities
