@@ -26,13 +26,13 @@ Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")
 LAYERS = 3
 RAW, WHOLE, UNSUPERVISED, GRADES, BOTH = "minilm-layers3-mean", "minilm", "simcse", "sbert", "simcse-sbert"
-LIFT = 8.0  # promised minimum gain of SimCSE over the raw encoder, in points of mean Spearman × 100
+LIFT = 8.0  # smallest gain that SimCSE must reach over the raw encoder, in mean Spearman × 100
 FLOW_SEED = 0
 TEXT = "text/wikipedia-en.txt"
 GRADED, DEV = "sts/stsb/train.tsv", "sts/stsb/dev.tsv"
 
 LONGEST = 16  # maximum number of words in SimCSE's sentences, so that the training takes only minutes
-# These settings were chosen on STS-B dev alone; docs/encoders.md lists all settings that were tried.
+# These settings were chosen only on STS-B dev; docs/encoders.md lists all settings that were tried.
 SIMCSE = Recipe(
     "simcse",
     layers=LAYERS,
@@ -62,7 +62,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Row:
-    """Spearman × 100 of one encoder and method on each set: one correlation over all pairs of a set."""
+    """Results of one encoder and method on each set. A set's result is one correlation over all its pairs."""
 
     encoder: str
     method: str
@@ -88,7 +88,7 @@ class Promise:
 
 
 class Bench:
-    """A working folder with trained encoders, exports, vectors and results; what it already contains is reused."""
+    """Trains, exports and evaluates encoders in a working folder; reuses the files that are already there."""
 
     def __init__(self, data: Path, work: Path, report: Report, say: Callable[[str], None]) -> None:
         self.data, self.work, self.report, self.say = data, work, report, say
@@ -127,7 +127,7 @@ class Bench:
         )
 
     def rows(self, artifact: EncoderArtifact) -> list[Row]:
-        """Results of an encoder with all methods, fitted to each set's own sentences without labels."""
+        """Results of an encoder with all methods. Methods are fitted to each set's own sentences without labels."""
         ready: sts.Evaluation | None = None
         rows = []
         for done, method in enumerate(METHODS):
@@ -152,8 +152,8 @@ def measure(
 ) -> tuple[list[Row], Grid]:
     """Results of all encoders, and a table of the trainings.
 
-    The encoders are MiniLM's first 3 layers without further training ("raw"), these layers trained by SimCSE, by SBERT,
-    and by SBERT after SimCSE, and MiniLM with all its layers.
+    The encoders are MiniLM with all its layers, its first 3 layers without further training ("raw"), and these 3 layers
+    trained in three ways: by SimCSE, by SBERT, and first by SimCSE and then by SBERT.
     """
     bench = Bench(data, work, report, say)
     rows, facts = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
@@ -227,7 +227,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def write_report(folder: Path, command: str, rows: Sequence[Row], facts: Grid) -> Path:
-    """Writes the tables into `encoders.md` between the two marks BEGIN and END, and keeps the text around them."""
+    """Writes the tables into `encoders.md` between the marks BEGIN and END; keeps the text outside the marks."""
     kept = "\n".join(
         f"- {one.said}: {one.value:.2f}, bar {one.bar:.2f}: {'kept' if one.kept else 'NOT KEPT'}"
         for one in promises(rows)

@@ -15,12 +15,12 @@ FEWEST = 20  # smallest number of pairs for a rank correlation
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Figures of the most recent pairs. A pair's percentile is 1 − its false-match rate."""
+    """Statistics of the most recent pairs. A pair's percentile is 1 − its false-match rate."""
 
     pairs: int  # number of all pairs that were compared
-    window: int  # number of the most recent pairs, from which the figures are computed
-    mean_difference: float | None  # mean of the absolute differences between the percentiles of the two versions
-    difference_95: float | None  # 95th percentile of these differences
+    window: int  # number of the most recent pairs; the statistics below are computed from these pairs
+    mean_difference: float | None  # mean absolute difference between a pair's percentiles in the two versions
+    difference_95: float | None  # 95th percentile of the absolute differences
     changed_sides: Mapping[float, float] | None  # false-match rate -> share of pairs that match in one version only
     spearman: float | None  # rank correlation between the similarities of the two versions
 
@@ -41,7 +41,7 @@ class Batch:
         return differences
 
     def changed(self, rate: float) -> int:
-        """Number of pairs that match at this rate in one version only."""
+        """Number of pairs that reach the threshold of this false-match rate in one version only."""
         return int(((self.old_rates <= rate) != (self.new_rates <= rate)).sum())
 
 

@@ -1,4 +1,4 @@
-"""The encoders of a server (its own and, during a migration, the next one), and which of them a request uses."""
+"""Holds a server's own encoder and its next encoder, and chooses the encoder for each request."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from service.core.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
 
-MOST_KNOWN = 4096  # largest number of versions for which the encoder's digest is cached
+MOST_KNOWN = 4096  # largest number of entries in `Encoders._digest_of`
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class LoadedEncoder:
             registry: function that makes the registry of the encoder's calibrations.
             gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no limit.
             remote: arguments for `RemoteEncoder`, used if the encoder is remote.
-            embedding: further arguments for `Embedder`, besides tokenizer, graph, digest and plan.
+            embedding: further arguments for `Embedder`.
 
         Raises:
             Unavailable, CorruptArtifact: a graph cannot be opened.
         """
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
-        # Encoder and calibrator are loaded one after the other, because memory peaks of parallel loads would add up.
+        # The encoder is loaded before the calibrator, not in parallel: the memory peaks of both would add up.
         graph: OnnxEncoder | RemoteEncoder | NoEncoder
         if artifact.kind == "vectors":
             graph = NoEncoder(artifact.id, spec.dim)
@@ -77,8 +77,8 @@ class LoadedEncoder:
                 threads_alone=execution.threads_alone,
                 memory=gpu_memory,
             )
-        # On the CPU even if the encoder runs on a GPU: a pair takes 0.2 ms instead of 0.9, and 32 pairs take about as
-        # long (loadtest/README.md). Only requests of hundreds of pairs would be faster on the GPU.
+        # The calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take
+        # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
         return cls(
@@ -104,16 +104,17 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """The version that scores a request for a domain, the version's encoder and, during a migration, whether it is the
-    old or the new encoder."""
+    """The version that scores a request, and the version's encoder."""
 
     calibration: Calibration
     encoder: LoadedEncoder
-    side: Literal["old", "new"] | None = None  # None: no migration is under way, or the request names a version
+    # Whether `encoder` is the old or the new encoder of a migration. None: no migration is under way, or the request
+    # names a version.
+    side: Literal["old", "new"] | None = None
 
 
 class Encoders:
-    """The server's own encoder, its next encoder if there is one, and the migrations of domains between them."""
+    """The server's own encoder, its next encoder if there is one, and the migrations between the two encoders."""
 
     def __init__(
         self,
@@ -127,18 +128,18 @@ class Encoders:
         """Starts without encoders; see `add`.
 
         Args:
-            on_champion: called with a version when it becomes the one that serves its domain.
-            on_no_champion: called with the domain when no version in memory serves it any longer.
-            on_gone: called with the domain when it has lost its champion or was deleted.
-            heard: returns the store's change counter (the "bell") as the last refresh of a registry read it, or None if
-                the store has none. While the counter stays the same, the migrations need not be read again.
+            on_champion: called with a version when it starts to serve its domain.
+            on_no_champion: called with a domain when no version in memory serves this domain any longer.
+            on_gone: called with a domain that has lost its champion or was deleted.
+            heard: returns the store's change counter (the "bell") as the last refresh of a registry read it; None if
+                the store has no counter. While the counter stays the same, the migrations need not be read again.
         """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
         self._refreshing = asyncio.Lock()
-        self._digest_of: dict[tuple[str, int], str] = {}  # never stale: version numbers are not reused
+        self._digest_of: dict[tuple[str, int], str] = {}  # (domain, version) -> digest; version numbers are not reused
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
         """Adds an encoder. The first call must add the server's own encoder; a second call adds the next encoder."""
@@ -161,7 +162,7 @@ class Encoders:
     def fault(self) -> str | None:
         """Why this isosim server is not ready: a remote encoder has not answered yet, or now runs another model.
 
-        None if this server is ready. A remote encoder that has answered before and cannot be reached now is no fault:
+        None if this server is ready. It stays ready if a remote encoder has answered before and cannot be reached now:
         this server still scores cached texts, and the other isosim servers depend on the same remote encoder.
         """
         for one in self.all:
@@ -215,7 +216,7 @@ class Encoders:
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that requests for a domain use, except those that `Migration.share` sends to the new encoder.
+        """The encoder for a domain's requests. A migration can send a share of the requests to the new encoder instead.
 
         Raises:
             EncoderMismatch: the domain has moved to an encoder that this server does not run. The old encoder is not
@@ -257,8 +258,8 @@ class Encoders:
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
-            EncoderMismatch: this server does not run the encoder for which the version was made, or the one to which
-                the domain has moved.
+            EncoderMismatch: this server does not run the encoder of the version, or the encoder to which the domain has
+                moved.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
@@ -275,7 +276,7 @@ class Encoders:
         return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
 
     def holds(self, ref: DomainRef) -> bool:
-        """Whether the version of a reference is in memory, so that the store need not be read."""
+        """Whether the version that `ref` names is in memory."""
         return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
     async def _numbered(self, ref: DomainRef) -> Resolution:
@@ -302,13 +303,13 @@ class Encoders:
         return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
-        """Applies changes in the store: first of champions, then of migrations.
+        """Reads the changes in the store, first the champions and then the migrations, and applies them.
 
         Args:
-            domain: a domain that is known to have changed; None: unknown.
+            domain: the domain that has changed; None if it is not known.
 
         Raises:
-            CorruptArtifact, Unavailable: the migrations cannot be read; those in memory stay in force.
+            CorruptArtifact, Unavailable: the migrations cannot be read; the migrations in memory stay in use.
         """
         for loaded_encoder in self.all:
             await loaded_encoder.registry.refresh(domain)

@@ -1,4 +1,4 @@
-"""Converts a threshold of one scale to the equivalent threshold of another: equipercentile equating."""
+"""Converts a threshold on one scale to the equivalent threshold on another scale (equipercentile equating)."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from service.core.errors import InvalidInput
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
 
 USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # common false-match rates of thresholds
-SUREST = 1 - 1e-12  # larger rates are reduced to this one, because a rate of 1 has no threshold
+SUREST = 1 - 1e-12  # largest false-match rate; a rate of 1 has no threshold
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EquatingResult:
     fmr: float  # false-match rate of both similarities
     equivalent: float  # similarity on the new scale
     interval: tuple[float, float]  # 95 % interval of `equivalent`
-    extrapolated: bool  # whether `fmr` is too close to 0 or 1 to be counted in the pairs of one scale or both
+    extrapolated: bool  # whether at least one scale has too few pairs to count `fmr`
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
@@ -31,7 +31,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     the two errors partly cancel, so the interval is wider than necessary.
 
     Raises:
-        InvalidInput: because of tied scores, no threshold of the new scale has nearly the same rate.
+        InvalidInput: no threshold of the new scale has nearly the same rate, because scores are tied.
     """
     rate = min(rate_of(old, similarity), SUREST)
     lower, upper = new.reachable(rate)

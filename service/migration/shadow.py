@@ -1,4 +1,4 @@
-"""Shadow scoring: the new encoder also scores pairs that the old one has scored, only to compare the two."""
+"""Shadow scoring: the new encoder also scores pairs that the old encoder has scored, for comparison only."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 
 log = logging.getLogger("isosim")
 
-WAITING = 32  # largest number of requests in the queue
+WAITING = 32  # largest number of shadow requests in the queue
 # Largest number of pairs of one client request that are scored. A client can send 512 pairs (the default of
 # ISOSIM_MAX_PAIRS). Scoring all of them would delay the next client request by seconds.
 MOST_PAIRS = 32
@@ -49,13 +49,12 @@ class ShadowRequest(NamedTuple):
 class Shadow:
     """A task that scores pairs with the new encoder while no request is queued. It runs on one event loop.
 
-    `background` is an embedder for the server's next encoder. It has a session of its own, and its threads have the
-    lowest priority.
+    `background` is a second embedder for the server's next encoder. Its threads have the lowest priority.
     """
 
     encoders: Encoders
     background: Embedder | None
-    on_compared: Callable[[str, Batch], None]  # called with the domain, and a request's pairs scored by both encoders
+    on_compared: Callable[[str, Batch], None]  # called with the domain and the pairs that both encoders have scored
     on_dropped: Callable[[Dropped], None]
     chance: Callable[[], float] = random.random
 
@@ -83,8 +82,8 @@ class Shadow:
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
         new = self.encoders.find(migration.new)
-        # The background embedder can only use the server's next encoder. A server whose own encoder is already the new
-        # one does not compare.
+        # The background embedder can only use the server's next encoder. So a server whose own encoder is already the
+        # new encoder does not compare.
         return new if new is self.encoders.next else None
 
     def _sample(
@@ -125,14 +124,14 @@ class Shadow:
 
     async def _work(self, background: Embedder) -> None:
         while True:
-            # The request is not assigned to a variable, which would keep its texts in memory until the next request.
+            # The request gets no variable, because a variable would keep the texts in memory until the next request.
             await self._attend(await self._waiting.get(), background)
 
     async def _attend(self, request: ShadowRequest, background: Embedder) -> None:
         try:
             if not await self._idle():
                 self.on_dropped("busy")
-            elif self._compared(request.calibration.domain) is request.new:  # False: the migration has ended
+            elif self._compared(request.calibration.domain) is request.new:  # if the migration has not ended
                 await self._score(request, background)
         except IsosimError as error:
             self.on_dropped("failed")
@@ -161,8 +160,7 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        # Pairs whose texts have known tokens for both encoders: `_sample` left out the other pairs for the old encoder,
-        # and `scores.readable` leaves them out for the new one.
+        # Only pairs whose texts have known tokens for both encoders. `_sample` has checked this for the old encoder.
         readable = scores.readable
         if len(readable) == 0:
             return
@@ -176,7 +174,7 @@ class Shadow:
         self.on_compared(old.domain, batch)
 
     def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
-        """The comparison of a domain's two champions; a new one if a champion has changed.
+        """The comparison of a domain's two champions; a new comparison if a champion has changed.
 
         Also removes the comparisons of domains whose migration is over.
         """
@@ -188,7 +186,7 @@ class Shadow:
         return window
 
     def measure(self, domain: str, versions: tuple[int, int]) -> ComparisonResult | None:
-        """The result of comparing these two versions on requests to this process.
+        """The comparison of these two versions on requests to this process.
 
         None if the two versions have not been compared. This method may be called from any thread.
         """
@@ -197,6 +195,6 @@ class Shadow:
 
 
 def with_prompt(text: Text, prompt: str, prefix: str) -> Text:
-    """The text with its prompt replaced by another encoder's `prefix`."""
+    """Replaces the prompt of a text by `prefix`, the prompt of another encoder."""
     assert isinstance(text.content, str)  # noqa: S101 - only requests for vectors may contain token ids
     return Text(prefix + text.content.removeprefix(prompt), text.side)

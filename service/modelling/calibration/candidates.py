@@ -1,6 +1,6 @@
 """Fits several methods for a domain, and evaluates them on held-out sentences and on labelled pairs.
 
-The methods include the one that the rule in `gate.py` chose automatically.
+One of the methods is the choice of the rule in `gate.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method (a name that `methods.fit` accepts) and its statistics; a statistic that cannot be computed is None."""
+    """Statistics of one method. A statistic is None if it cannot be computed."""
 
     method: str
     evidence: Evidence
@@ -58,7 +58,7 @@ class HeldOutSplit:
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """Holds out a fifth of the sentences (at most 1,000) for evaluation; those with a noisy copy are taken first."""
+    """Holds out a fifth of the sentences (at most 1,000) for evaluation; sentences with a noisy copy come first."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)
@@ -118,7 +118,7 @@ def measure_candidates(
 
 
 def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
-    """The fitted map; None if the method is a flow and diverged, or if all vectors are equal."""
+    """The fitted map; None if a flow diverged or all vectors are equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)
@@ -127,7 +127,7 @@ def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int)
 
 
 def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Rows of random pairs of different sentences."""
+    """Row numbers of random pairs of sentences; the two sentences of a pair differ."""
     left = rng.integers(count, size=RANDOM_PAIRS)
     return left, (left + rng.integers(1, count, size=RANDOM_PAIRS)) % count
 
@@ -137,7 +137,7 @@ def look(
 ) -> dict[str, float | None]:
     """Statistics of a map on held-out sentences, computed without labels. All are None if `fitted` is None.
 
-    `raw_loss` is the InfoNCE loss of each noisy copy (M,) without a map.
+    `raw_loss` (M,) is the InfoNCE loss of each noisy copy without a map.
     """
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "agreement", "bits_per_dimension", "info_nce", "copies_z",

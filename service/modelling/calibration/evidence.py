@@ -1,6 +1,6 @@
 """Statistics of a domain's texts and vectors, by which `gate.py` chooses the method.
 
-Some compare the vectors before and after a map, and some need labelled pairs.
+Some statistics compare the vectors before and after a map. Other statistics need labelled pairs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ DROPPED = 0.2  # probability that a word is missing in a noisy copy
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # `repeated` sorts vectors by a random projection and compares each with this number of following ones
-BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
+WINDOW = 32  # `repeated` compares each vector with this many vectors after it
+BLOCK = 10_000  # number of pairs of vectors compared at once; each side takes 30 MB with 768 dimensions
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Surface:
 
     crowding: float  # mean cosine of random pairs of vectors
     share: float  # share of the centred variance that surface features explain
-    share_reference: float  # the same as `share`, for the bag-of-words baseline
+    share_reference: float  # `share` for the bag-of-words baseline
     directions: float  # participation ratio: effective number of directions
-    directions_reference: float  # the same as `directions`, for the bag-of-words baseline
+    directions_reference: float  # `directions` for the bag-of-words baseline
 
     @property
     def share_ratio(self) -> float:
@@ -57,9 +57,8 @@ class Surface:
     def rawness(self) -> float:
         """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
-        The ratios are `share` / `share_reference` and `directions` / `directions_reference`. This measure was developed
-        for this project (docs/quality.md). It leaves out `crowding`, which is also high for encoders trained
-        contrastively at a low temperature.
+        This measure was developed for this project (docs/quality.md). It does not use `crowding`, because `crowding` is
+        also high for encoders trained contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -110,7 +109,10 @@ def surface_share(x: Doubles, basis: Doubles) -> float:
 
 
 def participation_ratio(x: Doubles) -> float:
-    """Effective number of directions of x (N, D): (Σλ)² / Σλ² of its covariance (Gao et al., 2017, section 2)."""
+    """Effective number of directions of x (N, D): (Σλ)² / Σλ² (Gao et al., 2017, section 2).
+
+    λ are the eigenvalues of the covariance.
+    """
     centred = x - x.mean(0)
     gram = centred.T @ centred if x.shape[1] <= len(x) else centred @ centred.T
     return float(np.trace(gram) ** 2 / max(float(np.square(gram).sum()), 1e-30))
@@ -120,8 +122,8 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
     """Expected surface share and participation ratio if a text's vector is the mean of random word vectors (`dim`,).
 
     No random vectors are drawn: the expected Gram matrix of the texts' vectors equals the Gram matrix of the texts'
-    word frequencies. The participation ratio of this matrix is too high, because it assumes that word vectors are
-    orthogonal, and random vectors of `dim` dimensions are only nearly orthogonal. So 1 / dim is added to its inverse.
+    word frequencies. The participation ratio of this matrix is too high: random word vectors of `dim` dimensions are
+    only nearly orthogonal. So 1 / dim is added to the inverse of the ratio.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []
@@ -166,7 +168,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE loss of each copy: how badly it identifies its original among all originals. (M, D), (M, D) -> (M,)
+    """InfoNCE loss of each copy; low if the copy is closer to its original than to others. (M, D), (M, D) -> (M,)
 
     SimCSE (Gao et al., 2021), equation 1.
     """
@@ -194,8 +196,8 @@ def hubness(x: Vectors) -> float | None:
 def repeated(x: Vectors) -> list[Rows]:
     """Groups of equal vectors among x (N, D): the sorted rows of each group, the largest group first.
 
-    Vectors that differ only by rounding count as equal. To find them, all vectors are sorted by their projection on a
-    random line, where equal vectors lie close together, and each is compared only with the `WINDOW` vectors after it.
+    Vectors that differ only by rounding count as equal. All vectors are sorted by their projection on a random line.
+    This puts equal vectors close together, so each vector is compared only with the `WINDOW` vectors after it.
     """
     unit = normalized(x)
     line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])
@@ -226,7 +228,7 @@ def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
 
 
 def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation of the same pairs' cosines in two spaces; None if all cosines of one space are equal."""
+    """Spearman correlation between the cosines of pairs in two spaces; None if all cosines in one space are equal."""
     a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
     return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
 
@@ -276,7 +278,7 @@ class RankTest:
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Spearman correlation of similarities (L,) with grades (L,), or their AUROC for labels 0 and 1.
+    """Score of similarities (L,): AUROC if all labels (L,) are 0 or 1, else Spearman correlation with the grades.
 
     NaN if all similarities or all labels are equal.
     """
@@ -287,10 +289,9 @@ def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[n
 def bootstrapped(
     similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating], weights: Doubles, score: Score
 ) -> Doubles:
-    """Score (B,) of each of B bootstrap samples; `weights` (B, L) states how often each of L pairs is in each sample.
+    """Scores (B,) of B bootstrap samples; `weights` (B, L) states how often a sample contains each of the L pairs.
 
-    A pair that is twice in a sample counts as two pairs. Tied values get their mean rank. The score is NaN for a sample
-    whose similarities or values are all equal.
+    Tied values get their mean rank. The score is NaN for a sample whose similarities or values are all equal.
     """
     ranks = midranks(similarities, weights)
     total = weights.sum(1)
@@ -327,8 +328,8 @@ class LabelTest:
 
     pairs: int
     kind: Score
-    scores: dict[str, float]  # score by name of the map
-    samples: dict[str, Doubles]  # scores (B,) of the bootstrap samples, by name of the map
+    scores: dict[str, float]  # name of the map -> score
+    samples: dict[str, Doubles]  # name of the map -> scores (B,) of the bootstrap samples
 
     @classmethod
     def from_labels(
@@ -337,7 +338,7 @@ class LabelTest:
         """Scores every map on the same samples, drawn with replacement (Efron & Tibshirani, 1993).
 
         Args:
-            similarities: (L,) for each map, by the map's name.
+            similarities: name of the map -> similarities (L,).
             values: labels (L,).
         """
         count, kind = len(values), score_of(values)
@@ -374,7 +375,7 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
 
-    The singular values are those of the unit vectors, not centred, divided by the largest.
+    The vectors are scaled to unit length and not centred. Singular values are divided by the largest singular value.
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)

@@ -15,9 +15,8 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-# Random pairs with equal similarities form a tie. The table gets a threshold at a tie's similarity only if the
-# false-match rate of this threshold is below 0.1. Otherwise storing all pairs that reach the threshold in `Near` would
-# take a gigabyte.
+# Random pairs with equal similarities form a tie. The table gets a threshold at a tie only if the false-match rate
+# there is below 0.1. Storing the pairs that reach a threshold with a higher rate would take a gigabyte.
 MOST_TIED = 0.1
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
@@ -35,11 +34,11 @@ class Near:
     entry: Rows
     level: Rows
     queries: int
-    entries: int  # entries per query, without the query itself
-    sentences: npt.NDArray[np.intp]  # (queries,) each query's own row among the entries
+    entries: int  # number of entries with which each query is compared
+    sentences: npt.NDArray[np.intp]  # (queries,) row of each query among the entries
 
     def hits(self, levels: int, weights: Doubles | None = None) -> npt.NDArray[np.float64]:
-        """For each query and level, number of entries that reach the level, or sum of their `weights`. (queries, L)"""
+        """For each query, number of entries that reach each level, or sum of the entries' weights. (queries, L)"""
         place = self.query * levels + self.level
         weight = None if weights is None else weights[self.entry]
         counts = np.bincount(place, weight, minlength=self.queries * levels).reshape(self.queries, levels)
@@ -84,8 +83,8 @@ def build(
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
     """Finds the pairs of one group that reach the lowest threshold.
 
-    A group uses at most MOST_QUERIES / `groups` queries and MOST_ENTRIES / `groups` entries, where `groups` is the
-    number of groups.
+    `groups` is the number of groups. Each group uses at most MOST_QUERIES / `groups` queries and MOST_ENTRIES /
+    `groups` entries.
     """
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
@@ -141,10 +140,10 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """How much likelier a query with a false hit is than an average query to match another random entry, as a factor.
+    """Ratio of the false-match rates of two kinds of queries: queries that have a false hit, and all queries. (L,)
 
-    The factor is E[p²] / E[p]², where p is a query's probability of matching a random entry. It is 1 if all queries
-    have the same p. The estimates of E[p²] and E[p] are unbiased. (L,), NaN where too few false hits were counted.
+    The ratio is E[p²] / E[p]², where p is the false-match rate of a query. It is 1 if all queries have the same p. The
+    estimates of E[p²] and E[p] are unbiased. NaN where too few false hits were counted.
     """
     twice, once, counted = np.zeros((3, levels))
     for one in found:

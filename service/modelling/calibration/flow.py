@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from service.modelling.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
 
-CHECKED = 1000  # number of sentences on which an early-stop check evaluates the flow
+CHECKED = 1000  # largest number of sentences on which the flow is evaluated
 LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), as in the official code
 
 
@@ -26,7 +26,7 @@ class FlowSettings:
     epochs: float = 1.0
     max_steps: int | None = None
     weight_decay: float = 0.01
-    clip: float = 1.0  # largest norm of the gradient; larger gradients are scaled down to it
+    clip: float = 1.0  # largest norm of the gradient; a larger gradient is scaled down to this norm
     # The untrained flow scales vectors to this standard deviation; None: the untrained flow is the identity.
     start_deviation: float | None = None
     check_every: int = 0  # steps between evaluations on the held-out vectors; 0: no early stop
@@ -34,15 +34,15 @@ class FlowSettings:
 
 
 PAPER = FlowSettings()
-# Reasons for the settings of `ROBUST`, and for two choices that both settings share. A score is the mean Spearman
-# correlation × 100 on the seven STS sets, with vectors of MiniLM's third layer.
+# Reasons for the settings of `ROBUST`. The last two reasons also apply to `PAPER`. Scores are mean Spearman
+# correlations × 100 on the seven STS sets, with vectors of MiniLM's third layer.
 # - `max_steps`: flows fitted to the text of the STS sets score 66.8 after 80 steps, 66.7 after 120 and 67.0 after 160.
 #   Flows fitted to other text also score highest after 160 steps.
 # - `start_deviation`: before the training, the flow multiplies all channels by one number, which gives the training
-#   vectors this standard deviation. So every training starts from vectors of the same scale. Glow instead standardizes
-#   each channel separately before the training (data-dependent actnorm); such flows score 1 to 2 points lower.
-# - Order of the channels: flows that permute the channels at random, instead of reversing them, score 1 point lower.
-# - AdamW: flows trained with its bias correction score 1 point lower (see `drop_bias_correction`).
+#   vectors this standard deviation. If each channel is standardized separately instead, as in Glow (data-dependent
+#   actnorm), flows score 1 to 2 points lower.
+# - Order of the channels: every step reverses it. With random permutations, flows score 1 point lower.
+# - AdamW: its bias correction is turned off (`drop_bias_correction`). With the correction, flows score 1 point lower.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 
 
@@ -78,7 +78,7 @@ class Step(nn.Module):
         self.log_scale3 = nn.Parameter(torch.zeros(moved))
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Calibrator tensors, with actnorms and output scale folded into the weights; differentiable."""
+        """The step's tensors in the calibrator, differentiable. Weights and biases are multiplied by the scales."""
         scale, scale1, scale2 = self.actnorm.scale, self.norm1.scale, self.norm2.scale
         scale3 = torch.exp(LOG_SCALE_FACTOR * self.log_scale3)
         return {
@@ -95,7 +95,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """Parameters of all steps of the flow: three steps at each of three levels, with the shapes in `calibrator.py`."""
+    """Parameters of the flow: three levels with three steps each. `calibrator.py` states the shapes."""
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Flow(nn.Module):
                 self.steps[f"{level}_{depth}"] = Step(c, generator)
 
     def ordered(self) -> dict[str, Step]:
-        """The steps in the order of application; each key is the prefix of a step's tensor names in the calibrator."""
+        """The steps, in the order in which they are applied. Keys are prefixes of tensor names in the calibrator."""
         named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
         return {name: module for name, module in named.items() if isinstance(module, Step)}
 
@@ -150,10 +150,10 @@ def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
 
 
 def drop_bias_correction(optimizer: torch.optim.AdamW, step: int, settings: FlowSettings) -> None:
-    """Makes AdamW's next update m / (√v + ε), as in BERT's optimizer, which the official code uses.
+    """Turns off AdamW's bias correction for the next step, as in BERT's optimizer, which the official code uses.
 
     m and v are AdamW's running means of the gradient and of its square. At step t, PyTorch divides m by 1 − β₁ᵗ and v
-    by 1 − β₂ᵗ (bias correction). The learning rate, ε and the weight decay are rescaled to undo this.
+    by 1 − β₂ᵗ. To undo this, the learning rate, ε and the weight decay are rescaled. The update is then m / (√v + ε).
     """
     for group in optimizer.param_groups:
         first, second = (1 - beta**step for beta in group["betas"])
@@ -173,7 +173,7 @@ def fit_flow(
 
     Args:
         train: (N, D) vectors.
-        held_out: (H, D) vectors for the early stop and the reported objective; if H is 0, `train` is used.
+        held_out: (H, D) vectors on which the flow is evaluated; if H is 0, `train` is used.
         progress: called with the completed share, 0–1.
 
     Raises:

@@ -8,9 +8,9 @@ conditions hold:
 2. The encoder does not recognize sentences after a change of capitals and punctuation.
 
 Two tests can overrule the rule. Vectors stay unchanged if whitening makes noisy copies of sentences harder to find. If
-there are labels, a method that is significantly better on them is chosen. For this and for the report, other methods
-are fitted as well. Flows are fitted only with labels, because they take longer than all other methods together and
-gained nothing in our measurements (docs/quality.md).
+there are labels, a method that is significantly better on the labels is chosen. Other methods are fitted for this test
+and for the report. Flows are fitted only if there are labels, because flows take longer than all other methods together
+and gained nothing in our measurements (docs/quality.md).
 """
 
 from collections.abc import Sequence
@@ -30,28 +30,28 @@ from service.modelling.calibration.candidates import (
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 from service.modelling.calibration.recognition import Embed, recognition_of
 
-# Limits for soft whitening. At a limit named OFF, vectors stay unchanged; at a limit named FULL, they are whitened with
-# full strength; in between, the strength changes smoothly.
+# Limits for soft whitening. At a limit named OFF, vectors stay unchanged. At a limit named FULL, vectors are whitened
+# with full strength. Between the two limits, the strength changes smoothly.
 RAW_OFF = 0.17  # largest rawness (dependence on length, punctuation, capitals) at which vectors stay unchanged
 RAW_FULL = 0.29  # smallest rawness at which vectors are whitened with full strength
-# The full strength. A strength of 1 instead makes the ranking of Quora's question pairs 1.2 points worse, and the
-# ranking of other text only slightly better.
+# The full strength. With a strength of 1, the ranking of Quora's question pairs is 1.2 points worse, and the ranking of
+# other text is only slightly better.
 STRONGEST = 0.9
 # Limits of the share of sentences that the encoder recognizes after a change of capitals and punctuation.
 RECOGNIZED_FULL = 0.70  # full strength if at most this share is recognized
 RECOGNIZED_OFF = 0.80  # vectors stay unchanged if at least this share is recognized
-# Limits of `Surface.directions_ratio`, the vectors' effective number of directions divided by that of a bag of words. A
-# small ratio means that the vectors have collapsed onto few directions, which is a second reason for whitening.
+# Limits of `Surface.directions_ratio`. If the ratio is small, the vectors have collapsed onto few directions. This is a
+# second reason for whitening.
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
-STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
+STRENGTH_FLOOR = 0.05  # smallest strength with which vectors are whitened
 FEWEST_SENTENCES = 600  # with this many sentences or fewer, vectors stay unchanged, because the estimates are too noisy
-SENTENCES_FULL = 1200  # with this many sentences or more, the number of sentences does not reduce the strength
+SENTENCES_FULL = 1200  # with fewer sentences than this, the strength is reduced
 PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
-VETO_Z = -2.0  # if `copies_z` is lower, the rule's map makes noisy copies harder to find, and vectors stay unchanged
+VETO_Z = -2.0  # if `copies_z` is lower, whitening makes noisy copies harder to find, and vectors stay unchanged
 
 FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
-FEWEST_OF_A_CLASS = 10  # for labels 0 and 1: smallest number of pairs with label 0, and of pairs with label 1
-MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
+FEWEST_OF_A_CLASS = 10  # smallest number of pairs with each of the labels 0 and 1
+MOST_LABELS = 2000  # largest number of labelled pairs; from more pairs, a random sample is drawn
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
 
 
@@ -115,7 +115,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    # The likelihood of vectors under whitening is their likelihood under a Gaussian fitted to the training vectors.
+    # Whitening gives vectors the same likelihood as a Gaussian that is fitted to the training vectors.
     gaussian = by_method["whitening"]["bits_per_dimension"]
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
@@ -146,7 +146,7 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
     """Replaces the rule's method by identity if the method makes noisy copies harder to find.
 
-    Returns the method, and the reason in a sentence (none if there are no copies).
+    Returns the method, and the reason in a sentence (no reason if there are no copies or the method is identity).
     """
     if z is None:
         return ruled, []
@@ -209,7 +209,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """Selects at most 2,000 labelled pairs for the check of the choice.
+    """Selects at most 2,000 labelled pairs for `by_labels`.
 
     If the pairs cannot be used, returns None and the reason in a sentence (no reason if there are no pairs).
     """

@@ -49,8 +49,8 @@ from service.modelling.calibrator import group_sizes
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
-EMBED_SHARE = 0.7  # share of a job's progress bar that stands for the embedding
-HELD_OUT = 0.1  # share of the sentences that is held out from the final fit
+EMBED_SHARE = 0.7  # progress of a job, 0–1, at the end of the embedding
+HELD_OUT = 0.1  # share of the sentences that the final fit does not use
 MOST_HELD_OUT = 2000
 COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening that makes them harder to find
 # Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
@@ -60,16 +60,16 @@ FOLDS = 10
 # disagree with them.
 SURE = 0.01
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no method except identity can be fitted"
-FLOW_FOLDS = 4  # folds for flows; fewer, because fitting a flow takes a hundred times as long as a linear method
-MOST_GROUPS = 20  # a report lists at most this many groups of repeated texts, and this many lines of each group
+FLOW_FOLDS = 4  # number of folds for flows; fitting a flow takes a hundred times as long as fitting a linear method
+MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines per group
 
 
 @dataclass(frozen=True)
 class CalibrationInput:
     """Sentences and labelled pairs of a job.
 
-    In a job with `vectors`, `texts` holds the text of each row or is empty, and a labelled pair consists of two row
-    numbers or base64 vectors instead of two texts.
+    In a job with `vectors`, `texts` holds the text of each row or is empty. A labelled pair then consists of two row
+    numbers or two base64 vectors.
     """
 
     texts: Iterable[str]
@@ -94,7 +94,7 @@ class Clock:
 class TextVectors:
     """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of altered copies and of labelled pairs.
 
-    If the job was given vectors instead of texts, there are no tokens and no copies, and there may be no texts.
+    In a job with vectors, `tokens`, `copies` and `shuffled` are None, and `texts` can be None.
     """
 
     texts: list[str] | None
@@ -138,7 +138,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # the limit is never lifted, because this process ends with its job
+        threadpool_limits(threads, "blas")  # not reset later, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -147,8 +147,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # A new generator makes the result the same whether data are sent as texts or as vectors: only `sample_texts` has
-    # drawn random numbers before, for noisy copies of texts.
+    # `sample_texts` has a generator of its own, for copies of texts. So this generator gives the same numbers for texts
+    # as for their vectors.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -163,9 +163,9 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    # If three quarters of the vectors or more are equal, identity replaces the chosen method. Otherwise `cross_fitted`
-    # could fail: it fits the method without the vectors of one fold (a quarter of them for flows), and a fit fails if
-    # all its vectors are equal.
+    # If at least three quarters of the vectors are equal, identity replaces the chosen method, because `cross_fitted`
+    # could fail. `cross_fitted` fits the method without the vectors of one fold (for flows, a quarter of the vectors).
+    # The fit fails if all remaining vectors are equal.
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
@@ -244,7 +244,7 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts left out, because they have no known token
+        facts["unreadable"] = len(blind)  # number of distinct texts without a known token; they are left out
     return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
 
 
@@ -270,7 +270,7 @@ def sample_vectors(
     """Draws a sample of the distinct vectors for the fit, with their texts if there are any.
 
     Raises:
-        InvalidInput: the vectors do not fit the encoder or are too few, or the labels are not usable.
+        InvalidInput: vectors are missing, invalid or too few, texts are missing, or the labels are not usable.
     """
     file = inputs.vectors
     if file is None:
@@ -328,9 +328,9 @@ def embed(
     *,
     auto: bool,
 ) -> TextVectors:
-    """Embeds texts, altered copies and labelled pairs in one pass.
+    """Embeds texts, altered copies and labelled pairs in one call.
 
-    Noisy copies are made only if `auto` is set, shuffled copies only if there are enough texts.
+    Noisy copies are made only if `auto` is set. Shuffled copies are made only if there are at least 1,000 texts.
     """
     rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
@@ -381,10 +381,10 @@ def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vecto
 def check_direction(labels: Labels) -> dict[str, Any]:
     """Compares labels with the encoder's similarities, for the report.
 
-    Returns the result of the comparison as `rank_test`, and a `notice` if labels and similarities hardly agree.
+    Returns the result of the comparison as `rank_test`, and a `notice` if labels and similarities do not clearly agree.
 
     Raises:
-        InvalidInput: pairs with higher labels are significantly less similar.
+        InvalidInput: pairs with higher labels have significantly lower similarities.
     """
     test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
     if test.p_disagree < SURE:
@@ -410,7 +410,7 @@ def model_of(
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """Builds references, item normalization, false-hit tables and out-of-domain test from cross-fitted latents."""
+    """Builds a domain's references, item normalization, false-hit tables and out-of-domain test."""
     every = np.arange(len(text_vectors.vectors))
     whole = [(text_vectors.vectors, every)]
     raw = reference.build(reference.sample_pairs(whole, rng), rng)
@@ -431,7 +431,7 @@ def model_of(
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
-    """Log energies (N, L): the log mean square of each level's channels in a flow's cross-fitted latents.
+    """Log energies (N, L) of a flow's cross-fitted latents: the log mean square of the channels of each level.
 
     The rows are in the order of the sentences. None for linear methods, which have no levels.
     """
@@ -450,7 +450,7 @@ def label_job(
     report: Report,
     encode: TextEncoder,
 ) -> Result:
-    """Makes a version with the map and reference of an existing one, and with probabilities learnt from labels."""
+    """Makes a copy of an existing version, with probabilities learnt from labels."""
     assert request.base is not None  # noqa: S101 - the caller checks this
     distinct, left_out = readable_labels(labels, encoder)
     stored: StoredVersion = domains.load(request.domain, request.base)
@@ -514,7 +514,7 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities that many random pairs have in common, each with the share of the pairs that have it."""
+    """For each tie (many random pairs with equal similarities), the similarity and the tie's share of all pairs."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
@@ -523,7 +523,7 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
     """Line numbers of distinct texts with the same vector, such as mails that begin alike and are truncated.
 
     Args:
-        lines: line number of each vector's text, counted from 1 without blank lines.
+        lines: line number of each vector's text, counted from 1; blank lines are not counted.
     """
     groups = repeated(vectors)
     if not groups:
@@ -540,7 +540,7 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 def cross_fitted(
     fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
-    """For each fold, latents from a map that was fitted to the other folds, and the indices of the fold's sentences.
+    """For each fold, the latents and indices of its sentences. The latents come from a map fitted to the other folds.
 
     Identity is not fitted, so all sentences form one fold. A flow is trained for as many steps as `fitted` was.
     """

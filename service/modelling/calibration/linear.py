@@ -13,7 +13,7 @@ from service.core.arrays import Doubles
 # rounding to float32, the quotient is about 1e-14.
 LEAST_SPREAD = 1e-10
 CHUNK = 1000  # number of vectors processed at once
-SOFT_SHARE = 0.5  # weight of the covariance in soft whitening's mix of covariance and identity, at strength 1
+SOFT_SHARE = 0.5  # weight of the covariance in `soft_whitening` at strength 1; the rest is the identity
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
 
 
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
-    """Share of the vectors that are equal to each other, estimated from about 1,000 of them; valid only above 0.5.
+    """Share of the vectors that equal the median vector except for rounding, estimated from about 1,000 vectors.
 
-    Counts the vectors that equal the median vector except for rounding. If more than half of the vectors are equal, the
-    median vector is their common value.
+    If more than half of the vectors are equal, they equal the median vector. So a result above 0.5 is the share of
+    equal vectors.
     """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
@@ -131,7 +131,7 @@ def standard_normalization(x: Doubles) -> Affine:
 
 
 def nulling(s: Spectrum, k: int) -> Affine:
-    """NATSV: centres and removes the top k principal directions (Mu & Viswanath, 2018, algorithm 1)."""
+    """NATSV: centres vectors and removes their top k principal directions (Mu & Viswanath, 2018, algorithm 1)."""
     top = s.vectors[:, :k]
     return Affine(s.mean, np.eye(len(s.mean)) - top @ top.T)
 

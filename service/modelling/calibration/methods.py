@@ -1,4 +1,4 @@
-"""Fits a post-processing method by name; one exported calibrator can run with the weights of any method."""
+"""Fits a post-processing method by name. The exported calibrator can run with the weights of any method."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ def fit(
     """Fits a method to vectors (N, D) without labels.
 
     Args:
-        held_out: (H, D) vectors, used only to decide when a flow's training stops.
+        held_out: (H, D) vectors on which a flow is evaluated during its training; linear methods do not use them.
         like: settings of an earlier fit; its shrinkage, crowding and strength are reused.
         spectrum: spectrum of `train`, if it is already known; computing it takes most of a linear method's time.
 

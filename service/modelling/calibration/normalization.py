@@ -1,10 +1,10 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
-The cohort consists of the centroids of the clusters of the domain's sentences. A centroid is the mean of its cluster,
-so it is closer to the cluster's sentences than to a new sentence. With cosines to these centroids, thresholds would be
-wrong: at a nominal false-match rate of 1 %, in fact 1.1 to 1.4 % of pairs would pass (measured with 2,000 sentences and
-vectors of the encoder's last layer). So each sentence is removed from its centroid before its cosines are computed.
-Then 1.01 to 1.07 % pass. The remaining error arises because the centroids still contain the other sentence of the pair.
+The domain's sentences are divided into clusters. The cohort consists of the clusters' centroids. A centroid is closer
+to the sentences of its cluster than to new sentences. So before the cosines of a sentence are computed, the sentence is
+removed from its centroid. Then 1.01 to 1.07 % of pairs pass at a nominal false-match rate of 1 %. Without the removal,
+1.1 to 1.4 % pass (2,000 sentences, vectors of the encoder's last layer). The remaining error arises because the
+centroids still contain the other sentence of the pair.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ MOST_CLUSTERED = 20_000  # largest number of sentences for k-means; the final ce
 ITERATIONS = 10
 ROWS = 10_000  # number of sentences compared with the cohort at once; their cosines take 10 MB
 SENTENCES_A_CENTROID = 10  # smallest average number of sentences per centroid
-FEWEST_MEMBERS = 5  # a centroid of fewer sentences could reveal their text
-NEAREST = {"as-norm": 50, "csls": 10}  # default number of nearest centroids by kind of normalization
+FEWEST_MEMBERS = 5  # smallest number of sentences in a cluster; with fewer, the centroid could reveal their text
+NEAREST = {"as-norm": 50, "csls": 10}  # kind of normalization -> default number of nearest centroids
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Sums (C, D) of the unit vectors of each cluster's sentences, and each sentence's cluster (N,)."""
+    """For each cluster, the sum of its sentences' unit vectors (C, D). For each sentence, its cluster (N,)."""
 
     sums: Vectors
     labels: Rows
@@ -47,7 +47,7 @@ class Clusters:
     def from_vectors(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
         """Clusters unit vectors (N, D) by k-means into at most `count` clusters.
 
-        Clusters of fewer than 5 sentences are dissolved; their sentences move to the nearest of the other clusters.
+        Clusters of fewer than 5 sentences are removed. Their sentences move to the nearest remaining cluster.
         """
         sample = unit if len(unit) <= MOST_CLUSTERED else rng.choice(unit, MOST_CLUSTERED, replace=False)
         means = KMeans(count, init="random", n_init=1, max_iter=ITERATIONS, random_state=int(rng.integers(2**31)))
@@ -63,7 +63,7 @@ class Clusters:
         return cls(sums, labels)
 
     def without(self, unit: Vectors, rows: Rows) -> Vectors:
-        """For each row, the sum of its cluster's vectors without its own vector, not normalized. (M, D)"""
+        """For each row, the sum of the other vectors in its cluster, not normalized. (M, D)"""
         left: Vectors = self.sums[self.labels[rows]] - unit[rows]
         return left
 
@@ -82,7 +82,7 @@ def fit(
     Args:
         kind: "as-norm" or "csls".
         latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
-        groups: cross-fitted latents and indices of the same sentences, by fold, as for `reference.sample_pairs`.
+        groups: for each fold, the cross-fitted latents and the indices of its sentences.
         centroids: maximum number of centroids; there is at most one for every 10 sentences.
         nearest: number of nearest centroids to which a sentence is compared; None: 50 for as-norm, 10 for csls.
 
@@ -98,9 +98,9 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # If the sentences A, B and C have equal vectors, the service gives the pairs A–B, A–C and B–C the same score. The
-    # cross-fitted scores of these pairs may differ, because each fold's latents come from another map. So pairs of
-    # equal vectors are scored again, with the cohort statistics that the service computes.
+    # If the vectors of A, B and C are equal, the service gives the pairs A–B and A–C the same score. The cross-fitted
+    # scores of these pairs may differ, because each fold has its own map. So pairs of equal vectors are scored again,
+    # with the cohort statistics that the service computes.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -1,4 +1,4 @@
-"""Fits a domain's out-of-domain test to all of its text, and derives p-values from the same text.
+"""Fits a domain's out-of-domain test to all of the domain's text, and derives p-values from the same text.
 
 The test's statistics are smaller for texts to which it was fitted than for new texts. So the text is divided into
 folds, and each fold is measured by a test that was fitted to the other folds (cross-fitting). All three stages of the
@@ -8,8 +8,9 @@ fit are cross-fitted:
 2. the mean and standard deviation of each statistic, which depend on a text's length,
 3. the correction that makes p-values comparable across lengths.
 
-With all three stages cross-fitted, a nominal false-alarm rate of 1 % is in fact 1.0 %. With only the first stage, it is
-1.1 % (10,000 sentences) or 1.6 % (1,000 sentences). These rates were measured on Wikipedia, without the probe.
+With all three stages cross-fitted, a nominal false-alarm rate of 1 % is in fact 1.0 %. With only the first stage
+cross-fitted, it is 1.1 % (10,000 sentences) or 1.6 % (1,000 sentences). These rates were measured on Wikipedia, without
+the probe.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,17 +33,17 @@ Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 FEWEST = 1000
 SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
-MOST_PROBED = 3000  # maximum sentences for the probe's fit; with 500 shuffled copies, more sentences do not help
+MOST_PROBED = 3000  # largest number of sentences for the probe's fit; with 500 shuffled copies, more do not help
 RIDGE = 1.0  # ridge penalty of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30
 SCORE_BINS = 5
 SCORE_QUANTILE = 0.98
-SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
+SMALLEST_SCALE = 0.01  # smallest standard deviation of a statistic; smaller deviations are rounding errors
 BAND_SHRINKAGE = 1e-4
-FARTHEST = 600.0  # a p-value curve (see `upper_curve`) ends where −ln p has this value, so p is never 0
-# A p-value curve has an exponential tail above its highest quantile. At least this many sentences lie above that
-# quantile, and the tail is fitted to them.
+FARTHEST = 600.0  # value of −ln p at the end of a p-value curve (see `upper_curve`)
+# Smallest number of sentences above the highest quantile of a p-value curve. The curve's exponential tail is fitted to
+# these sentences.
 BEYOND = 5
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
@@ -57,7 +58,7 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
     """Copies of up to `count` texts with their words in random order, never the original order; one copy per text.
 
     Skips texts of fewer than four words, and texts that repeat a single word. In scripts without spaces between words,
-    characters are shuffled together with their combining marks.
+    characters are shuffled instead of words. Combining marks stay with their characters.
     """
     copies: list[str] = []
     for number in rng.permutation(len(texts)):
@@ -208,15 +209,15 @@ def cross_fitted_statistics(
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
     Every fit uses the shrinkage that is estimated from all sentences. Shrinkage estimated from fewer sentences is
-    stronger and would make distances smaller. The moments of all folds but one are computed by subtracting the moments
-    of that fold from those of all sentences.
+    stronger and would make distances smaller. To leave out a fold, its moments are subtracted from the moments of all
+    sentences.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
     intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding errors could put it slightly outside 0–1
+    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding errors could put `intensity` slightly outside 0–1
 
     def fitted(own_moments: Moments, rows: Rows) -> Statistics:
         mean, whitening = own_moments.whitening(shrinkage)
@@ -300,13 +301,13 @@ def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
     """Fits a curve that gives the p-value of a statistic. (N,) -> (2, K)
 
-    p(x) is the probability that a new value of the statistic is at least x. The first row of the curve holds points x,
-    the second row −ln(p(x) / share).
+    p(x) is the probability that a new value of the statistic is at least x. The curve's first row holds points x.
+    The second row holds −ln(p(x) / share).
 
-    The first point lies near the sample's minimum; there p is 1. The next points are quantiles of the sample. Above the
-    highest quantile, p decreases exponentially, to exp(−FARTHEST) at the last point. Quantiles use Weibull's plotting
-    position r / (n + 1). Then on average 1 % of new values lie above the point where p is 1 %. With NumPy's default
-    (linear interpolation) and a sample of 1,000 values, 1.1 % would.
+    At the first point, which lies near the sample's minimum, p is 1. The next points are quantiles of the sample. Above
+    the highest quantile, p decreases exponentially, to exp(−FARTHEST) at the last point. Quantiles use Weibull's
+    plotting position r / (n + 1). Then on average 1 % of new values lie above the point where p is 1 %. With NumPy's
+    default (linear interpolation) and a sample of 1,000 values, 1.1 % of new values would lie above this point.
 
     Args:
         values: (N,) the sample.

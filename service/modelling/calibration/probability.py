@@ -34,28 +34,28 @@ Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
 FOLDS = 5
 # Prior means of the slopes: one for Platt's line, and six for the piecewise linear logit, from the lowest to the
-# highest scores. A slope is the change of the logit of the match probability per unit of evidence. These values were
-# the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last layer and for softly whitened
-# vectors of a middle layer.
+# highest scores. With a slope of 0.9, the logit of the match probability rises by 0.9 if the evidence rises by 1. These
+# values were the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last layer and for softly
+# whitened vectors of a middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
-SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
-SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes, each minus its prior mean
-PSEUDO_PAIRS = 100.0  # total weight of the pseudo-labels in the isotonic regression, in pairs
-TEMPER = 0.5  # factor by which `mix` multiplies the logarithms of the curves' weights
-GRID = 129  # number of knots that store a curve
+SLOPE_PRECISION = 16.0  # prior precision of the mean slope (its prior standard deviation is 1/4)
+SMOOTHNESS = 1.0  # strength of the prior that keeps neighbouring slopes similar (see `bending_line`)
+PSEUDO_PAIRS = 100.0  # the pseudo-labels in the isotonic regression together count as this many pairs
+TEMPER = 0.5  # `mix` raises the weights of the curves to this power
+GRID = 129  # number of knots of a stored curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
 LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
-NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `within_scores`
+NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
 
 
 @dataclass(frozen=True)
 class LabelledScores:
     """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the labels' scale (see `label_range`).
 
-    `weights` are inverse sampling probabilities, scaled to mean 1: a pair's weight is proportional to the number of
-    pairs of the population that it represents.
+    `weights` are inverse sampling probabilities, scaled to mean 1. A pair of weight 2 represents twice as many pairs of
+    the population as a pair of weight 1.
     """
 
     similarities: Doubles
@@ -84,8 +84,8 @@ def check_pairs(
     The number of pairs, and the range of the labels and weights, were checked before (`requirements.check_labels`).
 
     Raises:
-        InvalidInput: all labels are equal, as can happen if few pairs are drawn from many; a similarity is not a
-            number; or the weights differ too much (see `checked_weights`).
+        InvalidInput: all labels are equal, a similarity is not a number, or the weights differ too much (see
+            `checked_weights`).
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
     w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
@@ -112,16 +112,16 @@ def checked_weights(weights: Doubles) -> Doubles:
 
 
 def effective(weights: Doubles) -> float:
-    """Number of equally weighted pairs whose mean would have the same variance (Kish, 1965, section 8.2). (M,)"""
+    """Number of equally weighted pairs that give a mean as accurately as these pairs (Kish, 1965, section 8.2). (M,)"""
     return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
 def within_scores(x: Doubles, weights: Doubles) -> Doubles:
     """Divides each weight by the mean weight of the pairs with similar scores x. (M,), (M,) -> (M,)
 
-    The curves estimate P(match | score). If weights depend on the score alone, they do not change this probability, but
-    make its estimate less accurate. The division removes this dependence. It keeps the ratios of the weights of pairs
-    with similar scores, which matter if the sampling depended on the label.
+    The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
+    make its estimate less accurate. The division removes the dependence on the score. Among pairs with similar scores,
+    the ratios of the weights stay the same. These ratios matter if the sampling depended on the label.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -138,8 +138,8 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
 def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
     """Platt's targets (1999, section 2.2), which avoid probabilities of 0 and 1. (N,), (N,) -> (N,)
 
-    With n matches and m other pairs (sums of weights), the target of a match is (n + 1) / (n + 2), and that of another
-    pair is 1 / (m + 2). Grades between 0 and 1 are mapped linearly between these two values.
+    With n matches and m other pairs (sums of weights), the target is (n + 1) / (n + 2) for a match and 1 / (m + 2) for
+    another pair. Grades between 0 and 1 are mapped linearly between these two values.
     """
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
@@ -162,9 +162,10 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
     """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    A Gaussian prior keeps each slope near its prior mean in `slopes` (K,), and keeps the deviations of neighbouring
-    slopes from their prior means similar. Each knot between intervals is the mean of two positions: that for intervals
-    of equal width, and that for intervals with equal numbers of pairs. With one interval the curve is Platt's line.
+    A Gaussian prior keeps each slope near its prior mean in `slopes` (K,). It also makes neighbouring slopes deviate
+    from their prior means by similar amounts. Each knot between intervals lies in the middle between two points: the
+    knot for intervals of equal width, and the knot for intervals with equal numbers of pairs. With one interval the
+    curve is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -209,7 +210,7 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
 def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
     """Fits the three curves to the same pairs. x, targets, weights: (N,).
 
-    Grades are fitted with the same curves: on STS-B and SICK, linear regression was no better than Platt's curve.
+    Grades are fitted with the same curves: on STS-B and SICK, linear regression was no better than Platt's line.
     """
     bending = bending_line(x, targets, weights, BENDING_SLOPES)
     return {
@@ -251,10 +252,11 @@ def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
 
 
 def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
-    """Fits the three curves, each with a weight proportional to exp(−N/2 · L), where L is its cross-validated loss.
+    """Fits the three curves. A curve's weight is proportional to exp(−N/2 · L).
 
-    This is pseudo-BMA (Yao et al., 2018, section 3.4) with the exponent halved. L is the log-loss. For grades, L is the
-    squared error / 2σ², where σ² is the mean squared error of the best curve. x, targets, weights: (N,).
+    L is the curve's cross-validated log-loss. For grades, L is the squared error / 2σ², where σ² is the mean squared
+    error of the best curve.
+    This is pseudo-BMA (Yao et al., 2018, section 3.4) with half the exponent. x, targets, weights: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
     components = curves(x, targets, weights)
@@ -281,8 +283,8 @@ def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rn
 def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
     """Samples a mixture at K knots, so that it can be stored. Returns evidence and logits, both (K,).
 
-    The knots are evenly spaced over the middle 99 % of x (N,). One more knot lies on each side, at a distance equal to
-    the width of that range.
+    The knots are evenly spaced over the middle 99 % of x (N,). One more knot lies on each side: for example, if the
+    range is 0 to 4, at −4 and 8.
     """
     low, high = np.quantile(x, [0.005, 0.995])
     if high - low < 1e-6:
@@ -301,12 +303,12 @@ def precision_thresholds(
 
     Args:
         similarities: (N,), descending. Their probabilities (N,) also descend; weights (N,) are in the same order.
-        counts: (N,) number of times that each pair is in a bootstrap sample; None: its weight.
+        counts: (N,) number of times that each pair is in a bootstrap sample; None: the weights are used.
     """
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
     usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
-    # `searchsorted` needs an ordered array: `precision` falls from pair to pair, because `probabilities` falls.
+    # `precision` falls, because `probabilities` falls. So `searchsorted` can be used below.
     precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
     candidates = np.append(np.nan, similarities[usable])
@@ -317,10 +319,10 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """Thresholds for the precisions that the pairs reach, and recall and precision at these thresholds, with intervals.
+    """Thresholds and recalls for the precisions that the pairs reach, and 95 % intervals of all three.
 
-    The thresholds' intervals come from a bootstrap over pairs: the curves are fitted again to every sample, but keep
-    their weights in the mixture. If a sample does not reach a precision, the highest similarity counts as the
+    The intervals of the thresholds come from a bootstrap over pairs. The curves are fitted again to every sample, but
+    keep their weights in the mixture. If a sample does not reach a precision, the highest similarity counts as the
     threshold. x: (M,).
     """
     order = np.argsort(-pairs.similarities, kind="stable")
@@ -351,7 +353,7 @@ def precision_table(
 
 
 def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """Errors of held-out probabilities (M,), ready for JSON. All are on the scale 0–1, except RMSE: it is in grades."""
+    """Errors of held-out probabilities (M,), ready for JSON. The RMSE is in grades, the log-loss in nats."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"
     methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
@@ -472,8 +474,8 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
-    A bin's offset is its mean label minus its mean probability. The observed error is the mean size of the offsets. It
-    overstates the true error, because even a perfect map shows offsets by chance.
+    A bin's offset is its mean label minus its mean probability. The observed error is the mean of the absolute
+    offsets. It overstates the true error, because even a perfect map shows offsets by chance.
 
     So samples are simulated for many candidate values of the true error (inversion of a test; Davison & Hinkley, 1997,
     section 5.4). The lower limit is the candidate for which 2.5 % of the samples have an error of at least the observed
@@ -487,8 +489,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # Each step gives one candidate. It changes the size of every offset by the same number of standard errors, but not
-    # below 0. So the offsets of few standard errors, which are the most likely to be due to chance, reach 0 first.
+    # Each step gives one candidate. The step −1 makes every offset smaller by one standard error, but not below 0. So
+    # offsets of few standard errors reach 0 first. These offsets are the most likely to be due to chance.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares

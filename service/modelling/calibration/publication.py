@@ -21,9 +21,8 @@ FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions 
 HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
 MOST_PAIRS = 100_000
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-# Parts of a version. If the champion has such a part and a new version lacks it, the new version is not promoted
-# automatically, because callers would lose the part. Values: the part's name in messages, and what a calibration needs
-# to make the part.
+# A new version is not promoted automatically if it lacks one of these parts and the champion has it. Values: the part's
+# name in messages, and what a calibration needs to make the part.
 LOST = {
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
@@ -44,14 +43,14 @@ class Result:
     def publish(
         self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[int], None] = lambda _: None
     ) -> tuple[int, bool, str]:
-        """Writes the version and promotes it if the request says so.
+        """Writes the version, and promotes it if `_wanted` decides so.
 
         If the version is written but cannot be promoted, it stays in the store, and the returned reason says why.
 
         Args:
             job: the job that made this result; None if it was made outside of a job.
             check_turn: called with the version's number before writing and before promotion; raises JobCancelled if
-                another attempt has replaced this one.
+                another attempt of the job has replaced this attempt.
 
         Returns:
             The version's number, whether it was promoted, and why or why not.
@@ -89,10 +88,10 @@ class Result:
             check_turn(version)
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # another version has become champion meanwhile: compare with that one
+            except Conflict:  # another version has become champion: compare with it
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                # If the domain was deleted before its aliases were read above, this check raises Conflict. If it is
-                # deleted later, `domains.promote` fails in the next round, and then this check raises Conflict.
+                # Raises Conflict if the domain was deleted before its aliases were read. If it is deleted later,
+                # `domains.promote` fails in the next round, and then this check raises Conflict.
                 domains.check_generation(request.domain, request.generation)
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
@@ -141,10 +140,10 @@ class Result:
         promoted if its error is significantly smaller. The standard error of the difference is its standard deviation
         over random halves of the sentences (Politis & Romano, 1994).
 
-        The new map was not fitted to the held-out sentences. Nor was the champion's map, unless the same text was
-        posted before. Still, the new version has an advantage: its reference distribution includes the held-out
-        sentences. The advantage is small: they are at most a tenth of the distribution's sentences, and are scored by
-        maps that were fitted without them.
+        The new map was not fitted to the held-out sentences. The champion's map was fitted to them only if the same
+        text was posted before. The new version has a small advantage: its reference distribution includes the held-out
+        sentences. They are at most a tenth of the distribution's sentences, and are scored by maps that were fitted
+        without them.
         """
         try:
             stored = domains.load(self.request.domain, champion)
@@ -167,7 +166,7 @@ class Result:
 
         def errors(rows: Rows) -> tuple[float, float]:
             numbers = np.arange(len(rows))
-            one, other = np.random.default_rng(0), np.random.default_rng(0)  # equal seeds draw equal pairs
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # both draw the same pairs
             return (
                 off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
                 off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
@@ -192,8 +191,8 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
     """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
 
-    If many random pairs have the same similarity, the false-match rate jumps there, for example from 2 % to 6 %. No
-    threshold has a rate in between, so the nominal rate 5 % is replaced by 6 %.
+    If many random pairs have the same similarity, the false-match rate jumps there, for example from 2 % to 6 %. Then
+    no threshold has the nominal rate 5 %, and 6 % is used instead.
     """
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

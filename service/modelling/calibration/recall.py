@@ -38,9 +38,9 @@ def precision_interval(
 
     The precision is the share of matches among the pairs at or above a threshold. `precisions` are the values that
     smooth curves (`probability.curves`) give for the thresholds. The interval does not use these curves: like
-    `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curves would give too narrow
-    intervals: with 600 labels, they contained the true precision in only 73 % of random draws at a precision of 0.9,
-    and in 60 % at 0.95 (docs/quality.md).
+    `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curves gives intervals that are too
+    narrow. With 600 labels, only 73 % of them contain the true precision for a precision of 0.9, and 60 % for 0.95
+    (docs/quality.md).
 
     similarities, targets (0 or 1), weights: (N,).
     """
@@ -64,9 +64,9 @@ class WeightedCount(NamedTuple):
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
     """Sum of the weights of the matches among these pairs, with its 95 % interval.
 
-    The interval comes from a gamma distribution, as in Fay & Feuer, 1997. They set its mean to the sum plus the largest
-    weight, which makes the interval too wide. Here, half the largest weight is added, as in Jeffreys' interval. This
-    gives a coverage of 95 %.
+    The interval comes from a gamma distribution (Fay & Feuer, 1997). Its mean is the sum plus half the largest weight,
+    as in Jeffreys' interval. Then 95 % of the intervals contain the true value. With the whole largest weight, as in
+    the paper, the intervals are too wide.
 
     Args:
         targets: (N,), 0 or 1; weights: (N,) of the same pairs.

@@ -17,7 +17,7 @@ from service.core.scoring.similarity import normalized
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
 AMONG = 40  # number of sentences among which a changed sentence must find its original
-# A domain's sentences are cut to this length, because long sentences are recognized even by raw encoders.
+# A domain's sentences are cut to 8 words and 60 characters, because even raw encoders recognize long sentences.
 WORDS, CHARACTERS = 8, 60
 
 # Changes that keep a text's meaning in any script: lower or upper case, other punctuation at the end of the text, and
@@ -83,9 +83,9 @@ def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator)
     """Share of sentences, 0–1, that an encoder recognizes after a change by DISGUISES.
 
     The share is measured for SENTENCES, which are English, and for the domain's sentences. The result is the higher
-    share, because each can be low for any encoder: some encoders were not trained on English, and sentences of a narrow
-    domain are hard to distinguish. The domain's sentences are cut to at most 8 words, because long sentences are easy
-    to recognize: raw encoders recognize 90 % of whole news sentences, but at most 66 % of sentences cut to 8 words.
+    share, because both shares can be low even for a good encoder: some encoders were not trained on English, and
+    sentences of a narrow domain are hard to distinguish. The domain's sentences are cut to at most 8 words: raw
+    encoders recognize 90 % of whole news sentences, but at most 66 % of the cut sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -105,11 +105,10 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 
 
 def recognition(vectors: Vectors) -> float:
-    """Share of cases, 0–1, in which a sentence is closer to another version of itself than to any other sentence.
+    """Share of sentences, 0–1, that an encoder recognizes after a change: mean over all pairs of versions v and w.
 
-    A version is the original or a copy made by one of DISGUISES. A case is a sentence and two versions, v and w. It
-    counts if version v of the sentence is closer to its own version w than to version v of every other sentence.
-    vectors: (N, V, D) of N sentences in V versions.
+    A version is the original or a copy made by one of DISGUISES. A sentence is recognized if its version v is closer to
+    its own version w than to version v of every other sentence. vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]
     unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)

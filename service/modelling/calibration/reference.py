@@ -20,7 +20,7 @@ from service.core.scoring.similarity import normalized
 # of 1 %, 100,000 pairs suffice.
 MOST_PAIRS = 2_000_000
 FEWEST_SENTENCES = 20
-KNOTS = 65  # with 65 knots, rates of at least 0.002 are at most 0.6 % off; 129 knots are no better
+KNOTS = 65  # number of knots; rates from 0.002 have errors of at most 0.6 %, and 129 knots are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
@@ -30,12 +30,11 @@ TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an expone
 # for example 50 of 1,000. Smaller ties are ignored: each of them changes the false-match rate at its similarity by less
 # than 5 %.
 TIE_SHARE = 0.05
-RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.5 % larger than the one before
-# If there are ties, the tail gets knots too: at the points where the false-match rate has fallen to these shares of its
-# value at the beginning of the tail.
+RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs, neighbouring ranks differ by 1.5 %
+# If there are ties, the tail also gets knots. At each knot, the false-match rate is one of these shares of the rate at
+# the beginning of the tail.
 TAIL_KNOTS = np.logspace(0, -8, 33)[1:]
-# Smallest difference between the logits of neighbouring knots. Enforcing it changes rates by less than 1e-7
-# (relative).
+# Smallest difference between the logits of neighbouring knots. It changes a rate by less than 1e-7 of the rate.
 FALL = 1e-9
 
 
@@ -58,9 +57,9 @@ def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generato
     """Draws pairs within each group. A group consists of latents (N, D) and the indices of their sentences (N,).
 
     Takes all pairs if there are at most `most`. Otherwise, the sentences of a group are arranged in a circle in random
-    order, because neighbouring sentences in a file are often related. Then a few random distances are drawn, and each
-    sentence is paired with the sentence at each of these distances. So every sentence of the group occurs equally often
-    (incomplete U-statistic; Blom, 1976).
+    order, because neighbouring sentences in a file are often related. Then random distances are drawn. With the
+    distance 2, each sentence is paired with the second sentence after it. So every sentence of the group occurs equally
+    often (incomplete U-statistic; Blom, 1976).
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []
@@ -91,8 +90,8 @@ def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generato
 def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, float]:
     """Shape and scale of a generalized Pareto distribution.
 
-    Uses probability-weighted moments (Hosking & Wallis, 1987, eq. 2). The shape is at most 0.9. A negative shape would
-    mean that no pair exceeds a certain similarity, which no sample can show. So it becomes 0 (exponential).
+    Uses probability-weighted moments (Hosking & Wallis, 1987, eq. 2). The shape is at most 0.9. A negative shape is
+    replaced by 0 (exponential): it would mean that no pair exceeds a certain similarity, and a sample cannot show this.
 
     Args:
         excess: (M,) values of at least 0.
@@ -113,8 +112,8 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
     """Shape and scale of a tail, and its largest error |ln(fitted rate / counted rate)|.
 
-    The error is measured only at values that are exceeded by about 30 pairs or more.
-    excess: (M,) distances of the pairs beyond the beginning of the tail, descending.
+    The error is measured only at values that about 30 pairs or more exceed.
+    excess: (M,) distance of each pair from the beginning of the tail, descending.
     """
     counted = (np.arange(1, len(excess) + 1) - 0.5) / len(excess)
     enough = counted * len(excess) >= 30
@@ -140,13 +139,13 @@ class Tie:
 
 
 def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
-    """Ties that are large enough to change rates noticeably, in ascending order.
+    """Finds the ties, in ascending order of similarity.
 
-    Such a tie has at least 10 pairs, which are at least 5 % of all pairs at or above its similarity.
+    A tie has at least 10 pairs, and at least 5 % of all pairs at or above its similarity.
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # A tie that is large enough extends over many ranks, so at least one of these `ranks` lies in it.
+    # Every tie extends over many ranks, so at least one of these `ranks` lies in the tie.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -182,7 +181,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
         reference = with_ties(reference, ties, 1 - float(tied.mean()))
     smallest = reference.smallest_rate
 
-    # The intervals depend only on the most similar pairs, so the others are left out.
+    # The intervals depend only on the most similar pairs, so the other pairs are left out.
     kept = int(min(count, max((0.12 if count < 1_000_000 else 0.035) * count, 4000, 1.2 * smallest * count)))
     top = np.argpartition(similarities, count - kept)[count - kept :]
     top = top[np.argsort(-similarities[top], kind="stable")]
@@ -226,7 +225,7 @@ def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
 
 
 def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: float) -> ReferenceDistribution:
-    """Adds ties to a reference of the untied pairs, which are `share` of all pairs."""
+    """Adds ties to a reference of the untied pairs. `share` is the share of untied pairs among all pairs."""
     join = float(fisher_z(reference.join))
     beyond = [reference.threshold(float(reference.join_rate * part)) for part in TAIL_KNOTS]
     low = np.array([tie.low for tie in ties]) - ROUNDING
@@ -244,8 +243,8 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # The tail begins after the last knot. A tie inside the tail becomes the last knot, so the tail then begins
-        # higher. Its shape stays the same, and its scale grows by shape times the distance (Coles, 2001, 4.2.1).
+        # The tail begins at the last knot. A tie inside the tail becomes the last knot, so the tail begins higher than
+        # before. Its shape stays the same, and its scale grows by shape · distance (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,
@@ -258,9 +257,9 @@ def with_intervals(
     """Adds intervals from a bootstrap over sentences.
 
     In each draw, a pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007).
-    Such a bootstrap overstates the variance of a rate. One part of the variance is v = rate · (1 − rate) / pairs; it
-    arises even if the pairs are independent. The weights have a variance of about 3, so the bootstrap gives 3 v instead
-    of v. Therefore 2 v is subtracted, and the intervals are narrowed to match.
+    This bootstrap overstates the variance of a rate. It counts one part of the variance, v = rate · (1 − rate) / pairs,
+    three times, because the weights have a variance of about 3. So 2 v is subtracted, and the intervals become narrower
+    accordingly.
 
     Args:
         top: indices of the most similar pairs, in descending order of similarity.
