@@ -185,6 +185,14 @@ def test_another_dimension_and_another_length_are_named(tmp_path: Path) -> None:
         list(checked_blocks(NpyFile(saved(tmp_path, 1.0011 * unit)), DIM, unit=True))
 
 
+def test_unit_vectors_rounded_to_bfloat16_are_accepted(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((20_000, 384), np.float32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rounded = ((unit.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)  # keeps the upper 16 bits
+    assert 5e-4 < np.abs(np.linalg.norm(rounded.astype(np.float64), axis=1) - 1).max() < 1e-3
+    list(checked_blocks(NpyFile(saved(tmp_path, rounded)), 384, unit=True))
+
+
 def test_all_distinct_vectors_are_drawn_in_order_and_of_more_the_same_sample_in_any_order(tmp_path: Path) -> None:
     twice = np.concatenate([VECTORS, VECTORS[:50]])
     drawn = draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 3, unit=False)
