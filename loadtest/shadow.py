@@ -32,7 +32,7 @@ LOADS = (*CLOSED, *OPEN)
 
 
 class Phase(NamedTuple):
-    """Result of one load at one share of shadowed requests."""
+    """Measurements with one number of connections and one share of shadowed requests."""
 
     load: Load
     scored: int  # requests that the new encoder scored

@@ -116,8 +116,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder that uses many engines.
 
-    Each engine encodes `WINDOW` texts at a time. `isosim calibrate` does the same, so both commands form the same
-    batches and get the same vectors.
+    Each engine encodes `WINDOW` texts at a time, as `isosim calibrate` does. So this class forms the same batches as
+    that command, and gets the same vectors.
     """
 
     def __init__(

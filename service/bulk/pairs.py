@@ -28,7 +28,7 @@ from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
-BLOCK = 4096  # rows in a block; a block's output file has the pairs of a row in the block and an earlier row
+BLOCK = 4096  # rows in a block; a block's output file has the pairs (row of the block, earlier row)
 EXACT_UP_TO = 100_000  # up to this many rows, all pairs are compared (4 · 10¹² operations, under a minute on two cores)
 RECALL = 0.99  # default recall of the index for more than EXACT_UP_TO rows
 

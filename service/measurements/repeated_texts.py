@@ -86,6 +86,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors (N, D): the first `share` × N rows of `mails`, followed by the other rows of `plain`. `share` is 0–1."""
+    """Vectors (N, D): the first `share` × N rows of `mails`, then `plain` from that row on. `share` is 0–1."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

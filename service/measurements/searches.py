@@ -28,7 +28,7 @@ SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Share of searches with a wrong match in each split, for one source and number of entries (`gallery`)."""
+    """Results of a source for a number of entries (`gallery`); `rates`: share of searches with a wrong match, by split."""
 
     source: str
     gallery: int

@@ -138,7 +138,8 @@ def cell(values: Sequence[float], digits: int = 2) -> str:
 
 
 WORST_ALLOWED = -1.0  # `auto` may lower Spearman × 100 of a set by at most 1
-RAW = 3.0  # if the best rival's mean gain is at least 3 points, the mean gain of `auto` must be at least as high
+# If the best rival gains at least 3 points in the mean, the mean gain of `auto` must not be smaller than the rival's.
+RAW = 3.0
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
-        # Objects that exist now live as long as the server. The garbage collector does not scan frozen objects.
+        # All objects of the start-up live as long as the server. Frozen objects are not scanned by the collector again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE)

@@ -55,8 +55,8 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     workers: int | None = None
     seen = 0.0  # time.monotonic() when `workers` was last counted
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, the number in `workers` is outdated and is not reported. For readers of the metric, a reported
-    # number means that Redis answers.
+    # If this loop hangs, the number in `workers` is outdated, and the metric has no value. So a value also shows that
+    # Redis answers.
     service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
     while True:
         try:

@@ -519,7 +519,7 @@ class DomainStore:
         return now + 1
 
     def named(self, domain: str) -> set[int]:
-        """Versions that are champion or previous for any encoder."""
+        """Versions that are the champion or the previous champion for any encoder."""
         return named_in(self._aliases(domain, self.storage.aliases(self.checked(domain))))
 
     def deleted(self, domain: str, version: int) -> bool:
@@ -672,6 +672,6 @@ def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:
-    """Versions that are champion or previous for any encoder, from the content of an aliases file."""
+    """Versions that are the champion or the previous champion for any encoder, from the content of an aliases file."""
     named = (mine.get(name) for mine in stored["encoders"].values() for name in ALIASES)
     return {version for version in named if version is not None}

@@ -35,8 +35,8 @@ from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-# A string of fewer than 24 digits is a row number in a vector file. All other strings are vectors in base64. The
-# shortest vector has 8 dimensions and 44 characters.
+# A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
+# has at least 44 characters (8 dimensions), so both cannot be confused.
 SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 

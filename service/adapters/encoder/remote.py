@@ -42,7 +42,7 @@ PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 
 # Seconds between attempts: 0.2, 0.4, 0.8 and so on, up to 10. Each pause is then multiplied by a random number from 0.5
 # to 1.5.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-CHECK_SECONDS = 10.0  # time limit of a request that only checks a probe
+CHECK_SECONDS = 10.0  # time limit of a request that contains only the probe
 PROBE_SECONDS = 60.0  # seconds between requests that carry a probe, if `each` is False
 # Longest pause (s) between attempts while a client of the API waits. If the server asks for a longer pause, the client
 # gets the error at once. Jobs wait longer.

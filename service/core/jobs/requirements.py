@@ -57,7 +57,7 @@ def besides(unreadable: int) -> str:
 
 
 class LabelSummary:
-    """Collects labelled pairs one by one, and checks whether a probability can be fitted to them."""
+    """Collects labelled pairs one by one, and checks whether a curve of probabilities can be fitted to them."""
 
     def __init__(self) -> None:
         self.lowest, self.highest = float("inf"), float("-inf")

@@ -44,7 +44,7 @@ class ProbabilityMap:
     graded: bool
     pairs: int  # number of labelled pairs
     precisions: Doubles  # (P,) precisions that the labels reach, rising; empty for grades
-    similarities: Doubles  # (P,) threshold of each precision, never falling
+    similarities: Doubles  # (P,) for each precision, the similarity threshold that reaches it; they never fall
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
     recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity

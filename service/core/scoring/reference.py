@@ -149,7 +149,7 @@ class ReferenceDistribution:
         return clipped(threshold - below), clipped(threshold + above)
 
     def curve(self) -> dict[str, list[float]]:
-        """False-match rates by similarity, for a plot: at the knots, and in the tail down to `join_rate` / 100."""
+        """Points of the curve for a plot: the knots, and some of the tail, down to a rate of 1 % of `join_rate`."""
         tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
         rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
         return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}

@@ -1,6 +1,6 @@
 """Fits several methods for a domain, and evaluates them on held-out sentences and on labelled pairs.
 
-One of the methods is the choice of the rule in `gate.py`.
+The method that the rule in `gate.py` has chosen is among them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -431,9 +431,10 @@ def model_of(
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
-    """Log energies (N, L) of a flow's cross-fitted latents: the log mean square of the channels of each level.
+    """The log energies (N, L) of N sentences at the L levels of a flow, in the order of the sentences.
 
-    The rows are in the order of the sentences. None for linear methods, which have no levels.
+    An energy is the mean square of a level's channels, from the cross-fitted latents. None for linear methods, which
+    have no levels.
     """
     if not is_flow(fitted.method):
         return None

@@ -46,7 +46,7 @@ TEMPER = 0.5  # `mix` raises the weights of the curves to this power
 GRID = 129  # number of knots of a stored curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
-LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
+LEAST_WORTH = 10  # minimum effective sample size of weighted pairs, by Kish's formula
 NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
 
 
