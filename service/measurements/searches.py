@@ -28,7 +28,7 @@ SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Results of a source for a number of entries (`gallery`); `rates`: share of searches with a wrong match, by split."""
+    """Results of a source with `gallery` entries. `rates`: for each split, the share of searches with a wrong match."""
 
     source: str
     gallery: int
