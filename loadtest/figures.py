@@ -156,12 +156,12 @@ def gpu(folder: Path) -> str:
         rows.append([f"texts of 16 tokens, {int(size):,} tokens in a batch"])
         rows[-1] += [f"{one['of_16_by_batch'][size]:,}" for one in encoders.values()]
     ways = {
-        "largest": "the CPU's fp32, largest",
-        "mean": "the same, mean",
-        "by_batch": "the text alone, in batches of 64",
+        "largest": "largest difference between a cosine here and at fp32 on the CPU",
+        "mean": "mean of these differences",
+        "by_batch": "largest change of a cosine by the other 63 texts of a batch",
     }
     for key, name in ways.items():
-        rows.append([f"difference of a cosine from {name}"])
+        rows.append([name])
         rows[-1] += [f"{one['cosines'][key]:.1e}" for one in encoders.values()]
     rows.append(["a run of one text of 16 tokens, p50 / p99"])
     rows[-1] += ["{p50_ms:.2f} / {p99_ms:.2f} ms".format(**one["latency_of_one"]) for one in encoders.values()]

@@ -48,7 +48,7 @@ def lines(result: Result) -> list[Line]:
 
     return [
         Line(
-            "overloaded: accepted p99 / p99 at capacity (64 connections)",
+            "overloaded: p99 of accepted requests / p99 at capacity (64 connections)",
             middle([r["accepted_p99_ms"] / r["capacity"]["p99_ms"] for r in rounds]), 2.0, at_most=True,
         ),
         Line("overloaded: refused, p99", middle([r["refused_p99_ms"] for r in rounds]), 50, at_most=True, unit=" ms"),

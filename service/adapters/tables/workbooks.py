@@ -21,7 +21,7 @@ from service.core.wording import named
 FEW_ROWS = 20  # a sheet with fewer rows is skipped as a cover sheet if another sheet has at least 20 rows
 EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
 PROLOG = 4096  # bytes at the beginning of an XML file that are searched for a document type (DOCTYPE)
-FIRST_ROWS = 1 << 20  # bytes at the beginning of a sheet in which `check_width` counts the columns
+FIRST_ROWS = 1 << 20  # `check_width` counts the columns in this many bytes from the beginning of a sheet's file
 ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
 SAVE_AGAIN = "open the workbook in a spreadsheet program and save it again, or as CSV"
 WITHOUT_CALAMINE = (
