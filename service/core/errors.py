@@ -10,7 +10,7 @@ IsosimError
 ├── Forbidden                the key lacks the scope or domain; on a server without keys: a request from another website
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         unknown model on a route with another service's API; the message lists the known models
+│   ├── UnknownModel         unknown model on a route of another service's kind; the message lists the known models
 │   └── MethodNotAllowed
 ├── Conflict                 the request contradicts the current state, for example of a domain or a job
 │   └── EncoderMismatch      the version belongs to another encoder

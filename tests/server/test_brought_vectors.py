@@ -246,7 +246,7 @@ def test_too_many_pairs_are_refused_and_base64_has_room_for_more(server: Server)
     [
         ({}, ("cosines or distances",)),
         ({"cosines": [0.1], "distances": [0.1], "metric": "l2"}, ("cosines or distances",)),
-        ({"distances": [0.1]}, ("distances: send their metric",)),
+        ({"distances": [0.1]}, ("distances: also send `metric`",)),
         ({"cosines": [0.1], "metric": "l2"}, ("metric: belongs to distances",)),
         ({"distances": [0.1], "metric": "hamming"}, ("metric",)),
         ({"cosines": [0.1, 2.0]}, ("the 2nd cosine) is 2",)),
