@@ -170,8 +170,8 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; it may have at most {most:,} entries, because false hits in {domain!r} were counted "
-            f"on only {table.entries + 1:,} sentences; calibrate the domain from more text"
+            f"gallery: {gallery:,}; it may have at most {most:,} entries, because false hits in {domain!r} were "
+            f"counted on only {table.entries + 1:,} sentences; calibrate the domain from more text"
         )
 
 
