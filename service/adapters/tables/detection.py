@@ -87,7 +87,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts that the user states about a file. Facts that are None are detected from the content."""
+    """What the user states about a file. A field that is None is detected from the content."""
 
     format: Format | None = None
     charset: str | None = None

@@ -40,8 +40,8 @@ class ReferenceDistribution:
     The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). A tail fitted to the cosine itself gave
     near-duplicates a false-match rate of zero in some domains.
 
-    If texts have the same vector, many pairs can have the same similarity (a tie). The rate drops at a tie. The drop is
-    stored as two knots, just below and just above the tie. After a tie at similarity 1, there is no tail.
+    If texts have the same vector, many pairs can have the same similarity. This is a tie, and the rate drops there. Two
+    knots store the drop, one just below the tie and one just above it. If similarity 1 is a tie, there is no tail.
     """
 
     similarities: Doubles  # (K,) knots, rising
@@ -113,9 +113,9 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that a threshold can have; 0.0 if there is no limit.
+        """The smallest false-match rate that some threshold reaches; 0.0 if thresholds reach any rate.
 
-        If fewer than COUNTED pairs score above the highest tie, the limit is the rate at this tie.
+        It is the rate at the highest tie, if fewer than COUNTED pairs score above this tie.
         """
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 

@@ -17,7 +17,7 @@ def recall_at(
 
     `weighted_count` gives two intervals: one of the weighted number of found matches, and one of the weighted number of
     missed matches. The method MOVER (Donner & Zou, 2012) combines them into the interval of the recall. A pair with a
-    large weight widens the interval even if it is no match, because it represents many pairs of the population.
+    large weight represents many pairs of the population. So it widens the interval, whether it is a match or not.
     similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))

@@ -35,7 +35,7 @@ class Evidence:
 
 
 def texts_of(file: Path | None) -> list[str]:
-    """A sample of sentences from the file. If there is no file, the sentences are from Python's own documentation.
+    """Draws a sample of sentences from the file; without a file, from Python's documentation.
 
     Raises:
         InvalidInput: there are too few sentences.
