@@ -1,8 +1,10 @@
 """Calibrations that take a while, and the processes that run them."""
 
 import contextlib
+import fcntl
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +42,19 @@ def held_job(
     job = post(server, domain, LONG[:3000], **options)  # long enough to be met in each of its stages
     wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0005)
     child = at_work(process, job)
-    os.kill(child, signal.SIGSTOP)
+    suspend(child, store, job)
     assert record(store, job)["status"] == "running"
     return Held(job, child)
+
+
+def suspend(child: int, store: Path, job: str) -> None:
+    """Stops a job's process while it does not hold the lock of the job's record, as nobody else could change the record
+    until the process goes on."""
+    with (store / "jobs" / job / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.kill(child, signal.SIGSTOP)
+        while "T" not in Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]:
+            time.sleep(0.001)  # the signal is on its way, and the process must not take the lock before it arrives
 
 
 def state(server: Server, job: str) -> dict[str, Any]:

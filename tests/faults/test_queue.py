@@ -24,6 +24,7 @@ from tests.faults.jobs import (
     record,
     retry,
     state,
+    suspend,
     whole_versions,
 )
 from tests.faults.line import Line
@@ -135,7 +136,7 @@ def test_a_job_that_was_retried_is_not_taken_from_its_attempt_by_the_queues_own_
     retry(server, held.job)
     wait_until(lambda: (r := record(store, held.job))["attempt"] == 2 and r["stage"] == "embedding", 120, every=0.0005)
     child = at_work(second, held.job)
-    os.kill(child, signal.SIGSTOP)  # a moment's rest: it goes on before it could be taken for dead
+    suspend(child, store, held.job)  # a moment's rest: it goes on before it could be taken for dead
     third = worker(model_store=store, redis_url=redis_server.url)
     hand_over_again(redis_server, f"{held.job}-0")
     wait_until(lambda: "not run: job" in third.log.read_text(), 120)
