@@ -324,8 +324,25 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     work(connection, partial(lost, JobStore(settings.jobs_root)), settings.log_level.upper(), burst=burst)
 
 
-def lost(jobs: JobStore, job_id: str) -> None:
-    """Marks a job as interrupted after its child process was killed and RQ has given up retrying the job."""
+def lost(jobs: JobStore, job_id: str, attempt: int, limit: int | None) -> None:
+    """Records what became of a job whose child process was killed and that RQ will not retry: failed if the attempt
+    took longer than `limit` seconds (None: it did not), otherwise interrupted.
+
+    Changes nothing if the job was queued again or if another attempt runs. (The killed process may have been suspended
+    for so long that it was considered dead.)
+    """
+    job = jobs.read(job_id)
+    if job.status is Status.QUEUED:
+        mine = job.attempt < attempt
+    elif job.status is Status.RUNNING:  # with a bucket, the killed process may have begun further attempts (`run_job`)
+        mine = job.attempt == attempt or not jobs.beats(job_id, job.attempt, WATCHED * heartbeat(jobs))
+    else:
+        mine = job.attempt == attempt
+    if not mine:
+        log.warning("attempt %d of job %s was killed after another attempt had replaced it", attempt, job_id)
+        return
+    if limit is not None:
+        jobs.time_out(job_id, limit)
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 

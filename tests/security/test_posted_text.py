@@ -204,7 +204,8 @@ def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> N
     server, _ = calibrating(job_timeout=2)
     posted = server.client.post("/calibrate", json={"domain": "secret", "texts": LONG, "method": "flow"})
     job = posted.json()["job"]
-    wait_until(lambda: status(server, job) in ("failed", "interrupted"), 240)
+    wait_until(lambda: status(server, job) == "failed", 240)
+    assert "stopped after 2 s, the time limit" in server.client.get(f"/calibrate/{job}").json()["error"]
     server.kill()
     server, _ = calibrating(job_timeout=2, keep_interrupted=1)
     wait_until(lambda: status(server, job) == "failed", 240)

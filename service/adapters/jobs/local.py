@@ -115,7 +115,7 @@ class LocalJobs:
                 await child.wait()
         except TimeoutError:
             await kill(child)
-            await asyncio.to_thread(self._time_out, job_id)
+            await asyncio.to_thread(self.jobs.time_out, job_id, self.timeout)
         finally:
             await kill(child)
             self._current = None
@@ -129,14 +129,6 @@ class LocalJobs:
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
                 await asyncio.to_thread(self.jobs.interrupt, job_id)
-
-    def _time_out(self, job_id: str) -> None:
-        if self.jobs.decide(job_id):
-            self.jobs.end(
-                self.jobs.read(job_id),
-                Status.FAILED,
-                error=f"stopped after {self.timeout:.0f} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)",
-            )
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from rq.command import send_stop_job_command
 from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.job import Job as RqJob
 from rq.job import JobStatus
+from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 from rq.utils import as_text, utcparse
 from rq.worker_registration import register
 
@@ -51,7 +54,16 @@ class Delivery:
     def current(cls) -> Self:
         job = get_current_job()
         assert job is not None  # noqa: S101 - only called inside an RQ job
+        return cls.of(job)
+
+    @classmethod
+    def of(cls, job: RqJob) -> Self:
         return cls(int(job.id.rpartition("-")[2]), job.retries_left != RETRIES, bool(job.meta.get(KILLED)))
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that this delivery begins. An earlier delivery under the same RQ id began one, too."""
+        return self.handed + 1 + self.repeated
 
 
 class RqJobs:
@@ -170,11 +182,26 @@ MAINTENANCE = 60  # seconds between checks for jobs whose worker has died
 PAUSE = 2.0  # seconds between attempts to reach Redis
 
 
-class QueueWorker(Worker):
-    """Runs jobs one after the other, each in its own child process. Calls `on_lost` with the job's id if a child
-    process is killed and RQ will not retry the job."""
+class TimeLimit(UnixSignalDeathPenalty):
+    """Ends a job's process by a signal (SIGALRM) when the job's time is over. RQ's own class raises an exception inside
+    the job, which libraries may catch: a job whose time was over during an import in torch ran on and succeeded."""
 
-    def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
+    def setup_death_penalty(self) -> None:
+        super().setup_death_penalty()  # type: ignore[no-untyped-call]
+        if self._exception is JobTimeoutException:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class QueueWorker(Worker):
+    """Runs jobs one after the other, each in its own child process.
+
+    Calls `on_lost` if a child process is killed and RQ will not retry the job: with the job's id, the number of the
+    attempt and, if the job's time was over, with its time limit in seconds, otherwise with None.
+    """
+
+    death_penalty_class = TimeLimit
+
+    def __init__(self, connection: Redis, on_lost: Callable[[str, int, int | None], None]) -> None:
         super().__init__(
             [Queue(QUEUE, connection=connection)],
             connection=connection,
@@ -209,8 +236,10 @@ class QueueWorker(Worker):
             log.warning("cannot tell Redis how long the current job has run (%s); the job continues", error)
 
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
-        if not job.retries_left:
-            self.on_lost(job.args[0])
+        over = ret_val is not None and os.WIFSIGNALED(ret_val) and os.WTERMSIG(ret_val) == signal.SIGALRM
+        if over or not job.retries_left:
+            self.on_lost(job.args[0], Delivery.of(job).attempt, job.timeout if over else None)
+            job.retries_left = 0
             return
         job.meta[KILLED] = True
         # KILLED tells the retry that the earlier process is dead, so the retry begins at once. Without KILLED, the
@@ -226,7 +255,7 @@ class QueueWorker(Worker):
                 self.pubsub_thread.stop()
 
 
-def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, burst: bool) -> None:
+def work(connection: Redis, on_lost: Callable[[str, int, int | None], None], log_level: str, *, burst: bool) -> None:
     """Runs a worker until it is told to stop. With `burst`, the worker also stops when the queue is empty.
 
     Raises:

@@ -333,6 +333,13 @@ class JobStore:
         self.storage.drop_input(job.id)
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
+    def time_out(self, job_id: str, limit: float) -> None:
+        """Ends a job as failed, because its process was stopped after `limit` seconds. Does nothing if the process had
+        already set `decided`."""
+        if self.decide(job_id):
+            error = f"stopped after {limit:.0f} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
+            self.end(self.read(job_id), Status.FAILED, error=error)
+
     def cancel(self, job_id: str) -> Job:
         """Records that a job is cancelled, unless the job has ended. Call `decide` first, so that no worker publishes
         the job's version."""

@@ -1,10 +1,12 @@
 """A job's record from its posting to its end, decided once."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -210,6 +212,19 @@ def test_the_posted_text_goes_when_the_job_ends(jobs: JobStore, end: Status) -> 
     jobs.end(job, end)
     assert not any(b"secret" in content for content in contents(jobs).values())
     assert jobs.read(job.id).status.ended
+
+
+def test_a_job_whose_time_is_over_fails_unless_its_end_was_decided_before(jobs: JobStore) -> None:
+    publishing = jobs.begin(post(jobs).id)
+    assert jobs.decide(publishing.id, publishing.attempt)
+    for job in (publishing, jobs.begin(post(jobs).id), post(jobs)):  # the last was killed before its attempt began
+        jobs.time_out(job.id, 60.0)
+        found = jobs.read(job.id)
+        if job is publishing:
+            assert found == publishing
+        else:
+            assert (found.status, "stopped after 60 s" in str(found.error)) == (Status.FAILED, True)
+            assert not jobs.has_text(job.id)
 
 
 @pytest.mark.parametrize("end", [Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
@@ -527,6 +542,46 @@ def test_an_attempt_that_beats_is_heard_of_and_a_silent_or_later_one_is_not(jobs
             time.sleep(0.1)
         assert heard.result()
     assert not jobs.beats(job.id, 2, 30.0)  # at once: it is another attempt's turn
+
+
+def test_a_killed_process_changes_only_its_own_attempt(jobs: JobStore) -> None:
+    """Attempt 1 was suspended, considered dead and then killed because its time was over."""
+    job = jobs.begin(post(jobs).id)
+    jobs.interrupt(job.id)
+    second = jobs.begin(jobs.requeue(job.id).id)
+    beating = threading.Event()
+
+    def beat() -> None:
+        for n in itertools.count(1):
+            jobs.beat(replace(second, heartbeat=float(n)))
+            if beating.wait(0.1):
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        beats = pool.submit(beat)
+        worker.lost(jobs, job.id, 1, 60)
+        beating.set()
+        beats.result()
+    assert jobs.read(job.id).status is Status.RUNNING
+    jobs.interrupt(job.id, attempt=2)
+    worker.lost(jobs, job.id, 1, 60)
+    assert jobs.read(job.id).status is Status.INTERRUPTED
+    assert jobs.requeue(job.id).attempt == 2
+    worker.lost(jobs, job.id, 2, 60)
+    assert jobs.read(job.id).status is Status.QUEUED
+    jobs.begin(job.id)
+    worker.lost(jobs, job.id, 3, None)
+    assert jobs.read(job.id).status is Status.INTERRUPTED
+
+
+def test_a_killed_process_may_have_begun_no_attempt_or_several(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "WATCHED", 0.1)
+    none, several = post(jobs), jobs.begin(post(jobs).id)
+    jobs.interrupt(several.id, "storage failed")
+    jobs.begin(jobs.requeue(several.id).id)
+    for job in (none, several):
+        worker.lost(jobs, job.id, 1, 60)
+        assert "stopped after 60 s" in str(jobs.read(job.id).error)
 
 
 def test_a_process_that_dies_before_it_can_begin_was_an_attempt(jobs: JobStore) -> None:

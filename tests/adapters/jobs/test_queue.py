@@ -1,0 +1,71 @@
+"""RQ's worker: what becomes of a job whose process was killed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+from rq import Queue, Retry
+from rq.job import Job as RqJob
+from rq.job import JobStatus
+
+from service.adapters.jobs.queue import KILLED, QUEUE, RETRIES, QueueWorker
+from tests.processes import RedisServer
+
+LIMIT = 1  # s
+WORK = """
+import sys
+from redis import Redis
+from service.adapters.jobs.queue import work
+work(Redis.from_url(sys.argv[1]), lambda *told: print("lost:", *told), "ERROR", burst=True)
+"""
+
+
+def catch_everything(job_id: str) -> None:
+    """A job that goes on whatever is raised in it, as libraries do that try one import and then another."""
+    until = time.monotonic() + 10 * LIMIT
+    while time.monotonic() < until:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.1)
+
+
+def test_a_job_that_catches_every_exception_ends_at_its_limit_and_is_not_retried(redis_server: RedisServer) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        task = f"{__name__}.{catch_everything.__name__}"
+        Queue(QUEUE, connection=redis).enqueue(task, "abc", job_id="abc-0", job_timeout=LIMIT, retry=Retry(max=RETRIES))
+        command = [sys.executable, "-c", WORK, redis_server.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.splitlines() == [f"lost: abc 1 {LIMIT}"], done.stderr
+        assert RqJob.fetch("abc-0", connection=redis).get_status() is JobStatus.FAILED
+
+
+def killed_by(number: int) -> int:
+    """The status that `os.wait` reports for a process that a signal ended."""
+    assert os.WIFSIGNALED(number)
+    return number
+
+
+@pytest.mark.parametrize(
+    ("status", "retries", "told"),
+    [
+        (killed_by(signal.SIGALRM), 1, ("abc", 3, 5)),
+        (killed_by(signal.SIGALRM), 0, ("abc", 4, 5)),
+        (killed_by(signal.SIGKILL), 0, ("abc", 4, None)),
+        (killed_by(signal.SIGKILL), 1, None),  # RQ retries it
+        (None, 1, None),  # suspended, so that RQ killed it a minute after its limit
+    ],
+)
+def test_a_job_is_lost_at_its_limit_or_when_rq_does_not_retry_it(
+    redis_server: RedisServer, status: int | None, retries: int, told: tuple[str, int, int | None] | None
+) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    worker = QueueWorker(Redis.from_url(redis_server.url), lambda *what: heard.append(what))
+    job = SimpleNamespace(id="abc-2", args=["abc"], timeout=5, retries_left=retries, meta={}, save_meta=lambda: None)
+    worker.handle_work_horse_killed(job, None, status, None)
+    assert heard == ([] if told is None else [told])
+    assert (job.retries_left, job.meta.get(KILLED)) == (int(told is None), True if told is None else None)
