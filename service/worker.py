@@ -334,12 +334,13 @@ def lost(jobs: JobStore, job_id: str, attempt: int, limit: int | None) -> None:
     job = jobs.read(job_id)
     if job.status is Status.QUEUED:
         mine = job.attempt < attempt
-    elif job.status is Status.RUNNING:  # with a bucket, the killed process may have begun further attempts (`run_job`)
-        mine = job.attempt == attempt or not jobs.beats(job_id, job.attempt, WATCHED * heartbeat(jobs))
+    elif job.status is Status.RUNNING and job.attempt > attempt and jobs.distant:
+        # The killed process may have begun further attempts, after object storage had failed (`run_job`).
+        mine = not jobs.beats(job_id, job.attempt, WATCHED * heartbeat(jobs))
     else:
         mine = job.attempt == attempt
     if not mine:
-        log.warning("attempt %d of job %s was killed after another attempt had replaced it", attempt, job_id)
+        log.warning("attempt %d of job %s was killed, but the job's record is of another attempt", attempt, job_id)
         return
     if limit is not None:
         jobs.time_out(job_id, limit)

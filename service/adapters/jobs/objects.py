@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from service.adapters.jobs.folders import Record, key_name, parsed_record, used_otherwise
 from service.adapters.jobs.spool import Spool
-from service.adapters.storage.artifacts import Garbage, json_bytes, parsed, sweep, to_facts
+from service.adapters.storage.artifacts import Garbage, claim, json_bytes, parsed, sweep, to_facts
 from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
 from service.core.errors import CorruptArtifact, NotFound
 from service.core.jobs.job import Job
@@ -146,13 +146,17 @@ class BucketJobs:
 
     @contextmanager
     def vectors(self, job_id: str) -> Iterator[Path | None]:
-        with tempfile.TemporaryDirectory(prefix="isosim-", dir=self.scratch) as folder:
+        path = self.scratch / f".spool-{uuid.uuid4().hex}.npy"
+        with path.open("wb") as file:
+            claim(file.fileno())  # if this process is killed, `sweep` deletes the file
             try:
-                self.storage.download(f"{INPUTS}{job_id}/{VECTORS}", Path(folder) / VECTORS)
+                self.storage.download(f"{INPUTS}{job_id}/{VECTORS}", path)
             except FileNotFoundError:
                 yield None
             else:
-                yield Path(folder) / VECTORS
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
 
     def drop_input(self, job_id: str) -> None:
         drop_input(self.storage, job_id)

@@ -195,7 +195,7 @@ class TimeLimit(UnixSignalDeathPenalty):
 class QueueWorker(Worker):
     """Runs jobs one after the other, each in its own child process.
 
-    Calls `on_lost` if a child process is killed and RQ will not retry the job: with the job's id, the number of the
+    Calls `on_lost` if a child process is killed and the job will not be retried: with the job's id, the number of the
     attempt and, if the job's time was over, with its time limit in seconds, otherwise with None.
     """
 
@@ -211,6 +211,7 @@ class QueueWorker(Worker):
         )
         self.on_lost = on_lost
         self.stopping = False
+        self._exit_status: int | None = None  # of the last child process, as `os.wait4` returns it
 
     def request_stop(self, signum: Any, frame: Any) -> None:
         self.stopping = True
@@ -235,10 +236,28 @@ class QueueWorker(Worker):
         except RedisError as error:
             log.warning("cannot tell Redis how long the current job has run (%s); the job continues", error)
 
+    def wait_for_horse(self) -> Any:
+        ended = super().wait_for_horse()
+        self._exit_status = ended[1]
+        return ended
+
+    def monitor_work_horse(self, job: Any, queue: Any) -> None:
+        self._exit_status = None
+        try:
+            super().monitor_work_horse(job, queue)
+        finally:
+            # If Redis did not answer or has lost the job, RQ has not called `handle_work_horse_killed`.
+            if timed_out(self._exit_status):
+                self._report_lost(job, job.timeout)
+
+    def kill_horse(self, *args: Any) -> None:
+        if self.horse_pid:  # with 0, no child process is running, and RQ would kill this worker
+            super().kill_horse(*args)
+
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
-        over = ret_val is not None and os.WIFSIGNALED(ret_val) and os.WTERMSIG(ret_val) == signal.SIGALRM
+        over = timed_out(ret_val)
         if over or not job.retries_left:
-            self.on_lost(job.args[0], Delivery.of(job).attempt, job.timeout if over else None)
+            self._report_lost(job, job.timeout if over else None)
             job.retries_left = 0
             return
         job.meta[KILLED] = True
@@ -247,12 +266,21 @@ class QueueWorker(Worker):
         with contextlib.suppress(RedisError):
             job.save_meta()
 
+    def _report_lost(self, job: RqJob, limit: int | None) -> None:
+        self._exit_status = None  # so that the job is reported only once
+        self.on_lost(job.args[0], Delivery.of(job).attempt, limit)
+
     def teardown(self) -> None:
         try:
             super().teardown()  # type: ignore[no-untyped-call]
         except RedisError:
             if self.pubsub_thread is not None:
                 self.pubsub_thread.stop()
+
+
+def timed_out(status: int | None) -> bool:
+    """Whether `TimeLimit` ended the process with this exit status."""
+    return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
 
 
 def work(connection: Redis, on_lost: Callable[[str, int, int | None], None], log_level: str, *, burst: bool) -> None:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from redis import Redis
-from rq import Queue, Retry
+from redis.exceptions import RedisError
+from rq import Queue, Retry, get_current_job
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 
@@ -26,8 +27,14 @@ work(Redis.from_url(sys.argv[1]), lambda *told: print("lost:", *told), "ERROR", 
 """
 
 
-def catch_everything(job_id: str) -> None:
-    """A job that goes on whatever is raised in it, as libraries do that try one import and then another."""
+def catch_everything(job_id: str, *command: str) -> None:
+    """A job that goes on whatever is raised in it, as libraries do that try one import and then another. First sends
+    Redis a command."""
+    if command:
+        running = get_current_job()
+        assert running is not None
+        with contextlib.suppress(RedisError):
+            running.connection.execute_command(*command)
     until = time.monotonic() + 10 * LIMIT
     while time.monotonic() < until:
         with contextlib.suppress(BaseException):
@@ -42,6 +49,30 @@ def test_a_job_that_catches_every_exception_ends_at_its_limit_and_is_not_retried
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.splitlines() == [f"lost: abc 1 {LIMIT}"], done.stderr
         assert RqJob.fetch("abc-0", connection=redis).get_status() is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("SHUTDOWN", "NOSAVE")], ids=["forgets", "is away"])
+def test_the_limit_of_a_job_is_recorded_when_redis(redis_server: RedisServer, command: tuple[str, ...]) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        task = f"{__name__}.{catch_everything.__name__}"
+        Queue(QUEUE, connection=redis).enqueue(task, "abc", *command, job_id="abc-0", job_timeout=LIMIT)
+    arguments = [sys.executable, "-c", WORK, redis_server.url]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [f"lost: abc 2 {LIMIT}"], done.stderr
+
+
+def test_a_worker_without_a_running_job_ends_no_process(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job can be cancelled between the end of its process and the next job."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    worker = QueueWorker(Redis.from_url(redis_server.url), lambda *_: None)
+    worker.kill_horse()
+    assert not killed
+    worker._horse_pid = os.getpid()
+    worker.kill_horse()
+    assert killed == [os.getpgrp()]
 
 
 def killed_by(number: int) -> int:
