@@ -133,6 +133,37 @@ class BatchingPlan:
     background: bool = False  # True for a batcher that serves no requests: it runs only while the processor is idle
 
 
+class FairSemaphore:
+    """A semaphore that threads get in the order in which they asked.
+
+    A thread that releases `threading.Semaphore` can take it again before a waiting thread wakes up. On a GPU, a
+    prepared batch then waited while the other thread ran many others (measured: loadtest/README.md).
+    """
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._lock = threading.Lock()  # protects `_free` and `_turns`
+        self._turns: deque[threading.Lock] = deque()  # of the threads that wait, oldest first; released at their turn
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            self._turns.append(turn)
+        turn.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if not self._turns:
+                self._free += 1
+                return
+            self._turns.popleft().release()
+        time.sleep(0)  # releases the interpreter's lock, so that the thread whose turn it is starts at once
+
+
 class MicroBatcher:
     """Encodes texts in batches. A context manager that owns its threads; `submit` is called on its event loop."""
 
@@ -160,7 +191,7 @@ class MicroBatcher:
         # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
         # slow the batch down.
         self.cpu_contended = False
-        self._device = threading.Semaphore(plan.runs)
+        self._device = FairSemaphore(plan.runs)
         self.idle_threads = 0  # number of encoding threads that wait for texts
         self._exclusive = False  # whether a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
@@ -375,14 +406,18 @@ class MicroBatcher:
         """
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), 0.0
         try:
             prepared = self.encoder.prepare(ids)
             with self._device:
                 start = time.perf_counter()
                 self._runs_since[threading.get_ident()] = time.monotonic()
-                vectors = self.codec.round(self.encoder.run(prepared, exclusive=exclusive))
-            for pending, vector in zip(batch, vectors, strict=True):
+                try:
+                    vectors = self.encoder.run(prepared, exclusive=exclusive)
+                finally:
+                    self._runs_since.pop(threading.get_ident())
+                    spent = time.perf_counter() - start
+            for pending, vector in zip(batch, self.codec.round(vectors), strict=True):
                 tokens = pending.tokens
                 truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
                 # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
@@ -392,12 +427,9 @@ class MicroBatcher:
         except Exception as unknown:  # a bad batch must not end the thread
             log.exception("the encoder failed")
             error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
-        finally:
-            self._runs_since.pop(threading.get_ident(), None)
         if error is not None:
             for pending in batch:
                 pending.result, pending.error = None, error
-        spent = time.perf_counter() - start
         for pending in batch:
             pending.queue = start - pending.arrived - pending.tokenization
             pending.inference = spent

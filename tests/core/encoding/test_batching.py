@@ -1,7 +1,9 @@
 """Admission, order, cancellation, failure and end of the batcher, through the embedder that feeds it."""
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from service.core.arrays import Vectors
-from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
+from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats, FairSemaphore
 from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
 from service.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
 from service.core.errors import (
@@ -343,7 +345,7 @@ async def test_the_texts_of_a_pair_run_side_by_side_on_an_idle_device(encoder: F
     assert sorted(map(len, encoder.batches)) == [1, 1]
 
 
-class JobObservation(FakeEncoder):
+class ObservedEncoder(FakeEncoder):
     """Remembers which batches ran alone, and how many ran at the same time."""
 
     def __init__(self) -> None:
@@ -370,7 +372,7 @@ class JobObservation(FakeEncoder):
 
 
 async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_waits_and_shares_it() -> None:
-    encoder = JobObservation()
+    encoder = ObservedEncoder()
     with embedder(encoder, runs=2, exclusive=True, max_batch_texts=2) as made:
         encoder.free.clear()
         first = await under_way(made, "one", "two")
@@ -386,7 +388,7 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
 
 
 async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
-    encoder = JobObservation()
+    encoder = ObservedEncoder()
     with embedder(encoder, runs=2, exclusive=True) as made:
         made.batcher.set_cpu_contended(True)
         await vectors(made, "one", "two")
@@ -394,7 +396,7 @@ async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
 
 
 async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
-    encoder = JobObservation()
+    encoder = ObservedEncoder()
     with embedder(encoder, runs=1, ahead=1) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
         await until(lambda: len(encoder.prepared) == 2)
@@ -402,6 +404,45 @@ async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_pre
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert encoder.most == 1
+
+
+async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it(encoder: FakeEncoder) -> None:
+    with embedder(encoder, runs=1, ahead=1) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        await until(lambda: len(made.batcher._device._turns) == 1)
+        tasks.append(await under_way(made, "third"))
+        await tokenized(made, 1)
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert encoder.seen == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("places", [1, 2])
+async def test_a_device_is_used_in_the_order_of_asking_and_by_no_more_threads_than_it_has_places(places: int) -> None:
+    device, order, inside, most = FairSemaphore(places), list[int](), list[int](), 0
+
+    def use(number: int) -> None:
+        nonlocal most
+        with device:
+            order.append(number)
+            inside.append(number)
+            most = max(most, len(inside))
+            time.sleep(0.001)
+            inside.remove(number)
+
+    threads = [threading.Thread(target=use, args=[number]) for number in range(20)]
+    with contextlib.ExitStack() as taken:
+        for _ in range(places):
+            taken.enter_context(device)
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            await until(lambda count=count: len(device._turns) == count)  # type: ignore[misc]
+    for thread in threads:
+        thread.join(10)
+    assert 1 <= most <= places
+    assert sorted(order) == list(range(20))
+    assert places > 1 or order == sorted(order)  # of two that have their places, either may be seen first
+    assert device._free == places
 
 
 async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
