@@ -36,7 +36,7 @@ check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linte
 	$(BIN)/python -m pytest tests/security/test_dependencies.py
 	$(BIN)/python -m pytest --collect-only -qq  # finds test files that cannot be imported
 
-docs-check: .venv/dev redis  ## spelling, links, figures and commands of the documentation, and that reference pages are current (10 minutes)
+docs-check: .venv/dev redis .venv-clients/ready  ## spelling, links, figures and commands of the documentation, and that reference pages are current (10 minutes)
 	$(BIN)/codespell
 	$(PYTEST) tests/docs tests/api/test_documentation.py
 

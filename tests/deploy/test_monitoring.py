@@ -33,7 +33,7 @@ def without_waiting(rules: Any) -> Any:
 
 
 @dataclass
-class JobObservation:
+class Site:
     server: Server
     again: Callable[[], None]  # the same server, after it was killed
     prometheus: Prometheus
@@ -41,7 +41,7 @@ class JobObservation:
 
 
 @pytest.fixture(scope="module")
-def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobObservation]:
+def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server with a Redis and a worker, scored upon, and scraped often enough for rates."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
@@ -68,20 +68,20 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 server.client.post("/embed", json={"inputs": texts}).raise_for_status()
                 count = f'isosim_batch_texts_sum{{job="isosim"}} >= {20 + number}'
                 wait_until(lambda count=count: prometheus.query(count))
-            yield JobObservation(server, again, prometheus, told)
+            yield Site(server, again, prometheus, told)
     finally:
         for process in processes:
             process.kill()
         redis.kill()
 
 
-def test_every_expression_is_answered(site: JobObservation) -> None:
+def test_every_expression_is_answered(site: Site) -> None:
     """The server's own parser, and its types: no vector where a number is needed."""
     for _, expression in expressions():
         site.prometheus.query(expression)
 
 
-def test_every_panel_shows_something(site: JobObservation) -> None:
+def test_every_panel_shows_something(site: Site) -> None:
     """A panel that asks for what is not there would stay empty for good."""
     shown = {title: False for title, _ in of_the_dashboard()}
     for title, expression in of_the_dashboard():
@@ -89,7 +89,7 @@ def test_every_panel_shows_something(site: JobObservation) -> None:
     assert {title for title, found in shown.items() if not found} == EMPTY
 
 
-def test_nothing_fires_on_a_healthy_server(site: JobObservation) -> None:
+def test_nothing_fires_on_a_healthy_server(site: Site) -> None:
     wait_until(lambda: all(rule["lastEvaluation"] > "0002" for rule in site.prometheus.rules()))
     for rule in site.prometheus.rules():
         assert rule["health"] == "ok", rule
@@ -97,7 +97,7 @@ def test_nothing_fires_on_a_healthy_server(site: JobObservation) -> None:
     assert site.told.alerts == []
 
 
-def test_a_killed_server_is_told_of_and_its_return_as_well(site: JobObservation) -> None:
+def test_a_killed_server_is_told_of_and_its_return_as_well(site: Site) -> None:
     """From the process to the webhook, and back."""
     site.server.kill()
     (alert,) = wait_until(lambda: site.told.of("IsosimTargetDown", "firing")[:1])
