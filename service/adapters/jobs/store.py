@@ -337,8 +337,8 @@ class JobStore:
         """Ends a job as failed, because its process was stopped after `limit` seconds. Does nothing if the process had
         already set `decided`."""
         if self.decide(job_id):
-            log.error("job %s was stopped after %.0f s, the time limit of a job (ISOSIM_JOB_TIMEOUT)", job_id, limit)
             error = f"stopped after {limit:.0f} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
+            log.error("job %s: %s", job_id, error)
             self.end(self.read(job_id), Status.FAILED, error=error)
 
     def cancel(self, job_id: str) -> Job:

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from service.core.arrays import Vectors
+from service.core.encoding.fair_semaphore import FairSemaphore
 from service.core.encoding.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
 from service.core.errors import (
     BackendFailure,
@@ -131,37 +132,6 @@ class BatchingPlan:
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
     background: bool = False  # True for a batcher that serves no requests: it runs only while the processor is idle
-
-
-class FairSemaphore:
-    """A semaphore that threads get in the order in which they asked.
-
-    A thread that releases `threading.Semaphore` can take it again before a waiting thread wakes up. On a GPU, a
-    prepared batch then waited while the other thread ran many others (measured: loadtest/README.md).
-    """
-
-    def __init__(self, free: int) -> None:
-        self._free = free
-        self._lock = threading.Lock()  # protects `_free` and `_turns`
-        self._turns: deque[threading.Lock] = deque()  # of the threads that wait, oldest first; released at their turn
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn = threading.Lock()
-            turn.acquire()
-            self._turns.append(turn)
-        turn.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            if not self._turns:
-                self._free += 1
-                return
-            self._turns.popleft().release()
-        time.sleep(0)  # releases the interpreter's lock, so that the thread whose turn it is starts at once
 
 
 class MicroBatcher:

@@ -41,24 +41,29 @@ def catch_everything(job_id: str, *command: str) -> None:
             time.sleep(0.1)
 
 
-def test_a_job_that_catches_every_exception_ends_at_its_limit_and_is_not_retried(redis_server: RedisServer) -> None:
+def told(redis_server: RedisServer, *command: str) -> tuple[list[str], str]:
+    """Runs such a job in a worker. Returns what the worker told `on_lost`, and its log."""
     with Redis.from_url(redis_server.url) as redis:
-        task = f"{__name__}.{catch_everything.__name__}"
-        Queue(QUEUE, connection=redis).enqueue(task, "abc", job_id="abc-0", job_timeout=LIMIT, retry=Retry(max=RETRIES))
-        command = [sys.executable, "-c", WORK, redis_server.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert done.stdout.splitlines() == [f"lost: abc 1 {LIMIT}"], done.stderr
+        Queue(QUEUE, connection=redis).enqueue(
+            f"{__name__}.{catch_everything.__name__}", "abc", *command,
+            job_id="abc-0", job_timeout=LIMIT, retry=Retry(max=RETRIES),
+        )  # fmt: skip
+    arguments = [sys.executable, "-c", WORK, redis_server.url]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_a_job_that_catches_every_exception_ends_at_its_limit_and_is_not_retried(redis_server: RedisServer) -> None:
+    found, log = told(redis_server)
+    assert found == [f"lost: abc 1 {LIMIT}"], log
+    with Redis.from_url(redis_server.url) as redis:
         assert RqJob.fetch("abc-0", connection=redis).get_status() is JobStatus.FAILED
 
 
-@pytest.mark.parametrize("command", [("FLUSHALL",), ("SHUTDOWN", "NOSAVE")], ids=["forgets", "is away"])
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("SHUTDOWN", "NOSAVE")], ids=["has lost the job", "is away"])
 def test_the_limit_of_a_job_is_recorded_when_redis(redis_server: RedisServer, command: tuple[str, ...]) -> None:
-    with Redis.from_url(redis_server.url) as redis:
-        task = f"{__name__}.{catch_everything.__name__}"
-        Queue(QUEUE, connection=redis).enqueue(task, "abc", *command, job_id="abc-0", job_timeout=LIMIT)
-    arguments = [sys.executable, "-c", WORK, redis_server.url]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.splitlines() == [f"lost: abc 2 {LIMIT}"], done.stderr
+    found, log = told(redis_server, *command)
+    assert found == [f"lost: abc 1 {LIMIT}"], log
 
 
 def test_a_worker_without_a_running_job_ends_no_process(

@@ -216,7 +216,9 @@ def test_the_posted_text_goes_when_the_job_ends(jobs: JobStore, end: Status) -> 
     assert jobs.read(job.id).status.ended
 
 
-def test_a_job_whose_time_is_over_fails_unless_its_end_was_decided_before(jobs: JobStore) -> None:
+def test_a_job_whose_time_is_over_fails_unless_its_end_was_decided_before(
+    jobs: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
     publishing = jobs.begin(post(jobs).id)
     assert jobs.decide(publishing.id, publishing.attempt)
     for job in (publishing, jobs.begin(post(jobs).id), post(jobs)):  # the last was killed before its attempt began
@@ -227,6 +229,8 @@ def test_a_job_whose_time_is_over_fails_unless_its_end_was_decided_before(jobs: 
         else:
             assert (found.status, "stopped after 60 s" in str(found.error)) == (Status.FAILED, True)
             assert not jobs.has_text(job.id)
+            assert f"job {job.id}: stopped after 60 s" in caplog.text
+    assert publishing.id not in caplog.text
 
 
 @pytest.mark.parametrize("end", [Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])

@@ -1,9 +1,7 @@
 """Admission, order, cancellation, failure and end of the batcher, through the embedder that feeds it."""
 
 import asyncio
-import contextlib
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.core.arrays import Vectors
-from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats, FairSemaphore
+from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
 from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
 from service.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
 from service.core.errors import (
@@ -415,34 +413,6 @@ async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it(enc
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert encoder.seen == ["first", "second", "third"]
-
-
-@pytest.mark.parametrize("places", [1, 2])
-async def test_a_device_is_used_in_the_order_of_asking_and_by_no_more_threads_than_it_has_places(places: int) -> None:
-    device, order, inside, most = FairSemaphore(places), list[int](), list[int](), 0
-
-    def use(number: int) -> None:
-        nonlocal most
-        with device:
-            order.append(number)
-            inside.append(number)
-            most = max(most, len(inside))
-            time.sleep(0.001)
-            inside.remove(number)
-
-    threads = [threading.Thread(target=use, args=[number]) for number in range(20)]
-    with contextlib.ExitStack() as taken:
-        for _ in range(places):
-            taken.enter_context(device)
-        for count, thread in enumerate(threads, 1):
-            thread.start()
-            await until(lambda count=count: len(device._turns) == count)  # type: ignore[misc]
-    for thread in threads:
-        thread.join(10)
-    assert 1 <= most <= places
-    assert sorted(order) == list(range(20))
-    assert places > 1 or order == sorted(order)  # of two that have their places, either may be seen first
-    assert device._free == places
 
 
 async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
