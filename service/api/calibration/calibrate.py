@@ -28,12 +28,13 @@ from service.api.calibration.files import (
     feed_sentences,
     stream,
 )
-from service.api.calibration.intake import Format, Intake, Limits, parse_json
+from service.api.calibration.intake import Format, Intake, Limits
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.calibration.vectors import VectorIntake
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
+from service.api.validation import parse_json
 from service.core.errors import (
     Conflict,
     EncoderMismatch,
@@ -235,7 +236,7 @@ def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
 
 
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
-    options = parse_json(CalibrateRequest, body)
+    options: CalibrateRequest = parse_json(CalibrateRequest.__pydantic_validator__, body)
     check_domain(options.domain, trace)
     intake = Intake(spool, limits, force=options.force)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))

@@ -4,11 +4,10 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import orjson
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
 from service.adapters.tables.detection import binary
@@ -21,7 +20,6 @@ from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sent
 from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_sentences_only
 
 Format = Literal["text", "ndjson", "npy"]
-Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
 # Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
@@ -265,12 +263,3 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
             f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'
         )
     return text
-
-
-def parse_json(model: type[Body], body: bytes) -> Body:
-    """Parses a body. Raises RequestValidationError, as FastAPI does for bodies that it parses itself."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        errors = [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
-        raise RequestValidationError(errors) from None

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import FailFast, Field, ValidationError
+from pydantic import FailFast, Field
 
 from service.api.bodies import Compatible, example
 from service.api.scoring.pipeline import check_count
-from service.api.validation import describe
+from service.api.validation import describe, parse_json
 from service.core.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
@@ -75,12 +75,9 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             )
         split = int(header_length)
     try:
-        request = InferRequest.model_validate_json(body[:split])
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        raise describe(
-            RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]), None
-        ) from None
+        request: InferRequest = parse_json(InferRequest.__pydantic_validator__, body[:split])
+    except RequestValidationError as error:
+        raise describe(error, None) from None
     for kind, named in (("input", request.inputs), ("output", request.outputs)):
         if len({tensor.name for tensor in named}) < len(named):
             raise InvalidInput(f"an {kind} is named twice")

@@ -20,7 +20,7 @@ from service.api.calibration.calibrate import (
     read_json_body,
     spooling,
 )
-from service.api.calibration.intake import Intake, parse_json
+from service.api.calibration.intake import Intake
 from service.api.calibration.schemas import JobAccepted, LabelsRequest, pairs_of
 from service.api.domains.schemas import (
     FROM,
@@ -35,6 +35,7 @@ from service.api.domains.schemas import (
 )
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
+from service.api.validation import parse_json
 from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
@@ -178,7 +179,7 @@ async def post_labels(
     """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
     an existing version, and gives the same similarities and percentiles as the existing version."""
     await check_room(service)
-    body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
+    body = await asyncio.to_thread(parse_json, LabelsRequest.__pydantic_validator__, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
         shown = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
         Start(body.from_).check(domain, shown)
