@@ -168,7 +168,7 @@ class ScoringRoute(APIRoute):
         adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
 
         async def respond(content: bytes, service: Service, trace: Trace) -> Response:
-            response: Response = await endpoint(parse_json(adapter.validator, content), service, trace)
+            response: Response = await endpoint(parse_json(adapter, content), service, trace)
             return response
 
         async def handle(request: Request) -> Response:  # for requests that the middleware leaves to FastAPI

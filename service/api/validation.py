@@ -4,12 +4,11 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
-from pydantic_core import SchemaValidator
+from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
 
 from service.api.bodies import MOST_ENTRIES
@@ -22,6 +21,7 @@ BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alterna
 FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field
 NAMED = 3  # maximum number of further wrong fields that a message names
 
+Body = TypeVar("Body")
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 
 WANTED = {  # what a field must hold, for fields whose type alone says too little
@@ -102,7 +102,7 @@ PATTERNS: dict[str, Callable[[str], str]] = {
 PART = re.compile(rb'(?:[^\[{:"]++|"(?:[^"\\]++|\\.)*+"?)*+[\[{:]?', re.DOTALL)
 
 
-def parse_json(validator: SchemaValidator, content: bytes) -> Any:
+def parse_json(adapter: TypeAdapter[Body], content: bytes) -> Body:
     """Parses and validates a JSON body. All routes with large JSON bodies parse them here.
 
     The work is bounded by the number of bytes: a body has few lists, objects and names, and pydantic's errors are only
@@ -115,7 +115,7 @@ def parse_json(validator: SchemaValidator, content: bytes) -> Any:
     if len(content) > MOST_ENTRIES:
         check_parts(content)
     try:
-        return validator.validate_json(content)
+        return adapter.validator.validate_json(content)  # type: ignore[no-any-return]
     except ValidationError as error:
         if error.error_count() > MOST_UNKNOWN:
             raise too_many_unknown(error.error_count(), "or wrong fields") from None

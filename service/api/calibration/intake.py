@@ -9,10 +9,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
 from service.adapters.tables.detection import binary
 from service.adapters.tables.isolation import PLACES
-from service.api.calibration.schemas import NO_VECTORS, Label
+from service.api.calibration.schemas import NO_VECTORS, Label, pair_of
 from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
@@ -51,13 +52,23 @@ class Limits:
 class Intake:
     """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
-    `force`: accept lines that look like rows of a table as sentences.
+    Args:
+        force: accept lines that look like rows of a table as sentences.
+        parse: reads a line, whose number it also gets; by default as `form` says.
     """
 
-    def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        limits: Limits,
+        form: Format = "text",
+        *,
+        force: bool = False,
+        parse: Callable[[bytes, int], str | LabelledPair] | None = None,
+    ) -> None:
         self.spool, self.limits = spool, limits
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
-        self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
+        self.parse = parse or (parse_text if form == "text" else parse_ndjson)
         self.lines = 0
         self.sentences = 0
         self.labels = 0
@@ -104,10 +115,14 @@ class Intake:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
         self._take(lines)
 
-    def close(self) -> None:
+    def take_rest(self) -> None:
+        """Takes a last line without a line end."""
         if self._rest:
             self._take([self._rest])
             self._rest = b""
+
+    def close(self) -> None:
+        self.take_rest()
         if not self.sentences:
             if self._too_long:
                 raise InvalidInput(
@@ -230,19 +245,34 @@ def parse_text(line: bytes, number: int) -> str:
         raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1}); {POST}") from None
 
 
-def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
+def value_of(line: bytes, number: int, example: str) -> Any:
     try:
-        value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
+        return orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(
-            f'line {number} is not JSON: {error}; each line is one value, such as "a sentence"'
-        ) from None
+        raise InvalidInput(f"line {number} is not JSON: {error}; each line is one value, such as {example}") from None
+
+
+def label_of(value: dict[str, Any], number: int) -> Label:
+    try:
+        given = [value.get("a"), value.get("b"), value["label"]]
+        return LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
+    except ValidationError as error:
+        raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
+
+
+def parse_label(line: bytes, number: int, artifact: EncoderArtifact) -> LabelledPair:
+    """A line of NDJSON that holds a labelled pair of texts; of vectors if `artifact` computes none itself."""
+    example = '{"a": "…", "b": "…", "label": 1}'
+    value = value_of(line, number, example)
+    if not isinstance(value, dict) or "label" not in value:
+        raise InvalidInput(f"line {number}: expected a labelled pair, {example}")
+    return pair_of(label_of(value, number), (f"line {number}, a", f"line {number}, b"), artifact)
+
+
+def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
+    value = value_of(line, number, '"a sentence"')
     if isinstance(value, dict) and "label" in value:
-        try:
-            given = [value.get("a"), value.get("b"), value["label"]]
-            pair = LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
-        except ValidationError as error:
-            raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
+        pair = label_of(value, number)
         if not isinstance(pair.a, str) or not isinstance(pair.b, str):
             raise InvalidInput(f"line {number}: {NO_VECTORS}")
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)

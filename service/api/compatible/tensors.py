@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import FailFast, Field
+from pydantic import FailFast, Field, TypeAdapter
 
 from service.api.bodies import Compatible, example
 from service.api.scoring.pipeline import check_count
@@ -60,6 +60,9 @@ class InferRequest(Compatible):
     parameters: Parameters | None = None
 
 
+INFER = TypeAdapter(InferRequest)
+
+
 def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
     """Parses a body. Returns the request, and a dictionary: name of an input tensor -> its texts, at most `most`.
 
@@ -75,7 +78,7 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             )
         split = int(header_length)
     try:
-        request: InferRequest = parse_json(InferRequest.__pydantic_validator__, body[:split])
+        request = parse_json(INFER, body[:split])
     except RequestValidationError as error:
         raise describe(error, None) from None
     for kind, named in (("input", request.inputs), ("output", request.outputs)):
