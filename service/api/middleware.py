@@ -92,16 +92,19 @@ def bounded(receive: Receive, limit: int, trace: Trace) -> Receive:
     return receive_bounded
 
 
-async def check_rate(service: Service, trace: Trace) -> None:
-    """Raises Overloaded if the key's rate is used up, before the body is read."""
-    if trace.grant.rate is not None:
-        await service.limits.admit(replace(trace.grant, concurrent=None), 0)
-
-
 # A refused body costs its key one text for this many bytes or fewer. Refusing 10 kB keeps the event loop at most 0.5 ms
 # (2 MB: 100 ms, loadtest/hostile.py), about as long as an uncached text does (loadtest/README.md).
 BYTES_A_TEXT = 10_000
 UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
+
+
+async def check_rate(service: Service, trace: Trace, head: Head) -> None:
+    """Raises Overloaded before the body is read, if the body is large and the key's rate is used up."""
+    size = head.get(b"content-length", b"")
+    small = size.isdigit() and int(size) <= BYTES_A_TEXT
+    if trace.grant.rate is not None and not small:
+        await service.limits.admit(replace(trace.grant, concurrent=None), 0)
+
 
 CONNECTION = "isosim.connection"  # name of the ASGI extension that server/http_protocol.py provides
 # Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
@@ -196,6 +199,7 @@ class Envelope:
                 limit = service.settings.max_body_bytes
                 admit(scope, head, service, trace, limit, needs_key=True)
                 route.check(head, trace)
+                await check_rate(service, trace, head)
                 await self.time_limit.bound(self._score(route, receive, limit, service, trace, answer))
         except (ClientDisconnect, CallerLeft):
             answer.status = 499  # the caller has closed the connection
@@ -218,7 +222,6 @@ class Envelope:
     async def _score(
         self, route: ScoringRoute, receive: Receive, limit: int, service: Service, trace: Trace, answer: Answer
     ) -> None:
-        await check_rate(service, trace)
         await answer.give(await route.respond(await read_body(receive, limit, trace), service, trace))
 
     async def _pass_on(self, scope: Scope, receive: Receive, head: Head, trace: Trace, answer: Answer) -> None:
@@ -226,7 +229,7 @@ class Envelope:
         limit = body_limit(scope, service)
         admit(scope, head, service, trace, limit, needs_key=not keyless(scope["method"], scope["path"]))
         if scope["method"] in ("POST", "PUT"):
-            await check_rate(service, trace)
+            await check_rate(service, trace, head)
         answered = self.app(scope, bounded(receive, limit, trace), answer.send)
         if is_bounded(scope):
             answered = self.time_limit.bound(answered)

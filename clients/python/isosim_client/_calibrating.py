@@ -79,7 +79,7 @@ def job(job: Job | str) -> Call[Job]:
 
 
 def jobs() -> Call[tuple[Job, ...]]:
-    """All recorded jobs, newest first."""
+    """All recorded jobs, newest first, without their reports."""
     return Call(method="GET", path="calibrate", parse=lambda value: read(Jobs, value).jobs)
 
 
