@@ -8,18 +8,17 @@ from typing import Annotated, Any, get_type_hints
 
 import orjson
 from fastapi import Depends, Path, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
 from service.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from service.api.errors import TABLE
-from service.api.parameters import check_ignored
+from service.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
 from service.api.state import Service, ServiceDep, service_of
 from service.api.trace import Trace
-from service.api.validation import json_example
+from service.api.validation import json_example, parse_json
 from service.core.errors import NotFound, UnsupportedMedia
 from service.core.grants import Scope
 from service.core.jobs.job import Job
@@ -119,6 +118,8 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     """Lists the body's unused fields in `x-isosim-ignored`; raises InvalidInput if one resembles a field of ours."""
     ignored = body.ignored()
     if ignored:
+        if len(ignored) > MOST_UNKNOWN:
+            raise too_many_unknown(len(ignored), "fields")
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
         # A field name may hold characters that are not allowed in a header; each becomes "?".
@@ -167,12 +168,7 @@ class ScoringRoute(APIRoute):
         adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
 
         async def respond(content: bytes, service: Service, trace: Trace) -> Response:
-            try:
-                body = adapter.validator.validate_json(content)
-            except ValidationError as error:
-                details = error.errors(include_url=False)
-                raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]) from None
-            response: Response = await endpoint(body, service, trace)
+            response: Response = await endpoint(parse_json(adapter, content), service, trace)
             return response
 
         async def handle(request: Request) -> Response:  # for requests that the middleware leaves to FastAPI

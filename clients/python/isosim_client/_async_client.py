@@ -296,7 +296,7 @@ class AsyncClient:
         return await self._send(_calibrating.job(job))
 
     async def jobs(self) -> tuple[Job, ...]:
-        """All recorded jobs, newest first."""
+        """All recorded jobs, newest first, without their reports."""
         return await self._send(_calibrating.jobs())
 
     async def cancel(self, job: Job | str) -> Job:

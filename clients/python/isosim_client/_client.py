@@ -328,7 +328,7 @@ class Client:
         return self._send(_calibrating.job(job))
 
     def jobs(self) -> tuple[Job, ...]:
-        """All recorded jobs, newest first.
+        """All recorded jobs, newest first, without their reports.
 
         Example:
             >>> [(job.domain, job.status) for job in client.jobs()]

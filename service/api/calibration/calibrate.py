@@ -2,17 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
@@ -28,12 +28,13 @@ from service.api.calibration.files import (
     feed_sentences,
     stream,
 )
-from service.api.calibration.intake import Format, Intake, Limits, parse_json
+from service.api.calibration.intake import Format, Intake, Limits
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.calibration.vectors import VectorIntake
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
+from service.api.validation import parse_json
 from service.core.errors import (
     Conflict,
     EncoderMismatch,
@@ -42,12 +43,15 @@ from service.core.errors import (
     TooLarge,
     Unavailable,
 )
+from service.core.grants import Grant
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
 from service.core.wording import place
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
+
+Options = TypeVar("Options", bound=BaseModel)
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
@@ -82,10 +86,8 @@ BODY_DOC = body_of(
 
 
 def state(job: Job) -> JobState:
-    request = asdict(job.request)
-    known = {k: v for k, v in request.items() if k in JobState.model_fields}
-    facts = {k: v for k, v in asdict(job).items() if k in JobState.model_fields}
-    return JobState(job=job.id, **facts, **known)
+    facts = vars(job.request) | vars(job)
+    return JobState(job=job.id, **{name: value for name, value in facts.items() if name in JobState.model_fields})
 
 
 @router.post(
@@ -126,7 +128,8 @@ async def calibrate(
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
                 "encoder": encoder, "force": force,
             }  # fmt: skip
-            options = checked_options(given, trace)
+            options = checked_options(CalibrateOptions, given)
+            check_domain(options.domain, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
@@ -143,8 +146,9 @@ async def calibrate(
                 await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
-            check_no_query(request)
-            options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
+            check_no_query(request, [*FORMATS, "application/octet-stream"])
+            body = await read_json_body(request, service)
+            options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts)
@@ -213,29 +217,33 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
         )
 
 
-def check_no_query(request: Request) -> None:
-    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored."""
+def check_no_query(request: Request, kinds: Sequence[str]) -> None:
+    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored.
+
+    `kinds`: content types of the route whose options are query parameters.
+    """
     for name in request.query_params:
         raise InvalidInput(
             f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
-            f"{', '.join(FORMATS)}, application/octet-stream"
+            f"{', '.join(kinds)}"
         )
 
 
-def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
+def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
     """Options of the query, validated like those of a JSON body."""
     try:
-        options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
+        return model.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
         raise RequestValidationError(
             [{**detail, "loc": ("query", *detail["loc"])} for detail in error.errors()]
         ) from None
-    check_domain(options.domain, trace)
-    return options
+
+
+CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 
 
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
-    options = parse_json(CalibrateRequest, body)
+    options = parse_json(CALIBRATE_REQUEST, body)
     check_domain(options.domain, trace)
     intake = Intake(spool, limits, force=options.force)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
@@ -245,11 +253,18 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
     return options, intake
 
 
-@router.get("", dependencies=READ, responses=documented(422))
-def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
-    """Recorded jobs of the domains that the key may use, newest first. Each has its report (about 20 kB)."""
-    mine = (job for job in service.jobs.newest() if trace.grant.may_use(job.request.domain))
-    return Jobs(jobs=[state(job) for job in islice(mine, limit)])
+@router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))
+async def list_jobs(
+    service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Response:
+    """Recorded jobs of the domains that the key may use, newest first, without their reports."""
+    return await service.listings.begin(trace.grant, listed, service.jobs, trace.grant, limit)
+
+
+def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
+    """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
+    mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
+    return json_response({"jobs": [state(replace(job, report=None)).model_dump() for job in islice(mine, limit)]})
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
@@ -328,9 +343,6 @@ async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
 
 
-MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory; text and NDJSON are streamed
-
-
 async def check_room(service: Service) -> None:
     """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
     await service.runner.available()
@@ -390,14 +402,16 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     )
 
 
-async def read_json_body(request: Request) -> bytes:
-    body = bytearray()
+async def read_json_body(request: Request, service: Service) -> bytes:
+    """Reads the whole body. Raises TooLarge above ISOSIM_MAX_BODY_BYTES: unlike lines, JSON is parsed as a whole, and
+    no other request is served meanwhile."""
+    limit, body = service.settings.max_body_bytes, bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_JSON_BYTES:
+        if len(body) > limit:
             raise TooLarge(
-                f"the JSON body is larger than {MAX_JSON_BYTES} bytes; post texts of this size as "
-                "text/plain or application/x-ndjson"
+                f"the JSON body is larger than {limit} bytes; send its entries as application/x-ndjson, one in each "
+                "line, with the options in the query"
             )
     return bytes(body)
 

@@ -232,6 +232,14 @@ def test_jobs_are_listed_newest_first(posting: Server) -> None:
     assert few == jobs[:2]
 
 
+def test_a_list_of_jobs_leaves_out_the_reports(posting: Server) -> None:
+    """A report has 20 kB: a list of 1,000 jobs had 13 MB and kept the event loop for seconds."""
+    job = posting.calibrate("listed", sentences(300))
+    assert job["report"]
+    listed = next(one for one in posting.client.get("/calibrate").json()["jobs"] if one["job"] == job["job"])
+    assert listed == {**job, "report": None}
+
+
 def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server) -> None:
     posting.calibrate("advice", sentences(800))
     get = posting.client.get
