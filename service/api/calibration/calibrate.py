@@ -24,10 +24,9 @@ from service.api.calibration.files import (
     JSON_GROWTH,
     ReadingDep,
     check_no_form,
-    chunks,
     content_type,
     feed_sentences,
-    parse,
+    stream,
 )
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
@@ -143,7 +142,7 @@ async def calibrate(
                 facts = await feed_sentences(request, service, reading, intake.feed)
                 notices = what_was_read(facts, reading.hints.sheet)
             else:
-                await parse(service, intake.feed, chunks(request))
+                await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
             check_no_query(request)

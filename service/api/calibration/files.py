@@ -150,6 +150,11 @@ async def chunks(request: Request) -> AsyncIterator[bytes]:
         yield bytes(held)
 
 
+async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
+    """Passes the body in chunks to `feed` (see `parse`)."""
+    await parse(request.scope["state"]["service"], feed, chunks(request))
+
+
 async def parse(service: Service, feed: Callable[[bytes], Any], pieces: AsyncIterator[bytes]) -> None:
     """Passes pieces of a body to `feed`, which runs in a thread.
 
