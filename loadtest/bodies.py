@@ -42,9 +42,8 @@ class Body:
 
     def send(self, port: int) -> int:
         """Status of the answer; 0 if the server closed the connection before the whole body had arrived."""
-        head = (
-            f"{self.method} {self.path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-length: {self.size}\r\n"
-        )
+        head = f"{self.method} {self.path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n"
+        head += f"content-length: {self.size}\r\ncontent-type: {self.content_type}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
             try:
                 connection.sendall(head.encode() + self.begin)
