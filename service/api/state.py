@@ -153,6 +153,7 @@ class Service:
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
 

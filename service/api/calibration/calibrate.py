@@ -111,7 +111,9 @@ async def calibrate(
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
-    force: Annotated[bool, Query()] = False,
+    force: Annotated[
+        bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
+    ] = False,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
@@ -126,7 +128,7 @@ async def calibrate(
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder, "force": force,
+                "encoder": encoder,
             }  # fmt: skip
             options = checked_options(CalibrateOptions, given)
             check_domain(options.domain, trace)
@@ -137,9 +139,9 @@ async def calibrate(
             # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
             if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
+            intake = intake_of(artifact, spool, limits, direct or "file", force=force)
             if direct is None:
-                reading = reading.of_lines(options.force)
+                reading = reading.of_lines(force)
                 facts = await feed_sentences(request, service, reading, intake.feed)
                 notices = what_was_read(facts, reading.hints.sheet)
             else:
@@ -245,7 +247,7 @@ CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
     options = parse_json(CALIBRATE_REQUEST, body)
     check_domain(options.domain, trace)
-    intake = Intake(spool, limits, force=options.force)
+    intake = Intake(spool, limits)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
         intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))

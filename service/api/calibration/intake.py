@@ -18,7 +18,7 @@ from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_sentences_only
+from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
 
 Format = Literal["text", "ndjson", "npy"]
 
@@ -26,6 +26,7 @@ MAX_LABELS = 100_000
 # Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
 # write a character in 12 bytes (\uXXXX\uXXXX).
 LONGEST_CHARACTER = 24
+BEGIN = 4096  # bytes at the beginning of a text that are searched for a JSON list
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
 FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
@@ -52,8 +53,11 @@ class Limits:
 class Intake:
     """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
+    Only the lines of a text may turn out to be rows of a table, JSON or markup; entries of lists and NDJSON are taken
+    as they are.
+
     Args:
-        force: accept lines that look like rows of a table as sentences.
+        force: accept such lines as sentences.
         parse: reads a line, whose number it also gets; by default as `form` says.
     """
 
@@ -61,7 +65,7 @@ class Intake:
         self,
         spool: Spool,
         limits: Limits,
-        form: Format = "text",
+        form: Format = "ndjson",
         *,
         force: bool = False,
         parse: Callable[[bytes, int], str | LabelledPair] | None = None,
@@ -77,8 +81,8 @@ class Intake:
         self._given, self._too_long = False, 0
         # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
         self._places: list[str] = []
-        # The first texts, kept until they are checked for rows of a table; None after the check, or with `force`.
-        self._first: list[str] | None = None if force else []
+        # The first lines of a text, kept until they are checked for rows of a table; None if nothing is to be checked.
+        self._first: list[str] | None = [] if form == "text" and not force else None
         self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`
 
     @property
@@ -108,8 +112,7 @@ class Intake:
         if self._received > self.limits.size:
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        begins = self._received == len(chunk) and self._first is not None
-        if begins and self.parse is parse_text and JSON_LIST.match(chunk):
+        if self._first is not None and self._received == len(chunk) and JSON_LIST.match(chunk[:BEGIN]):
             raise InvalidInput(f"texts: the body begins like a JSON list; {ONE_A_LINE}")
         if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
@@ -166,6 +169,7 @@ class Intake:
                 self._too_long += 1
                 self._places += [where(index)] if len(self._places) < PLACES else []
             elif text.strip():
+                check_decoded(text, where(index))
                 kept.append(text.strip())
         self.sentences += len(kept)
         if self.sentences > self.limits.sentences:
@@ -182,6 +186,7 @@ class Intake:
         for index, pair in enumerate(labels):
             for text in pair[:2]:
                 self._check_length(text, where(index))
+                check_decoded(text, where(index))
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
             try:

@@ -43,9 +43,6 @@ class CalibrateOptions(Own):
         "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
         "server does not run it)",
     )
-    force: bool = Field(
-        default=False, description="take each line as a sentence even if lines look like rows of a table"
-    )
 
 
 def typed_label(value: Any) -> Any:
