@@ -47,6 +47,7 @@ from service.core.grants import Grant
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
+from service.core.threads import LONG
 from service.core.wording import place
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
@@ -121,7 +122,7 @@ async def calibrate(
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
     limits = intake_limits(service)
-    async with spooling(service.jobs) as spool:
+    async with spooling(service) as spool:
         intake: Intake | VectorIntake
         notices: list[str] = []
         facts: dict[str, Any] = {}
@@ -150,7 +151,8 @@ async def calibrate(
         else:
             check_no_query(request, [*FORMATS, "application/octet-stream"])
             body = await read_json_body(request, service)
-            options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
+            async with service.parsing_json:
+                options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts)
@@ -307,7 +309,7 @@ async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
 async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
-        now = state(await asyncio.to_thread(service.jobs.read, job_id))
+        now = state(await service.store(service.jobs.read, job_id))
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
             last, sent = now, time.monotonic()
@@ -325,22 +327,22 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
-    version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
+    version = await service.store(service.domains.made_by, job.request.domain, job_id)
     if version is not None:
         raise Conflict(
             f"job {job_id} has already made version {version}; if the job was interrupted, retry the job to complete it"
         )
-    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
+    if not await service.store(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
-    return state(await asyncio.to_thread(service.jobs.cancel, job_id))
+    return state(await service.store(service.jobs.cancel, job_id))
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
 async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
     """Runs an interrupted job again on its stored text."""
     await service.runner.available()
-    job = await asyncio.to_thread(service.jobs.requeue, job.id)
+    job = await service.store(service.jobs.requeue, job.id)
     await service.runner.submit(job.id, job.attempt)
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
 
@@ -348,7 +350,7 @@ async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
 async def check_room(service: Service) -> None:
     """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
     await service.runner.available()
-    await asyncio.to_thread(check_backlog, service)
+    await service.store(check_backlog, service)
 
 
 def check_backlog(service: Service) -> None:
@@ -359,10 +361,10 @@ def check_backlog(service: Service) -> None:
 
 
 @asynccontextmanager
-async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
+async def spooling(service: Service) -> AsyncIterator[Spool]:
     """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
     loop still serves other requests."""
-    spool = await asyncio.to_thread(jobs.spool)
+    spool = await service.store(service.jobs.spool)
     try:
         yield spool
     finally:
@@ -432,11 +434,11 @@ async def accept(
         Overloaded: the queue has filled up during the upload.
     """
     key = None if idempotency_key is None else owned(trace, idempotency_key)
-    generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
+    generation = await service.store(service.domains.generation, wanted.domain)
     wanted = replace(wanted, generation=generation)
     async with service.admission:
-        await asyncio.to_thread(check_backlog, service)
-        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, key, posting.get())
+        await service.store(check_backlog, service)
+        job = await service.store.within(LONG, service.jobs.create, wanted, spool, notices, key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
@@ -462,6 +464,6 @@ async def hand_over(service: Service, job: Job, *, new: bool) -> None:
     try:
         await service.runner.submit(job.id, job.attempt)
     except Unavailable:
-        if new and not await asyncio.to_thread(service.jobs.discard, job.id):
+        if new and not await service.store(service.jobs.discard, job.id):
             return  # the queue accepted the job (its reply was lost) and a worker has started it
         raise

@@ -212,9 +212,10 @@ async def post_labels(
         check_json(head_of(request.headers.raw), request.scope.get("route"))
         check_no_query(request, [NDJSON])
         content = await read_json_body(request, service)
-        body = await asyncio.to_thread(parse_json, LABELS_REQUEST, content)
-    if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
-        shown = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
+        async with service.parsing_json:
+            body = await service.scoring(parse_json, LABELS_REQUEST, content)
+    if not await service.store(accepted_before, service, trace, idempotency_key):
+        shown = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
         Start(body.from_).check(domain, shown)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.calibration.model.reference is None:
@@ -222,7 +223,7 @@ async def post_labels(
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
-    async with spooling(service.jobs) as spool:
+    async with spooling(service) as spool:
         intake = Intake(spool, limits, "ndjson", parse=partial(parse_label, artifact=base.encoder.artifact))
         if isinstance(body, LabelsRequest):
             pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
@@ -231,7 +232,7 @@ async def post_labels(
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.take_rest)
         intake.check_labels()
-        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
+        aliases = await service.store(service.domains.aliases, domain, base.encoder.digest)
         normalization = base.calibration.model.normalization
         wanted = JobRequest(
             domain=domain,
@@ -251,15 +252,15 @@ async def post_labels(
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
-    before = await asyncio.to_thread(state, service, domain)
-    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
+    before = await service.store(state, service, domain)
+    known = {s.digest: await service.store(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
     # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
     shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None
-    promoted = await asyncio.to_thread(
+    promoted = await service.store(
         service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
     )
     now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
@@ -273,19 +274,17 @@ async def rollback(
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
     champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
     safely; without `from`, a second request undoes the first."""
-    before = await asyncio.to_thread(state, service, domain)
+    before = await service.store(state, service, domain)
     start = Start() if body is None else body.start
     digest = service.encoders.active_encoder(domain).digest
-    expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
+    expected = await service.store(service.domains.aliases, domain, digest)
     if expected.rolled_back and start.version == expected.previous:
         return await state_after(service, before, expected)  # a retry: an earlier request made this change
     start.check(domain, expected)
     if expected.previous is not None:
         await resolve(service, trace, DomainRef(domain, expected.previous))
     repeatable = start.version is not None
-    swapped = await asyncio.to_thread(
-        service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable
-    )
+    swapped = await service.store(service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable)
     return await state_after(service, before, swapped)
 
 
@@ -296,11 +295,11 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
     store = service.encoders.store
-    ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
+    ended = await service.store(remove_domain, service.domains, service.jobs, store, domain)
     service.encoders.remove(domain)
     for job in ended:
         await service.runner.stop(job.id)
-        await asyncio.to_thread(service.jobs.cancel, job.id)
+        await service.store(service.jobs.cancel, job.id)
     await service.encoders.follow(domain)
     return Response(status_code=204)
 
@@ -315,10 +314,10 @@ async def delete_version(
 ) -> Response:
     """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
     is already deleted."""
-    if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
+    if from_ is None or not await service.store(service.domains.deleted, domain, version):
         digest = service.encoders.home_encoder(domain).digest
-        Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))
-        await asyncio.to_thread(service.domains.delete, domain, version)
+        Start(from_, revision).check(domain, await service.store(service.domains.aliases, domain, digest))
+        await service.store(service.domains.delete, domain, version)
     for loaded_encoder in service.encoders.all:
         loaded_encoder.registry.drop(domain, version)
     return Response(status_code=204)
