@@ -15,6 +15,7 @@ FROM ${BASE} AS base
 ENV PATH=/opt/isosim/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     MALLOC_ARENA_MAX=2 \
+    ORT_DISABLE_TELEMETRY=1 \
     PIP_ROOT_USER_ACTION=ignore \
     ISOSIM_HOST=0.0.0.0 \
     ISOSIM_MODEL_STORE=/model_store
