@@ -13,9 +13,15 @@ def is_here(host: object) -> bool:
     if name in HERE or not isinstance(name, str):
         return True
     try:
-        return ipaddress.ip_address(name.partition("%")[0]).is_loopback
+        address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
         return False
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))  # succeeds for the machine's own addresses only; Ray uses them
+        except OSError:
+            return False
+    return True
 
 
 def is_stream(connection: socket.socket) -> bool:
