@@ -43,6 +43,7 @@ GROUPS = {
     "tests/security/test_connections.py": "operation",
     "tests/security/test_limits_of_keys.py": "operation",
     "tests/security/test_listings.py": "operation",
+    "tests/security/test_nothing_leaves.py": "operation",
     "tests/security/test_posted_text.py": "operation",
     "tests/security/test_redis_tls.py": "operation",
     "tests/security/test_requests.py": "operation",
