@@ -89,8 +89,8 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next encoder if the settings name one.
 
     Raises:
-        Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors, or
-            `plan` raises this.
+        Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors,
+            or `plan` raises this.
     """
     store_id = await asyncio.to_thread(identify, settings.model_store)
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
