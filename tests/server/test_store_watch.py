@@ -1,6 +1,7 @@
 """What a server looks for in the store while it serves: one look does not hold up another; how old champions may be."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -133,16 +134,14 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
 def test_the_domains_are_those_of_the_last_listing_that_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def seen() -> None:
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
-        metrics, found, listings = Metrics(), ["default", "news"], iter(range(10**6))
-        listing: Callable[[], list[str]] = lambda: found  # noqa: E731 - replaced below
+        metrics, failed = Metrics(), threading.Semaphore(0)
 
         def away() -> list[str]:
-            next(listings)
+            failed.release()
             raise OSError("the volume is away")
 
-        service: Any = SimpleNamespace(
-            metrics=metrics, domains=SimpleNamespace(domains=lambda: listing(), distant=False)
-        )
+        store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
+        service: Any = SimpleNamespace(metrics=metrics, domains=store)
 
         async def becomes(value: int) -> None:
             while metrics.servable_domains.read() != value:  # noqa: ASYNC110 - nothing tells of a listing
@@ -152,12 +151,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(monkeypatch: p
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
-            listing = away
-            while next(listings) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            store.domains = away
+            for _ in range(3):
+                await asyncio.to_thread(failed.acquire)
             assert metrics.servable_domains.read() == 2
-            found.clear()  # an emptied volume
-            listing = lambda: found  # noqa: E731
+            store.domains = list  # an emptied volume
             await becomes(0)
         watching.cancel()
 
