@@ -116,6 +116,9 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     assert score(server, "news").json()["version"] == 1
     assert "weights.safetensors" not in site.look("calibration-load-failing").rpartition("champion of news")[2][300:]
     shows(site.look("domain-drift", DOMAIN="news"), '"drift"', '"caller":"operator"')
+    assert ask(server, "gone").status_code == 404
+    shows(site.look("domains-lost"), '"store_id"', '"message":"model store listed"', "films")
+    wait_until(lambda: '"status":404' in site.look("unknown-domains"))
 
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")
