@@ -129,8 +129,8 @@ def similarity(
             if unreadable:
                 remark(
                     f"isosim: {unreadable:,} pairs are unreadable (the encoder knows too few words of a text, or "
-                    "cannot see where the two differ): their similarity is meaningless, their percentile is 0, and they never match"
-                )
+                    "cannot see where the two differ): their similarity is meaningless, their percentile is 0, "
+                    "and they never match"
             if empty:
                 raise EmptyInput(f"{texts[0].name} is empty")
 

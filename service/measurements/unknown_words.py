@@ -50,7 +50,9 @@ def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> l
         for source, own in texts.items():
             vectors = encode.vectors([replaced(text, share, rng) for text in own])
             cosines = pairwise(vectors)[np.triu_indices(len(own), 1)]
-            rates[source] = float(np.mean(cosines >= thresholds.setdefault(source, np.quantile(cosines, 1 - NOMINAL))))
+            rates[source] = float(
+                np.mean(cosines >= thresholds.setdefault(source, float(np.quantile(cosines, 1 - NOMINAL))))
+            )
             progress(f"{share:.2f} {source}", 1.0)
         vectors = encode.vectors([replaced(text, share, rng) for text in graded])
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

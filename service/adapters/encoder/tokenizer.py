@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 SPACE = "▁"  # SentencePiece's sign for the space before a word
 # A text is unreadable if a larger share of its words is unknown to the encoder. At this share, a threshold for 1 %
-# passes about a third of random pairs, and no text of 142,000 English sentences has a larger share (docs/quality.md,
+# passes about a third of random pairs, and no text of 146,000 English sentences has a larger share (docs/quality.md,
 # "Unknown words").
 MOST_UNKNOWN = 1 / 3
 
