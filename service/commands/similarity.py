@@ -131,6 +131,7 @@ def similarity(
                     f"isosim: {unreadable:,} pairs are unreadable (the encoder knows too few words of a text, or "
                     "cannot see where the two differ): their similarity is meaningless, their percentile is 0, "
                     "and they never match"
+                )
             if empty:
                 raise EmptyInput(f"{texts[0].name} is empty")
 
