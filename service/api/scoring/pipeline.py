@@ -169,6 +169,8 @@ async def scores(
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # a migration may also score these pairs with the new encoder
             service.shadow.offer(resolution, embeddings, a, b, result)
+    if result.unreadable is not None:
+        trace.headers["x-isosim-flags"] = "unreadable"
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
 

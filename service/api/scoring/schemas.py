@@ -173,8 +173,8 @@ Flag = Literal["truncated", "unreadable", "out_of_domain"]
 
 
 class PairFlags(BaseModel):
-    """Flags of each text. truncated: it was cut; unreadable: the encoder knows none of its tokens; out_of_domain: it
-    is unlike the domain's own text."""
+    """Flags of each text. truncated: it was cut; unreadable: the encoder knows too few of its words, or cannot
+    see where the pair's two texts differ; out_of_domain: it is unlike the domain's own text."""
 
     a: list[Flag]
     b: list[Flag]

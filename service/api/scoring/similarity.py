@@ -129,7 +129,7 @@ async def answer_of(
 ) -> Response:
     """The answer for pairs whose texts alternate in `embeddings`: a, b, a, b, …"""
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
-    calibration = resolution.calibration
+    calibration, left, right = resolution.calibration, embeddings.rows[::2], embeddings.rows[1::2]
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
@@ -140,7 +140,7 @@ async def answer_of(
         "percentile": result.percentile,
         "extrapolated": result.extrapolated,
         "probability": result.probability,
-        "flags": sides(flags_of(embeddings, result)),
+        "flags": [{"a": a, "b": b} for a, b in zip(*flags_of(embeddings.texts, result, left, right), strict=True)],
         "notices": calibration.notices,
     }
     if decision is not None:

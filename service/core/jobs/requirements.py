@@ -15,6 +15,9 @@ FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable
 FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
+# A calibration is refused if a larger share of its sentences is unreadable: their scores would describe only a minority
+# of the domain's text.
+MOST_UNREADABLE = 0.5
 MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
 
@@ -34,8 +37,8 @@ def check_sentences(
 ) -> None:
     """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
 
-    `sent` counts the sentences including duplicates. `unreadable` counts the texts that were left out because all their
-    tokens are unknown to the encoder. Both are used only in the error message.
+    `sent` counts the sentences including duplicates. `unreadable` counts the texts that were left out because the
+    encoder knows too few of their words. Both are used only in the error message.
 
     Raises:
         InvalidInput: `distinct` is too small; the message says how many are needed.
@@ -53,7 +56,26 @@ def check_sentences(
 
 def besides(unreadable: int) -> str:
     """End of an error message: the number of unreadable texts."""
-    return f" ({unreadable} others contain no token that the encoder knows)" if unreadable else ""
+    return f" ({unreadable} others are unreadable: the encoder knows too few of their words)" if unreadable else ""
+
+
+def check_readable(distinct: int, unreadable: int) -> None:
+    """Raises InvalidInput if more than MOST_UNREADABLE of the distinct sentences are unreadable."""
+    if unreadable > MOST_UNREADABLE * distinct:
+        raise InvalidInput(
+            f"texts: {unreadable:,} of {distinct:,} distinct sentences are unreadable: the encoder knows too few of "
+            "their words; calibrate with an encoder for their language"
+        )
+
+
+def check_vectors(method: str, dim: int, sentences: int, vectors: int) -> None:
+    """Raises InvalidInput if the sentences have fewer distinct vectors than the method needs."""
+    needed = fewest_sentences(method, dim)
+    if vectors < needed:
+        raise InvalidInput(
+            f"texts: {sentences:,} distinct sentences have only {vectors:,} distinct vectors, and method {method!r} "
+            f"needs at least {needed}: the encoder cannot tell the sentences apart"
+        )
 
 
 class LabelSummary:
@@ -78,8 +100,8 @@ class LabelSummary:
     def check(self, *, unreadable: int = 0) -> None:
         """Checks the pairs added so far.
 
-        `unreadable` counts the pairs that were left out, because one of their texts has no token that the encoder
-        knows. It is used only in the error message.
+        `unreadable` counts the pairs that were left out, because one of their texts is unreadable. It is used only in
+        the error message.
 
         Raises:
             InvalidInput: there are too few distinct pairs, all labels are equal, or the weights differ too much.

@@ -18,7 +18,14 @@ from service.adapters.encoder.vector_files import VectorFile, draw_rows
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
-from service.core.jobs.requirements import check_labels, check_sentences, distinct_labels, draw
+from service.core.jobs.requirements import (
+    check_labels,
+    check_readable,
+    check_sentences,
+    check_vectors,
+    distinct_labels,
+    draw,
+)
 from service.core.scoring.advice import operating_points
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.out_of_domain import level_energies
@@ -153,6 +160,9 @@ def calibrate_job(
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
     direction_facts = {} if text_vectors.labels is None else check_direction(text_vectors.labels)
+    repeats = repeated_facts(vectors, sample.lines)
+    same = repeats["texts"] - repeats["vectors"] if repeats else 0
+    check_vectors(request.method, encoder.spec.dim, len(vectors), len(vectors) - same)
     clock.lap("embedding")
 
     report("choosing", EMBED_SHARE)
@@ -205,7 +215,7 @@ def calibrate_job(
         "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
-        "repeated": repeated_facts(vectors, sample.lines),
+        "repeated": repeats,
         "normalization": request.normalization,
         "domain_test": model.domain_test is not None,
         "labels": None,
@@ -233,6 +243,7 @@ def sample_texts(
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     distinct = drawn.texts
     blind = find_unreadable(distinct, encoder)
+    check_readable(len(distinct), len(blind))
     distinct = [text for text in distinct if text not in blind] if blind else distinct
     check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
     labels, unreadable_labels = readable_labels(inputs.labels, encoder)
@@ -244,7 +255,7 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts without a known token; they are left out
+        facts["unreadable"] = len(blind)  # number of distinct texts that are left out
     return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
 
 

@@ -11,7 +11,9 @@ from service.core.jobs.requirements import (
     FEWEST_LABELS,
     FEWEST_SENTENCES,
     check_labels,
+    check_readable,
     check_sentences,
+    check_vectors,
     distinct_labels,
     fewest_sentences,
 )
@@ -26,6 +28,15 @@ def test_a_method_takes_as_many_sentences_as_it_needs_and_no_fewer(method: str) 
     check_sentences(method, 384, needed)
     with pytest.raises(InvalidInput, match=rf"{needed - 1} distinct .* at least {needed}"):
         check_sentences(method, 384, needed - 1)
+
+
+def test_a_calibration_is_refused_if_most_sentences_are_unreadable_or_have_the_same_vectors() -> None:
+    check_readable(400, 200)
+    with pytest.raises(InvalidInput, match="201 of 400 distinct sentences are unreadable"):
+        check_readable(400, 201)
+    check_vectors("auto", 384, 1200, FEWEST_SENTENCES)
+    with pytest.raises(InvalidInput, match="1,200 distinct sentences have only 9 distinct vectors"):
+        check_vectors("auto", 384, 1200, 9)
 
 
 def test_flows_and_full_whitening_need_more() -> None:
