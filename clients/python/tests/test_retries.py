@@ -136,11 +136,15 @@ LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
 START = {"from": 2, "revision": 7}
 CHANGES: dict[str, tuple[Act, Any]] = {
     "promote": (lambda client: client.promote("letters", 1), {"version": 1} | START),
+    "promote_without": (
+        lambda client: client.promote("letters", 1, without=["duplicates"]),
+        {"version": 1, "without": ["duplicates"]} | START,
+    ),
     "rollback": (lambda client: client.rollback("letters"), START),
     "delete_version": (lambda client: client.delete_version("letters", 3), None),
     "add_labels": (
         lambda client: client.add_labels("letters", [("a", "b", 1)]),
-        {"labels": [["a", "b", 1]], "promote": "always", "seed": 0, "from": 2},
+        {"labels": [["a", "b", 1]], "kind": "matches", "promote": "if_better", "seed": 0, "from": 2},
     ),
 }
 

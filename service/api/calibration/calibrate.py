@@ -110,6 +110,7 @@ async def calibrate(
     normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
     force: Annotated[bool, Query()] = False,
+    kind: Annotated[str, Query(description="meaning of the labels in lines of NDJSON: matches or grades")] = "matches",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
@@ -124,7 +125,7 @@ async def calibrate(
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder, "force": force,
+                "encoder": encoder, "force": force, "kind": kind,
             }  # fmt: skip
             options = checked_options(given, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
@@ -134,7 +135,7 @@ async def calibrate(
             # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
             if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
+            intake = intake_of(artifact, spool, limits, direct or "file", force=options.force, kind=options.kind)
             if direct is None:
                 reading = reading.of_lines(options.force)
                 facts = await feed_sentences(request, service, reading, intake.feed)
@@ -164,6 +165,7 @@ async def calibrate(
             normalization=options.normalization,
             sentences=intake.sentences,
             labels=intake.labels,
+            kind=options.kind,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
@@ -184,7 +186,7 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
 
 
 def intake_of(
-    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
+    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool, kind: str
 ) -> Intake | VectorIntake:
     """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
 
@@ -195,8 +197,8 @@ def intake_of(
     """
     check_takes(artifact, form)
     if artifact.kind == "vectors":
-        return VectorIntake(spool, limits, artifact, npy=form == "npy")
-    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force)
+        return VectorIntake(spool, limits, artifact, npy=form == "npy", kind=kind)
+    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force, kind=kind)
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:
@@ -237,7 +239,7 @@ def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
     options = parse_json(CalibrateRequest, body)
     check_domain(options.domain, trace)
-    intake = Intake(spool, limits, force=options.force)
+    intake = Intake(spool, limits, force=options.force, kind=options.kind)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
         intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))

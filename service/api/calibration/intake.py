@@ -53,17 +53,19 @@ class Limits:
 class Intake:
     """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
-    `force`: accept lines that look like rows of a table as sentences.
+    `force`: accept lines that look like rows of a table as sentences. `kind`: what the labels mean (LABEL_KINDS).
     """
 
-    def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
+    def __init__(
+        self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False, kind: str = "matches"
+    ) -> None:
         self.spool, self.limits = spool, limits
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
         self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
         self.lines = 0
         self.sentences = 0
         self.labels = 0
-        self._summary = LabelSummary()
+        self._summary = LabelSummary(kind)
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
         # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
@@ -172,7 +174,7 @@ class Intake:
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
             try:
-                self._summary.add(*stripped(pair))
+                self._summary.add(stripped(pair), where(index))
             except InvalidInput as error:
                 raise InvalidInput(f"{where(index)}: {error}") from None
         self.labels += len(labels)

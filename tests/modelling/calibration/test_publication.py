@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service import worker
-from service.adapters.domains.store import DomainStore
+from service.adapters.domains.store import Aliases, DomainStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.store import JobStore
 from service.core.arrays import Vectors
@@ -61,7 +61,7 @@ def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, dom
     promoted = []
     for seed in range(20):
         same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
-        promoted.append(same._wanted(domains, 1)[0])
+        promoted.append(same._wanted(domains, Aliases(1))[0])
     assert sum(promoted) <= 6  # a coin would give ten
 
 
