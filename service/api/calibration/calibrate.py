@@ -110,7 +110,9 @@ async def calibrate(
     normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
     force: Annotated[bool, Query()] = False,
-    kind: Annotated[str, Query(description="meaning of the labels in lines of NDJSON: matches or grades")] = "matches",
+    label_kind: Annotated[
+        str, Query(alias="kind", description="what the labels in lines of NDJSON mean: matches or grades")
+    ] = "matches",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
@@ -125,7 +127,7 @@ async def calibrate(
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder, "force": force, "kind": kind,
+                "encoder": encoder, "force": force, "kind": label_kind,
             }  # fmt: skip
             options = checked_options(given, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact

@@ -88,7 +88,7 @@ class LabelSummary:
             raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
         if self.kind == "matches" and label not in (0, 1):
             self.others += 1
-            self._others += [f"{where} ({label:g})"] if len(self._others) < NAMED else []
+            self._others += [f"{label:g} in {where}"] if len(self._others) < NAMED else []
             return
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"label {label:g}: grades are within 0–1 or 0–5")

@@ -156,14 +156,18 @@ class Result:
     def _compare_labels(self, champion: int, base: DomainModel) -> tuple[bool, str]:
         """Decides whether new labels of the champion replace its earlier ones, and says why.
 
-        They do unless their probabilities predict the new labels significantly worse than those of the champion. The
-        new probabilities are out-of-fold.
+        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
+        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
+        them, and seems to predict them better.)
         """
         if base.probability is None:
             return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
         kind, earlier = ("grades" if graded else "matches" for graded in (self._graded, base.probability.graded))
         if kind != earlier:
             return False, f"version {champion} has learnt from {earlier} and this version from {kind}"
+        labels, count = self.report["labels"]["pairs"], base.probability.pairs
+        if labels >= count:
+            return True, f"it has learnt from {labels:,} labelled pairs, and version {champion} from {count:,}"
         compared = self.report["labels"]["compared"]
         new, old = compared["loss"], compared["rival_loss"]
         measure = "squared error" if self._graded else "log-loss"

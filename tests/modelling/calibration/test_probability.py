@@ -512,3 +512,14 @@ def test_weights_that_leave_nothing_to_learn_from_are_refused(weights: Doubles, 
         return
     with pytest.raises(InvalidInput, match=said):
         fit(similarities, REFERENCE, labels, 0, weights)
+
+
+def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fold_probabilities() -> None:
+    first, _ = fit(*_arguments(1500), seed=0)
+    _, report = fit(*_arguments(300), seed=1, rival=first)
+    compared = report["compared"]
+    assert compared["loss"] == pytest.approx(report["log_loss"])
+    assert 0 < compared["rival_loss"] < compared["loss"]
+    assert 0 < compared["standard_error"] < 0.05
+    similarities, scale, known = _arguments(300)
+    assert "compared" not in fit(similarities, scale, known, seed=1, rival=first, graded=True)[1]
