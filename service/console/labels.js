@@ -51,8 +51,8 @@ export function parsePairs(rows, grades) {
     const [written, a, b] = first ? cells : [cells[2], cells[0], cells[1]];
     const label = number(written);
     if (label === null) faults.push(`line ${line}: the label “${written.slice(0, 20)}” is no number`);
-    else if (label < 0 || label > HIGHEST) faults.push(`line ${line}: the label ${label} is not within 0–${HIGHEST}`);
     else if (!grades && label !== 0 && label !== 1) faults.push(`line ${line}: the label ${label} is neither 0 nor 1`);
+    else if (label < 0 || label > HIGHEST) faults.push(`line ${line}: the label ${label} is not within 0–${HIGHEST}`);
     else if (!a.trim() || !b.trim()) faults.push(`line ${line}: a sentence is empty`);
     else pairs.push({ a: a.trim(), b: b.trim(), label, weight });
   }
