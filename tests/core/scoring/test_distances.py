@@ -52,6 +52,13 @@ def test_rounding_of_databases_is_taken() -> None:
     assert cosines_of(np.array([-1e-7]), "l2_squared", "distances").tolist() == [1.0]
 
 
+def test_a_domain_that_transforms_vectors_asks_which_ones_are_meant() -> None:
+    assert space_of(None, "unit=l2", "news", identity=True) == "calibrated"
+    assert [space_of(space, "unit=l2", "news", identity=False) for space in get_args(Space)] == list(get_args(Space))
+    with pytest.raises(InvalidInput, match=r"calibrated if your index holds vectors of isosim/news, or raw"):
+        space_of(None, "unit=l2", "news", identity=False)
+
+
 def test_only_vectors_of_one_length_have_other_distances_than_the_cosines() -> None:
     check_metric("cosine_distance", "ours", unit=False)
     check_metric("l2", "ours", unit=True)
