@@ -53,8 +53,8 @@ async def get_threshold(
         Space | None,
         Query(
             description="calibrated: a threshold for vectors of the model isosim/<domain>; raw: for the frozen "
-            "encoder's vectors, isosim/<domain>:raw. Default: calibrated. Required with a `unit` other than `similarity` unless "
-            "the version uses the method identity, which keeps the encoder's vectors"
+            "encoder's vectors, isosim/<domain>:raw. Default: calibrated. Required with a `unit` other than "
+            "`similarity`, unless the version uses the method identity, which keeps the encoder's vectors"
         ),
     ] = None,
     unit: Annotated[

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.scoring.distances import Metric, check_metric, cosines_of, distance_of
+from service.core.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
