@@ -44,7 +44,7 @@ from service.core.scoring.advice import (
     rounded,
 )
 from service.core.scoring.calibration import DomainRef
-from service.core.scoring.distances import Metric, check_metric, distance_of
+from service.core.scoring.distances import Metric, Space, check_metric, distance_of, space_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import ReferenceDistribution
 from service.migration.equating import EquatingResult, equate
@@ -314,11 +314,17 @@ def threshold(
         bool,
         typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
     ] = False,
-    raw: Annotated[bool, typer.Option(help="compute a threshold for the frozen encoder's cosine")] = False,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="calibrated: a threshold for vectors of isosim/<domain>, the default; raw: for the frozen encoder's "
+            "vectors. With --unit required unless the version uses the method identity"
+        ),
+    ] = None,
     unit: Annotated[
         str | None,
         typer.Option(
-            help="also print the threshold as a distance between raw vectors, as vector databases compute it: "
+            help="also print the threshold as a distance between vectors of --space, as vector databases compute it: "
             f"{', '.join(get_args(Metric))}"
         ),
     ] = None,
@@ -340,14 +346,22 @@ def threshold(
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
     save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
-    if save is not None and (raw or table or any(one is not None for one in (unit, to))):
+    check_choices(space=(space or "calibrated", get_args(Space)))
+    if save is not None and (table or any(one is not None for one in (space, unit, to))):
         raise typer.BadParameter(
             "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
         )
     if to is not None:
         if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
             raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
-        carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
+        carry_over(
+            stored(model_store=model_store, encoder=encoder),
+            domain,
+            to,
+            similarity,
+            raw=space == "raw",
+            as_json=as_json,
+        )
         return
     if similarity is not None:
         raise typer.BadParameter("needs --to, the encoder to convert the threshold to", param_hint="--similarity")
@@ -368,8 +382,10 @@ def threshold(
     ref, version, manifest = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     metric = None if unit is None else metric_of(unit, settings)
-    raw = (raw or metric is not None) and manifest["method"] != "identity"
-    advice = advise(model, ref.name, target, raw=raw)
+    identity = manifest["method"] == "identity"
+    known = identity or metric is None
+    space = space_of(cast(Space | None, space), f"--unit {metric}", ref.name, identity=known)
+    advice = advise(model, ref.name, target, raw=space == "raw" and not identity)
     if as_json:
         own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
         print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
@@ -445,7 +461,7 @@ def metric_of(unit: str, settings: Settings) -> Metric:
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    check_metric(metric, artifact.id, unit=artifact.unit_vectors)
+    check_metric(metric, artifact.id, unit=artifact.known_length)
     return metric
 
 

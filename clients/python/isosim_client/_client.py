@@ -20,7 +20,7 @@ from ._following import Following
 from ._http import TIMEOUT, request, settings, translated
 from ._progress import bar
 from ._retries import Retries, Tries
-from ._scoring import Space
+from ._scoring import Space, Unit
 from ._upload import LabelledPair, Source
 from .errors import IsosimError
 
@@ -129,7 +129,7 @@ class Client:
                 versions cannot be compared.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to norm 1.
-            dimensions: number of leading dimensions to return; only for raw vectors.
+            dimensions: number of leading dimensions to return; fewer than the encoder's only for raw vectors.
             truncate: if False, the server refuses a text that is too long for the encoder. Otherwise it cuts the text.
             truncation_direction: `Right` cuts off the end of the text, `Left` its beginning.
 
@@ -425,7 +425,8 @@ class Client:
         precision: float | None = None,
         false_hit_rate: float | None = None,
         gallery: int | None = None,
-        space: Space = "calibrated",
+        space: Space | None = None,
+        unit: Unit | None = None,
     ) -> Threshold:
         """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`.
 
@@ -435,7 +436,10 @@ class Client:
             precision: share of true matches among the pairs that reach the threshold, estimated from labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: number of entries in a search; only with `false_hit_rate`.
-            space: `calibrated`, or `raw` for a threshold on `Similarity.cosine`.
+            space: `calibrated`, the default, or `raw` for a threshold on `Similarity.cosine`. Required with `unit`,
+                unless the version uses the method identity: which vectors an index holds.
+            unit: also returns the threshold as a distance of this unit, for an index of vectors: `cosine_distance`,
+                `l2`, `l2_squared` or `inner_product`.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
@@ -449,7 +453,13 @@ class Client:
         """
         return self._send(
             _domains.threshold(
-                domain, fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space
+                domain,
+                fmr=fmr,
+                precision=precision,
+                false_hit_rate=false_hit_rate,
+                gallery=gallery,
+                space=space,
+                unit=unit,
             )
         )
 

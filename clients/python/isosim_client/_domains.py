@@ -12,7 +12,7 @@ from ._answers import Domain, Domains, SavedTarget, Threshold, Thresholds, Versi
 from ._call import Call, answer, many, nothing, segment
 from ._reading import read
 from ._retries import Repeat
-from ._scoring import Space
+from ._scoring import Space, Unit
 from .errors import Forbidden, IsosimError
 
 T = TypeVar("T")
@@ -45,13 +45,15 @@ def threshold(
     precision: float | None = None,
     false_hit_rate: float | None = None,
     gallery: int | None = None,
-    space: Space = "calibrated",
+    space: Space | None = None,
+    unit: Unit | None = None,
 ) -> Call[Threshold]:
     """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`."""
-    given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
+    rates = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
+    given = rates | {"space": space, "unit": unit}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
-    return Call(method="GET", path=path, query=query | {"space": space}, parse=answer(Threshold))
+    return Call(method="GET", path=path, query=query, parse=answer(Threshold))
 
 
 def thresholds(domain: str) -> Call[Thresholds]:

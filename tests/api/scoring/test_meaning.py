@@ -82,6 +82,44 @@ def test_the_raw_space_has_thresholds_of_its_own(server: Server) -> None:
     assert np.mean(np.array(answer["cosine"]) >= raw["similarity"]) < 0.3
 
 
+@pytest.mark.parametrize("space", ["raw", "calibrated"])
+def test_thresholds_and_percentiles_hold_for_the_vectors_that_an_index_holds(server: Server, space: str) -> None:
+    embedded = server.client.post("/embed", json={"inputs": TEXTS[:600], "domain": "plain", "space": space}).json()
+    vectors = np.array(embedded)
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    distances = {
+        "cosine_distance": 1 - cosines, "l2": np.sqrt(np.maximum(0, 2 - 2 * cosines)), "l2_squared": 2 - 2 * cosines,
+        "inner_product": cosines,
+    }  # fmt: skip
+    for unit, values in distances.items():
+        found = threshold(server, "plain", fmr=0.01, unit=unit, space=space).json()
+        passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
+        assert found["space"] == space
+        assert 0.007 < passing.mean() < 0.014, unit
+        body = {"distances": [found["distance"]], "metric": unit, "domain": "plain", "space": space}
+        placed = server.client.post("/percentile", json=body).json()
+        assert placed["space"] == space
+        assert abs(placed["false_match_rate"][0] - 0.01) < 1e-4
+
+
+def test_where_vectors_are_transformed_a_unit_or_distances_need_a_space(server: Server) -> None:
+    placed = [{"cosines": [0.5]}, {"distances": [0.5], "metric": "l2"}]
+    answers = [server.client.post("/percentile", json={**body, "domain": "plain"}) for body in placed]
+    for answer in [threshold(server, "plain", fmr=0.01, unit="l2"), *answers]:
+        assert answer.status_code == 422
+        assert "raw if it holds vectors of isosim/plain:raw" in answer.text
+    assert threshold(server, "plain", fmr=0.01).json()["space"] == "calibrated"
+
+
+def test_probabilities_belong_to_calibrated_cosines(server: Server) -> None:
+    scores = score(server, OWN, domain="labelled")
+    body = {"cosines": scores["similarity"], "domain": "labelled", "space": "calibrated"}
+    placed = server.client.post("/percentile", json=body).json()
+    np.testing.assert_allclose(placed["probability"], scores["probability"], atol=1e-4)
+    raw = {"cosines": scores["cosine"], "domain": "labelled", "space": "raw"}
+    assert server.client.post("/percentile", json=raw).json()["probability"] is None
+
+
 def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server: Server) -> None:
     pairs = [*OWN, [TEXTS[0], TEXTS[0]]]
     answer = score(server, pairs, domain="plain", detail=True)
