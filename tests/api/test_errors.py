@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
 def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read a reader\n")
+    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read domains=* a reader\n")
     running: list[Process] = []
     yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
     for process in running:
@@ -216,7 +216,7 @@ def test_keys_rotate_without_a_restart(keyed: Server) -> None:
     path = keyed.log.parent / "keys"
     before = path.read_text()
     assert status() == 401
-    path.write_text(before + f"\n{hashlib.sha256(b'new').hexdigest()} read late")
+    path.write_text(before + f"{hashlib.sha256(b'new').hexdigest()} read domains=* late\n")
     wait_until(lambda: status() == 200)
     path.write_text(before)
     wait_until(lambda: status() == 401)
