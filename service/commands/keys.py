@@ -82,8 +82,8 @@ def append(path: Path, line: str) -> None:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
         if before and not before.endswith(b"\n"):
             raise InvalidInput(
-                f"{path} does not end with a line break, so its last line may have been cut off; check the line, end it "
-                "with a line break and try again"
+                f"{path} does not end with a line break, so its last line may have been cut off; check the line, end "
+                "it with a line break and try again"
             )
         mask = os.umask(0o077)
         try:

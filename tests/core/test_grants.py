@@ -35,8 +35,10 @@ def test_a_rate_has_its_period(given: str, rate: float) -> None:
         ["read", "domains="], ["read", "domains=Reuters"], ["read", "domains=a,,b"], ["read", "domains=a/b"],
         ["read", "domains=[a]"], ["read", "domains=a", "domains=b"],
         *(
-            ["read", "domains=*", word]
-            for word in ("rate=0/s", "rate=10", "rate=-1/s", "rate=1/d", "rate=1e9/s", "concurrent=0", "concurrent=many")
+            ["read", "domains=*", f"rate={rate}"] for rate in ("0/s", "10", "-1/s", "1/d", "1e9/s")
+        ),
+        *(
+            ["read", "domains=*", f"concurrent={count}"] for count in ("0", "many")
         ),
         ["read", "domains=*", "name", "of=team"],
     ],
