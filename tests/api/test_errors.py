@@ -116,6 +116,19 @@ def test_what_is_not_there_is_404(post: Post, tiny_server: Server) -> None:
         check(get(path), 404, "NotFound")
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/embeddings"), ("POST", "/chat/completions"), ("GET", "/models"), ("GET", "/models/isosim")],
+)
+def test_an_openai_client_without_v1_in_its_address_is_told(tiny_server: Server, method: str, path: str) -> None:
+    """Such a client shows `error` only if it has OpenAI's shape."""
+    answer = tiny_server.client.request(method, path, json={"model": "isosim", "input": "a"})
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "notfound")
+    assert f"no route {method} {path}; base_url must end with /v1" in error["message"]
+
+
 def test_a_wrong_method_is_405(tiny_server: Server) -> None:
     response = tiny_server.client.get("/similarity")
     check(response, 405, "MethodNotAllowed", "GET /similarity")
