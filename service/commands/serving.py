@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,7 +45,6 @@ def serve(
         except ValueError as error:
             raise Unavailable(str(error)) from None
         export_at_first_start(settings)
-        allow_connections()
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -99,14 +97,6 @@ def export_at_first_start(settings: Settings) -> None:
     if done.returncode:
         reason = done.stderr.strip().rsplit("\n", 1)[-1].removeprefix("isosim: ")
         raise Unavailable(f"encoder {default} could not be exported into {place}: {reason}")
-
-
-def allow_connections() -> None:
-    """Raises the limit of file descriptors to the system's maximum: each connection takes one, and the usual limit of
-    1,024 is too low."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # some systems refuse the maximum that they report
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):
