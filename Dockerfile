@@ -15,6 +15,7 @@ FROM ${BASE} AS base
 ENV PATH=/opt/isosim/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     MALLOC_ARENA_MAX=2 \
+    ORT_DISABLE_TELEMETRY=1 \
     PIP_ROOT_USER_ACTION=ignore \
     ISOSIM_HOST=0.0.0.0 \
     ISOSIM_MODEL_STORE=/model_store
@@ -66,12 +67,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 
 FROM ${ENGINE}-packages AS worker-packages
-# The explicit +cpu build keeps gigabytes of CUDA out of the image: if no index has it, the build fails here.
+# The explicit +cpu build keeps gigabytes of CUDA out of the image.
 # For a worker that embeds on a GPU: ENGINE=gpu. The fits run on the CPU, so torch needs no CUDA.
 ARG TORCH=torch==2.13.0+cpu
-# Index for torch only: the index for CPU builds from PyTorch's installation page. Empty: pip's configured index and
-# docker/wheels.
-ARG TORCH_INDEX=
+# An index for torch alone, beside pip's own and docker/wheels: PyPI has no builds for CPUs. Empty: none.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # Byte code is compiled on all cores; tests and architectures of other encoders are left out.
 # The version is in the argument.
 # hadolint ignore=DL3013
@@ -80,8 +80,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,from=requirements,source=/requirements,target=/requirements \
-    { pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
-      || { echo "No package index has $TORCH. Set --build-arg TORCH_INDEX=… to the index for CPUs of PyTorch's installation page." >&2; exit 1; }; } \
+    pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "$TORCH" \
     && pip install --no-compile --find-links /wheels --constraint /requirements/constraints.txt \
          --requirement /requirements/train.txt \
     && python -m compileall -q -j 0 -x 'transformers/models|/tests?/|torch/(testing|_inductor)|sympy' \

@@ -5,7 +5,7 @@ processor of this machine. Name the extra `gpu` to include CUDA for the gpu imag
 
     python docker/wheels.py [cpu train gpu …]
 
-If the environment variable TORCH_INDEX is set, torch is downloaded from that index, as in the Dockerfile.
+torch also comes from the index that the Dockerfile names, or the environment variable TORCH_INDEX; empty: from none.
 """
 
 import os
@@ -31,15 +31,15 @@ def main() -> None:
     for extra in extras:
         wanted += project["optional-dependencies"][extra]
     if "train" in extras:
-        index = os.environ.get("TORCH_INDEX")
-        download(["--no-deps", *(["--index-url", index] if index else []), asked_of_torch()])
+        index = os.environ.get("TORCH_INDEX", default_of("TORCH_INDEX"))
+        download(["--no-deps", *(["--extra-index-url", index] if index else []), default_of("TORCH")])
     download(["--find-links", str(WHEELS), "--constraint", str(ROOT / "constraints.txt"), *wanted])
 
 
-def asked_of_torch() -> str:
-    """Name and version of the torch package that the Dockerfile installs, as a requirement for pip."""
-    found = re.search(r"^ARG TORCH=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
-    assert found, "the Dockerfile has no line ARG TORCH=…"  # noqa: S101 - it is ours
+def default_of(argument: str) -> str:
+    """The value of a build argument in the Dockerfile."""
+    found = re.search(rf"^ARG {argument}=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert found, f"the Dockerfile has no line ARG {argument}=…"  # noqa: S101 - it is ours
     return found[1]
 
 

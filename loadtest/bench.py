@@ -33,6 +33,7 @@ PARTS = (
     "bucket",
     "resident",
     "overload",
+    "stall",
     "pipelining",
     "greedy",
     "memory",

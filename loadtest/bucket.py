@@ -121,8 +121,8 @@ run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=len(sys.argv) > 2)
 class Bucket:
     """The root of a store in an empty bucket. The bucket counts requests."""
 
-    def __init__(self, url: str) -> None:
-        self.url, self.root = url, Path(f"s3://{BUCKET}/team")
+    def __init__(self, url: str, pid: int) -> None:
+        self.url, self.root, self.pid = url, Path(f"s3://{BUCKET}/team"), pid
 
     def counts(self) -> Counter[str]:
         return Counter(httpx.get(f"{self.url}/-/counts", timeout=60).json())
@@ -154,7 +154,7 @@ def bucket() -> Iterator[Bucket]:
                 if time.monotonic() > until or child.poll() is not None:
                     raise
                 time.sleep(0.2)
-        yield Bucket(url)
+        yield Bucket(url, child.pid)
     finally:
         child.terminate()
         child.wait(20)

@@ -1,5 +1,11 @@
 """isosim: calibrated sentence similarity as a REST microservice."""
 
+import os
+
+# Otherwise ONNX Runtime sends usage data to Microsoft, and keeps a device id in the home folder. It reads the variable
+# when it is imported. Python runs this file before any module of ours imports it, in every process.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.md says which changes raise it
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.tables import check_decoded
 
 STDIN = Path("-")
 READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return fewer bytes
@@ -56,6 +57,7 @@ class TextLines:
             raise InvalidInput(
                 f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
             ) from None
+        check_decoded(text, f"{self.name}, line {self.number}")
         if self.longest is not None and len(text) > self.longest:
             raise InvalidInput(f"{self.name}, line {self.number}: {len(text)} characters; the limit is {self.longest}")
         return text

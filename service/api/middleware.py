@@ -5,6 +5,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from random import getrandbits
 from typing import Any
@@ -60,37 +61,49 @@ def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, 
         check_query(scope)
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
+async def read_body(receive: Receive, limit: int, trace: Trace) -> bytes:
     """Reads the whole body. Raises TooLarge, or CallerLeft if the connection closes before the end of the body."""
     parts: list[bytes] = []
-    taken, more = 0, True
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise CallerLeft
         part: bytes = message.get("body", b"")
         parts.append(part)
-        taken += len(part)
-        if taken > limit:
+        trace.received += len(part)
+        if trace.received > limit:
             raise TooLarge(f"the body is larger than {limit} bytes")
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def bounded(receive: Receive, limit: int) -> Receive:
+def bounded(receive: Receive, limit: int, trace: Trace) -> Receive:
     """Wraps `receive` so that reading more than `limit` bytes of body raises TooLarge."""
-    taken = 0
 
     async def receive_bounded() -> Message:
-        nonlocal taken
         message = await receive()
         if message["type"] == "http.request":
-            taken += len(message.get("body", b""))
-            if taken > limit:
+            trace.received += len(message.get("body", b""))
+            if trace.received > limit:
                 raise TooLarge(f"the body is larger than {limit} bytes")
         return message
 
     return receive_bounded
+
+
+# A refused body costs its key one text for this many bytes or fewer. Refusing 10 kB keeps the event loop at most 0.5 ms
+# (2 MB: 100 ms, loadtest/hostile.py), about as long as an uncached text does (loadtest/README.md).
+BYTES_A_TEXT = 10_000
+UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
+
+
+async def check_rate(service: Service, trace: Trace, head: Head) -> None:
+    """Raises Overloaded before the body is read, if the body is large and the key's rate is used up."""
+    size = head.get(b"content-length", b"")
+    small = size.isdigit() and int(size) <= BYTES_A_TEXT
+    if trace.grant.rate is not None and not small:
+        await service.limits.admit(replace(trace.grant, concurrent=None), 0)
 
 
 CONNECTION = "isosim.connection"  # name of the ASGI extension that server/http_protocol.py provides
@@ -119,16 +132,19 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Lowers the count of concurrent requests of the request's API key. Called before the end of the answer is
-        sent, because the client may send its next request as soon as it has the answer."""
+        """Charges a refused body, and lowers the count of concurrent requests of the request's API key. Called before
+        the end of the answer is sent, because the client may send its next request as soon as it has the answer."""
+        trace = self._trace
+        if 400 <= self.status < 500 and self.status not in UNCHARGED and trace.received:
+            await self._service.limits.owe(trace.grant, -(-trace.received // BYTES_A_TEXT))
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
 
     async def give(self, response: Response) -> None:
         """Sends a complete response."""
-        await self._leave()
         self.status, self.started = response.status_code, True
+        await self._leave()
         leaving = self._service.leaving
         headers = [*response.raw_headers, *GUARD, *self._trace.as_headers(), *(CLOSING if leaving else ())]
         if not leaving and self._at_once is not None and self._at_once(self.status, headers, bytes(response.body)):
@@ -183,6 +199,7 @@ class Envelope:
                 limit = service.settings.max_body_bytes
                 admit(scope, head, service, trace, limit, needs_key=True)
                 route.check(head, trace)
+                await check_rate(service, trace, head)
                 await self.time_limit.bound(self._score(route, receive, limit, service, trace, answer))
         except (ClientDisconnect, CallerLeft):
             answer.status = 499  # the caller has closed the connection
@@ -205,13 +222,15 @@ class Envelope:
     async def _score(
         self, route: ScoringRoute, receive: Receive, limit: int, service: Service, trace: Trace, answer: Answer
     ) -> None:
-        await answer.give(await route.respond(await read_body(receive, limit), service, trace))
+        await answer.give(await route.respond(await read_body(receive, limit, trace), service, trace))
 
     async def _pass_on(self, scope: Scope, receive: Receive, head: Head, trace: Trace, answer: Answer) -> None:
         service: Service = scope["state"]["service"]
         limit = body_limit(scope, service)
         admit(scope, head, service, trace, limit, needs_key=not keyless(scope["method"], scope["path"]))
-        answered = self.app(scope, bounded(receive, limit), answer.send)
+        if scope["method"] in ("POST", "PUT"):
+            await check_rate(service, trace, head)
+        answered = self.app(scope, bounded(receive, limit, trace), answer.send)
         if is_bounded(scope):
             answered = self.time_limit.bound(answered)
         await answered

@@ -56,5 +56,5 @@ async def metrics(service: ServiceDep) -> Response:
     m.tasks.set(len(asyncio.all_tasks()))
     m.keys.set(service.keys.count)
     m.keys_valid.set(service.keys.valid)
-    m.observe_drift(await asyncio.to_thread(service.drift.all))  # in a thread: takes 0.3 ms per domain
+    m.observe_drift(await service.scoring(service.drift.all))  # in a thread: takes 0.3 ms per domain
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

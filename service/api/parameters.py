@@ -29,6 +29,7 @@ ELSEWHERE = {  # our own fields that only one route takes, each with a hint that
 # fields of text-embeddings-inference, OpenAI, Cohere, Jina and vLLM are below 0.75.
 CLOSE = 0.8
 MOST_PARAMETERS = 64
+MOST_UNKNOWN = 16  # maximum number of unknown names that a request may have; more are refused without suggestions
 MOST_BYTES = 8192  # maximum number of bytes of a query string; 60 kB took 5.7 ms to parse
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
@@ -148,6 +149,8 @@ def check_query(scope: Scope) -> None:
     if route is None:
         return  # the router will answer 404 or 405
     known, given = parameters(route), Counter(name for name, _ in pairs)
+    if (count := sum(name not in known for name in given)) > MOST_UNKNOWN:
+        raise too_many_unknown(count, "query parameters")
     for name, times in given.items():
         if name not in known or times > 1:
             scope["route"] = route  # the metrics count the refused request under this route
@@ -155,6 +158,11 @@ def check_query(scope: Scope) -> None:
             refuse_parameter(name, route, known)
         elif times > 1:  # FastAPI would silently take the last value
             raise refusal(name, f"given {times} times in the query; give it once")
+
+
+def too_many_unknown(count: int, what: str) -> InvalidInput:
+    """Error for a request with more than MOST_UNKNOWN unknown names, none of which is looked at."""
+    return InvalidInput(f"the request has {count:,} unknown {what}; the page /docs lists those of each route")
 
 
 def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:

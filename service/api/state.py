@@ -6,7 +6,6 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, TypeVar
@@ -22,6 +21,7 @@ from service.core.grants import Grant, Limits
 from service.core.jobs.job import JobRunner
 from service.core.scoring.drift import DriftMonitor
 from service.core.scoring.registry import DEFAULT
+from service.core.threads import StoreCalls, Threads, Turns
 from service.core.wording import nearest
 from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow
@@ -58,23 +58,18 @@ CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets`
 
 
 class Listings:
-    """Reads lists of domains in threads of its own, one list at a time for each API key.
+    """Reads lists of domains and jobs: few at a time, so that a long listing delays only further listings, and one at a
+    time for each API key."""
 
-    Scoring, promotion and metrics use other threads, so a long listing delays only further listings.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, "listings")
+    def __init__(self, calls: StoreCalls) -> None:
+        self._call = Turns(calls, THREADS)
         self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
-        self._turns: dict[str, asyncio.Lock] = {}  # by key id; held while a listing for the key runs
+        self._turns: dict[str, Turns] = {}  # by key id: one listing at a time
         self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
 
         self._names: list[str] = []  # the store's first domain names in order, for suggestions
         self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
         self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
         """Like `read`, but raises Overloaded if MOST_ASKED listings for the key wait or run.
@@ -90,8 +85,8 @@ class Listings:
         """Calls `function` in a thread; calls of the same key run one after the other."""
         self._asked[grant.id] += 1
         try:
-            async with self._turns.setdefault(grant.id, asyncio.Lock()):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+            turn = self._turns.setdefault(grant.id, Turns(self._call, 1))
+            return await turn(function, *arguments)
         finally:
             self._asked[grant.id] -= 1
 
@@ -101,9 +96,7 @@ class Listings:
         Only domains that the key may use are considered. `names` lists the store's domains, sorted.
         """
         if self._listing is None and time.monotonic() - self._listed >= FRESH:
-            self._listing = asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: list(itertools.islice(names(), MOST_NAMES))
-            )
+            self._listing = asyncio.ensure_future(self._call(lambda: list(itertools.islice(names(), MOST_NAMES))))
             self._listing.add_done_callback(self._remember)
         if self._listing is not None:
             await asyncio.wait([self._listing], timeout=PATIENCE)
@@ -149,10 +142,14 @@ class Service:
     drift: DriftMonitor
     observer: Observer
     listings: Listings
+    store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
+    scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
+    parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
 

@@ -40,6 +40,7 @@ class Trace:
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
+    received: int = 0  # bytes of the body that were read
     release: Release = nothing  # lowers the count of concurrent requests of the API key
     split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 

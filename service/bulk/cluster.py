@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from service.core.errors import BackendFailure, Unavailable
@@ -46,14 +47,19 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     try:
         import ray  # noqa: PLC0415 - an optional package that takes a second to import
         import ray.data  # noqa: PLC0415
+        from ray._private.node import Node  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
     logging.getLogger("ray.data").setLevel("CRITICAL")  # Ray would log errors that `map_items` already reports
+    # Even if dashboard and usage reports are off, Ray starts the dashboard's process, which asks the metadata services
+    # of three clouds whether it runs there. No option prevents this.
+    Node.start_api_server = start_nothing  # type: ignore[assignment, method-assign]
     own = None
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         # A short name: Ray creates sockets in this folder, and a socket's path may have at most 107 bytes.
         own = tempfile.mkdtemp(prefix="isosim-ray-")
+        os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # Ray would make one and write it to the home folder
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -71,6 +77,11 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
         ray.shutdown()
         if own is not None:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def start_nothing(node: Any, **_: object) -> None:
+    """Replaces the method of Ray's `Node` that starts the dashboard."""
+    node._webui_url = None
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:

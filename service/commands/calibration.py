@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -33,7 +32,6 @@ from service.commands.terminal import bar, print_json, remark, show
 from service.core.errors import Conflict, InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
 from service.core.jobs.requirements import Allowance, check_sentences
-from service.core.jobs.tables import LOOKED_AT, check_sentences_only
 from service.core.scoring.advice import (
     GALLERY,
     MOST_GALLERY,
@@ -103,12 +101,7 @@ def calibrate(
     hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
     with read_path(file, Reading("sentences", column, hints), limits()) as (facts, texts):
         notices(file, facts, sheet)
-        first = list(islice(texts, LOOKED_AT))
-        if not force:
-            check_sentences_only(first)
-        fit_here(
-            domain, asked, chain(first, texts), labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json
-        )
+        fit_here(domain, asked, texts, labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json)
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:

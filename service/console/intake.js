@@ -317,7 +317,7 @@ export function fileIntake(context, given) {
     },
 
     /** The file itself and how it is to be read, for POST /calibrate. */
-    whole: () => ({ query: { ...known(state.found), ...(state.chosen.format === "text" ? { force: "true" } : {}) }, body: state.source, type: ANY }), // the reader has said that the lines are sentences
+    whole: () => ({ query: known(state.found), body: state.source, type: ANY }),
 
     /** The sentences of the chosen column, as the server reads them: NDJSON. */
     sentences: (until = signal) => download("POST", `inspect?${new URLSearchParams({ ...known(state.found), give: "sentences" })}`, {

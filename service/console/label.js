@@ -455,9 +455,10 @@ function sendPart(labels, { domain, champion }, changed, context) {
     send.disabled = true;
     try {
       labels.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
-      const { job } = await call("POST", path("domains", domain, "labels"), {
-        json: { labels: all.map(({ a, b, label, weight }) => [a, b, label, weight]), from: champion },
-        headers: { "idempotency-key": labels.posting }, signal,
+      const lines = all.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`);
+      const { job } = await call("POST", `${path("domains", domain, "labels")}?from=${champion}`, {
+        body: new Blob(lines),
+        headers: { "content-type": "application/x-ndjson", "idempotency-key": labels.posting }, signal,
       });
       labels.sentAs(job);
       location.hash = `#/job/${job}`;

@@ -151,6 +151,7 @@ class Limits(Protocol):
 
     async def admit(self, grant: Grant, texts: int) -> Release:
         """Charges `texts` to the key's rate, and counts the request as under way until the returned release is called.
+        With 0 texts, charges nothing, but refuses a key that could not send one text now.
 
         Raises:
             Overloaded: the key has used up its rate, or has too many requests under way; nothing was charged.
@@ -206,10 +207,11 @@ class TokenBucket:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Takes the texts and returns 0 if the bucket holds enough. Otherwise takes none and returns the wait in s."""
+        """Takes the texts and returns 0 if the bucket holds enough, at least one text. Otherwise takes none and returns
+        the wait in seconds."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
-        missing = min(texts, capacity) - self.tokens
+        missing = min(max(texts, 1), capacity) - self.tokens
         if missing > 1e-9:  # more than a rounding error
             return missing / per_second
         self.tokens -= texts

@@ -53,6 +53,7 @@ def create_app(settings: Settings) -> Application:
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
         lifespan=lifespan,
+        openapi_url=None,  # FastAPI builds the document on the event loop, which takes 0.2 s
         docs_url=None,  # FastAPI's page loads files from the internet; the page in api/pages.py does not
         redoc_url=None,
         # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.

@@ -7,7 +7,8 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from service.core.errors import Unavailable
 from service.core.grants import CountedLimits, Limits, LocalLimits
 from service.core.jobs.job import JobRunner
 from service.core.scoring.drift import DriftMonitor
+from service.core.threads import CALLS, StoreCalls, Threads
 from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow
 from service.observability import setup as logs
@@ -77,6 +79,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         stack.enter_context(threadpool_limits(1, "blas"))
         # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        calls = stack.enter_context(store_calls())
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
         first, following = await plans(settings)
@@ -109,10 +112,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         await encoders.refresh_migrations()  # before serving, because domains may have moved to another encoder
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
-        memory = MemoryCache(settings.memory_cache_bytes)
-        parts = EncoderParts(
-            settings, metrics, domain_store, encoders, memory, shared, resident // (1 if following is None else 2)
-        )
+        share, memory = resident // (1 if following is None else 2), MemoryCache(settings.memory_cache_bytes)
+        parts = EncoderParts(settings, metrics, domain_store, encoders, memory, shared, share, calls)
         background = await parts.open_both(first, following, stack)
         metrics.resident.read = lambda: encoders.resident
         runner: JobRunner
@@ -138,19 +139,33 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             runner=runner,
             drift=drift,
             observer=observe(settings, metrics, stack),
-            listings=stack.enter_context(contextlib.closing(Listings())),
+            listings=Listings(calls),
+            store=calls,
+            scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
         )
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
-        # All objects of the start-up live as long as the server. Frozen objects are not scanned by the collector again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GARBAGE)
+        freeze()
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
+
+
+def freeze() -> None:
+    """All objects of the start-up live as long as the server: the garbage collector does not scan them again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
+
+
+@contextlib.contextmanager
+def store_calls() -> Iterator[StoreCalls]:
+    """Threads for calls of the store, and enough for background tasks and uploads if some of these hang."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALLS, "background"))
+    with contextlib.closing(StoreCalls()) as calls:
+        yield calls
 
 
 def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
@@ -13,6 +14,7 @@ from service.api.compatible.tensors import InferRequest
 from service.api.errors import V1_TYPES
 from service.api.middleware import keyless
 from service.api.parameters import below, flat
+from service.api.requests import json_response
 from service.server.answers import ANSWERS
 
 DESCRIPTION = """
@@ -150,3 +152,7 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi_json() -> Response:  # a plain function, which FastAPI runs in a thread
+        return json_response(app.openapi())

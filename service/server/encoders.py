@@ -20,6 +20,7 @@ from service.core.encoding.spec import EncoderSpec
 from service.core.encoding.texts import SharedCache, VectorCodec
 from service.core.errors import IsosimError, Unavailable
 from service.core.scoring.registry import Registry
+from service.core.threads import StoreCalls
 from service.migration.encoders import Encoders, LoadedEncoder, tokenizer_of
 from service.server import announcements
 from service.settings import Settings
@@ -119,6 +120,7 @@ class EncoderParts:
     shared: SharedCache | None
     # Maximum bytes of loaded calibrations per encoder. Two encoders get half of `room_for_calibrations` each.
     resident_bytes: int
+    calls: StoreCalls
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
@@ -143,6 +145,7 @@ class EncoderParts:
                 calibrations,
                 artifact.digest,
                 resident_bytes=self.resident_bytes,
+                calls=self.calls,
                 on_champion=self.encoders.loaded,
                 on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
                 on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),

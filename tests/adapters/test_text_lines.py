@@ -29,6 +29,12 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path, content: bytes, lines: lis
     assert read_lines(tmp_path / "t") == lines
 
 
+def test_undecoded_iso_2022_jp_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"fine\n" * 20_000 + "注文\n".encode("iso-2022-jp"))
+    with pytest.raises(InvalidInput, match="line 20001 has a control character"):
+        read_lines(tmp_path / "t")
+
+
 def test_what_is_no_utf8_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"fine\n" * 20_000 + b"sch\xf6n\n")
     with pytest.raises(InvalidInput, match=r"line 20001: not UTF-8 \(byte 4\)"):

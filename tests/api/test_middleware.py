@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import isosim_client
 import pytest
 
 from service import CONTRACT
@@ -32,6 +33,6 @@ def test_every_answer_states_the_contracts_version(tiny_server: Server, path: st
     assert response.headers.get_list("x-isosim-contract") == [CONTRACT], path
 
 
-def test_info_states_the_contracts_version(tiny_server: Server) -> None:
-    assert tiny_server.client.get("/info").json()["contract"] == CONTRACT
+def test_info_and_client_state_the_contracts_version(tiny_server: Server) -> None:
+    assert tiny_server.client.get("/info").json()["contract"] == CONTRACT == isosim_client.CONTRACT
     assert re.fullmatch(r"[1-9]\d*\.\d+", CONTRACT)

@@ -1,9 +1,11 @@
 """langchain-openai and langchain-huggingface."""
 
+import asyncio
+
 import numpy as np
 import openai
 import pytest
-from huggingface_hub import InferenceClient
+from huggingface_hub import AsyncInferenceClient, InferenceClient
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
 
@@ -29,8 +31,10 @@ def test_token_ids_get_an_error_that_names_the_option_to_set(url: str, key: str)
 def test_huggingface_endpoint_embeddings_on_a_client_of_ones_own(
     url: str, key: str, vectors: list[list[float]]
 ) -> None:
-    """Since 1.2 it refuses an address as `model`; its client can be replaced."""
+    """Since 1.2 it refuses an address as `model`; its clients can be replaced: the async methods have their own."""
     client = HuggingFaceEndpointEmbeddings()
     client.client = InferenceClient(model=url, token=key)
+    client.async_client = AsyncInferenceClient(model=url, token=key)
     np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, rtol=1e-6)
     np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], rtol=1e-6)
+    np.testing.assert_allclose(asyncio.run(client.aembed_query(TEXTS[0])), vectors[0], rtol=1e-6)

@@ -22,6 +22,15 @@ def test_a_full_bucket_gives_a_periods_texts_at_once_and_then_the_rate() -> None
     assert bucket.take(1, 100.0) == pytest.approx(0.2)  # and is paid off
 
 
+def test_a_look_takes_nothing_and_is_refused_if_no_text_is_left() -> None:
+    bucket = TokenBucket(Rate(10, 1), 0.0)
+    assert bucket.take(0, 0.0) == 0
+    assert bucket.take(10, 0.0) == 0
+    assert bucket.take(0, 0.0) == pytest.approx(0.1)
+    assert bucket.take(0, 0.1) == 0
+    assert bucket.take(1, 0.1) == 0
+
+
 def test_a_refusal_takes_nothing() -> None:
     bucket = TokenBucket(Rate(10, 1), 0.0)
     bucket.take(10, 0.0)

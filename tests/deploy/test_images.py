@@ -79,6 +79,7 @@ def test_it_needs_no_root_no_shell_and_writes_to_nothing_but_its_volume(
         config = engine.inspect(image)["Config"]
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", config["User"])
         assert config["Entrypoint"] == ["isosim"]
+        assert "ORT_DISABLE_TELEMETRY=1" in config["Env"]  # for other programs than isosim in the container
     answer = answers(served.url)
     assert answer.status_code == 200, answer.text
     assert answer.json()["cosine"] == [pytest.approx(COSINE, abs=1e-4)]

@@ -1,4 +1,5 @@
-"""Every command of the documents runs: shell and Python blocks in order, as a reader would copy them.
+"""Every command of the documents runs: shell and Python blocks in order, as a reader would copy them. Of the lines that
+begin with `$`, those run that call isosim; the others need a cluster or an engine.
 
 A block under the line `<!-- not run: reason -->` is left out; what it says must be seen to elsewhere. A block under
 `<!-- run by tests/deploy -->` is run there, where there is an engine.
@@ -22,7 +23,9 @@ from tests.workbooks import workbook
 
 PAGES = [
     "README.md",
+    "docs/commands.md",
     "docs/tutorial.md",
+    "SECURITY.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
 ]
 MIGRATION = "docs/how-to/migrate-encoder.md"  # its server runs two encoders; the page exports the second itself

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import calibrate
 from tests.faults.line import Line
-from tests.faults.releases import FROZEN, STORES, Release, alive_until_now
 from tests.faults.volume import Volume, mount
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 
@@ -77,12 +75,3 @@ def queue(
         return server, process
 
     return begin
-
-
-@pytest.fixture(params=FROZEN)
-def release(request: pytest.FixtureRequest, tmp_path: Path) -> Release:
-    with tarfile.open(STORES / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path / "frozen", filter="data")
-    release = Release(tmp_path / "frozen")
-    alive_until_now(release.store / "jobs" / release.jobs["interrupted"] / "job.json")
-    return release

@@ -71,16 +71,22 @@ def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
     before = score(server, "news").json()["version"]
     large = {"pairs": [[f"a {number}", f"b {number}"] for number in range(200)], "domain": "news"}  # scored in threads
     cold = [{"pairs": [["a", "b"]], "domain": f"cold-{number}"} for number in range(10)]
-    with ThreadPoolExecutor(len(cold)) as pool, Load(server, "news") as load:
+    with ThreadPoolExecutor(len(cold) + 40) as pool, Load(server, "news") as load:
         load.answered(10)
         objects.hang()
         try:
             waiting = [pool.submit(server.client.post, "/similarity", json=body) for body in cold]
             time.sleep(0.5)
+            polls = [pool.submit(server.client.get, "/domains/news/thresholds") for _ in range(40)]  # more than CALLS
+            for path in ("/metrics", "/readyz", "/livez"):
+                began = time.monotonic()
+                assert server.client.get(path).status_code == 200
+                assert time.monotonic() - began < 2, path
             began = time.monotonic()
             assert server.client.post("/similarity", json=large).status_code == 200
             assert time.monotonic() - began < 4
             load.answered(10)
+            assert {answer.result().status_code for answer in polls} == {503}
             began = time.monotonic()
             refused = server.client.put("/domains/news/champion", json={"version": 3 - before})
             assert (refused.status_code, refused.json()["error_type"]) == (503, "Unavailable"), refused.text

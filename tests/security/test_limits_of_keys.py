@@ -49,7 +49,6 @@ def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited:
     assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
     assert "10 texts an hour" in refused.json()["error"]
     assert 300 < int(refused.headers["retry-after"]) <= 360
-    assert ask(first, "slow", json={"pairs": []}).status_code == 400  # what is refused costs nothing
     assert second.client.get("/domains", headers=bearer("slow")).status_code == 200  # 10
     refused = first.client.get("/domains", headers=bearer("slow"))
     assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
@@ -59,6 +58,24 @@ def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited:
         assert ask(first, "free").status_code == 200
     by_url = {server.url: metric(server, 'isosim_key_limit_refusals_total{limit="rate"}') for server in limited}
     assert sum(by_url.values()) == 3
+
+
+@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
+def test_a_refused_body_costs_a_text_for_each_10_kb(limited: list[Server]) -> None:
+    """Also if it is refused for its domain, and on routes that FastAPI parses. A key in debt is refused unread."""
+    first, second = limited
+    refused = [
+        ask(first, "slow", json={"pairs": []}),  # 1 of 10
+        ask(second, "slow", json={**PAIR, "domain": "Nowhere"}),  # 2
+        ask(first, "slow", json={"pairs": [], "unknown": "x" * 25_000}),  # 5
+        ask(second, "slow", "/v2/models/isosim/infer", json={"inputs": []}),  # 6
+    ]
+    assert [response.status_code for response in refused] == [400, 422, 422, 422]
+    assert ask(first, "slow", "/embed", {"inputs": sentences(4)}).status_code == 200  # 10
+    assert ask(second, "slow", json={"pairs": []}).status_code == 400  # in debt now
+    unread = ask(first, "slow", json={"pairs": [], "unknown": "x" * 25_000})
+    assert (unread.status_code, unread.json()["error_type"]) == (429, "Overloaded")
+    assert ask(first, "free", json={"pairs": []}).status_code == 400
 
 
 @pytest.mark.parametrize("limited", ["together"], indirect=True)

@@ -17,6 +17,7 @@ from service.adapters.encoder.store import EncoderArtifact
 from service.api.state import MOST_ASKED, Listings
 from service.core.errors import Overloaded
 from service.core.grants import ANYBODY, NOBODY
+from service.core.threads import StoreCalls
 from tests.processes import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 
@@ -133,7 +134,9 @@ def test_a_listing_is_paid_for_by_its_key(large: Server) -> None:
 
 
 def test_an_unknown_name_is_paid_for_before_the_store_is_asked(large: Server) -> None:
-    assert [score(large, "unknown", f"nothing-{n}").status_code for n in range(6)] == [404] * 4 + [429] * 2
+    assert [score(large, "unknown", f"nothing-{n}").status_code for n in range(6)] == [404] * 2 + [
+        429
+    ] * 4  # the look-up, and the refused body
     asked = [get(large, "name", "/v1/models/no-model-of-ours").status_code for _ in range(6)]
     assert asked[0] == 404
     assert asked[-1] == 429
@@ -145,7 +148,8 @@ def test_a_domain_that_is_read_from_the_store_costs_no_more_than_its_texts(large
 
 
 async def pile_up() -> None:
-    listings, go_on = Listings(), threading.Event()
+    calls = StoreCalls()
+    listings, go_on = Listings(calls), threading.Event()
     asked = [asyncio.create_task(listings.begin(ANYBODY, go_on.wait)) for _ in range(MOST_ASKED)]
     await asyncio.sleep(0)
     for _ in range(2):
@@ -155,7 +159,7 @@ async def pile_up() -> None:
     go_on.set()
     assert all(await asyncio.gather(*asked))
     assert await listings.begin(ANYBODY, int) == 0
-    listings.close()
+    calls.close()
 
 
 def test_listings_whose_callers_have_left_do_not_pile_up() -> None:

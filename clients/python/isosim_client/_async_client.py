@@ -219,7 +219,7 @@ class AsyncClient:
             normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
             labels: labelled pairs, from which probabilities are learned: (text, text, label) or (text, text, label,
                 weight). A label is 0, 1 or a grade.
-            force: if True, each line is a sentence, even if the lines look like rows of a table.
+            force: for a text file: each line is a sentence, even if the lines look like rows of a table.
             column: name or number of the table column that has the sentences. 1 is the first column.
             charset, sheet, header: encoding of the file, sheet of a workbook, and whether the first row names the
                 columns. Needed only if the server does not detect them.
@@ -296,7 +296,7 @@ class AsyncClient:
         return await self._send(_calibrating.job(job))
 
     async def jobs(self) -> tuple[Job, ...]:
-        """All recorded jobs, newest first."""
+        """All recorded jobs, newest first, without their reports."""
         return await self._send(_calibrating.jobs())
 
     async def cancel(self, job: Job | str) -> Job:

@@ -56,14 +56,15 @@ def add_labels(
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain."""
-    body = {"labels": many(labels, "labels"), "promote": promote, "seed": seed}
+    query: dict[str, str | int | float] = {"promote": promote, "seed": seed}
     if version is not None:
-        body["version"] = version
+        query["version"] = version
+    upload = Upload((), many(labels, "labels"))
     path, key = f"domains/{segment(domain)}/labels", keyed(idempotency_key)
 
     def change(start: dict[str, int]) -> Call[Job]:
         start.pop("revision", None)
-        return Call(method="POST", path=path, body=body | start, parse=answer(Job), **key)
+        return Call(method="POST", path=path, query=query | start, upload=upload, parse=answer(Job), **key)
 
     return starting_from(seen, domain, change)
 
@@ -78,7 +79,7 @@ def job(job: Job | str) -> Call[Job]:
 
 
 def jobs() -> Call[tuple[Job, ...]]:
-    """All recorded jobs, newest first."""
+    """All recorded jobs, newest first, without their reports."""
     return Call(method="GET", path="calibrate", parse=lambda value: read(Jobs, value).jobs)
 
 

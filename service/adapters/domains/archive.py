@@ -76,8 +76,11 @@ METHOD = re.compile(r"[a-z0-9_-]{1,40}")
 # after a high number, few would be left for later versions.
 HIGHEST_KEPT = 1_000_000
 # Maximum size of each JSON file in bytes. isosim writes at most 20 kB.
-MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}
-ROOM = 1 << 20  # bytes allowed in a file of arrays, in addition to the size computed from the encoder's dimensions
+MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 18, MANIFEST: 1 << 16, REPORT: 1 << 18}
+# Maximum size of a file of arrays, in bytes: curves and tables have SMALL_ARRAYS, whatever the encoder (isosim writes
+# at most 30 kB); files with vectors have ROOM in addition to the size computed from the encoder's dimensions.
+SMALL_ARRAYS, ROOM = 1 << 17, 1 << 20
+WITH_VECTORS = ("domain_test", "normalization")
 ROWS = 16  # number of random vectors that each version must be able to score
 CHUNK = 1 << 20  # bytes
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without comment, and of the zip64 locator before it
@@ -322,8 +325,12 @@ class Import:
                 raise InvalidInput(f"{place}: the archive ends before {', '.join(sorted(missing))}; is it cut off?")
             if f"{place}/{kind}" != name or kind not in missing:
                 raise InvalidInput(f"{name[:120]!r} comes before {place} is complete; missing: {', '.join(missing)}")
-            most = ROOM + (bytes_of(calibrator) if kind == WEIGHTS else 16 * dimensions**2)
-            if size > MOST_JSON.get(kind, most):
+            most = MOST_JSON.get(kind, SMALL_ARRAYS)
+            if kind == WEIGHTS:
+                most = ROOM + bytes_of(calibrator)
+            elif kind.removesuffix(PART) in WITH_VECTORS:
+                most = ROOM + 16 * dimensions**2
+            if size > most:
                 raise TooLarge(f"{name} has {size:,} bytes, more than any valid {kind} for this encoder")
             with (folder / kind).open("xb") as out:
                 for chunk in pieces(file, name, size):

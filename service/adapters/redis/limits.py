@@ -37,7 +37,7 @@ if rate > 0 then
   local held = redis.call('HMGET', KEYS[1], 'tokens', 'at')
   local tokens, at = tonumber(held[1]) or capacity, tonumber(held[2]) or now
   tokens = math.min(capacity, tokens + math.max(0, now - at) * rate)
-  local missing = math.min(texts, capacity) - tokens
+  local missing = math.min(math.max(texts, 1), capacity) - tokens
   if missing > 1e-9 and ARGV[7] == 'ask' then return {'rate', tostring(missing / rate)} end
   local left = math.min(capacity, tokens - texts)
   redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', left), 'at', string.format('%.6f', now))

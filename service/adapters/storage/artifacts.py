@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import time
 import uuid
@@ -19,7 +20,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from service.core.errors import CorruptArtifact
+from service.core.errors import CorruptArtifact, Unavailable
+from service.core.threads import lock_patience
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
@@ -235,10 +237,25 @@ def verified(folder: Path, *names: str, called: str | None = None) -> dict[str, 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Waits for an exclusive lock and holds it. If the process dies, the lock ends. Uses flock, which works on local
-    volumes and NFS version 4."""
+    volumes and NFS version 4.
+
+    Raises:
+        Unavailable: another process has held the lock for as long as this call may wait (`lock_patience`).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    patience = lock_patience()
+    until = time.monotonic() + patience
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Unavailable(
+                        f"another process has held a lock of the model store for {patience:.0f} s; try again later"
+                    ) from None
+            time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - so that waiting processes do not ask in step
         yield
 
 

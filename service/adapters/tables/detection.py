@@ -18,7 +18,16 @@ from itertools import zip_longest
 from typing import BinaryIO, Literal, get_args
 
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from service.core.jobs.tables import MARKUP, ONE_A_LINE, is_code, is_markup, quoted_cells, some, table_of
+from service.core.jobs.tables import (
+    MARKUP,
+    ONE_A_LINE,
+    is_code,
+    is_indented_json,
+    is_markup,
+    quoted_cells,
+    some,
+    table_of,
+)
 from service.core.wording import nearest
 
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
@@ -43,7 +52,15 @@ ENCODINGS = (
     "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", *(f"windows-{page}" for page in range(1250, 1259)),
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
+    "iso-2022-jp", "iso-2022-jp-2", "iso-2022-jp-ext", "iso-2022-kr", "hz",
 )  # fmt: skip
+# Encodings that write all letters in ASCII bytes: what marks these letters -> the encodings, and the share of lines
+# that must contain such letters. An escape sequence is certain; the mark of HZ also occurs in plain text.
+SEVEN_BIT = {
+    b"\x1b$": (("iso-2022-jp", "iso-2022-jp-2", "iso-2022-jp-ext", "iso-2022-kr"), 0.0),
+    b"~{": (("hz",), 0.5),
+}
+CONTROLS = bytes({*range(32), 127} - set(b"\t\n\r\f\x1b"))
 SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
 # Characters that rarely stand between two letters. For example, the Polish word `cały` becomes `ca³y` if it is decoded
@@ -190,8 +207,9 @@ def binary_format(head: bytes, file: BinaryIO) -> Format | None:
 def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
     """The encoding of a text, and whether it is certain.
 
-    An encoding is certain if the caller names it, if a byte order mark states it, or if the text is valid UTF-8. Other
-    text is decoded as windows-1252. If the result looks like a Western European language, windows-1252 is the guess.
+    An encoding is certain if the caller names it, if a byte order mark states it, if the text is valid UTF-8, or if
+    escape sequences mark its letters. Other text is decoded as windows-1252. If the result looks like a Western
+    European language, windows-1252 is the guess.
 
     Raises:
         UnsupportedMedia: the file is not text.
@@ -207,17 +225,31 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
             return name, True
     if b"\0" in head:
         raise without_mark(head)
+    seven_bit = seven_bit_encoding(file, head)
+    if seven_bit is not None:
+        return seven_bit, True
     fault = decoding_fault(file, "utf-8")
+    if len(head) - len(head.translate(None, CONTROLS)) > len(head) // 100:
+        raise UnsupportedMedia("the file has bytes that are not text; send plain text, CSV, NDJSON, .xlsx or Parquet")
     if fault is None:
         return "utf-8", True
-    if sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in head) > len(head) // 100:
-        raise UnsupportedMedia("the file has bytes that are not text; send plain text, CSV, NDJSON, .xlsx or Parquet")
     if decoding_fault(file, "cp1252") is None and looks_western(file):
         return "windows-1252", False
     raise InvalidInput(
         f"the file is not UTF-8 ({fault}), and its encoding cannot be detected; name it with charset=NAME, for "
         "example windows-1251 or shift_jis, or save the file as UTF-8"
     )
+
+
+def seven_bit_encoding(file: BinaryIO, head: bytes) -> str | None:
+    """The encoding of a text whose bytes are ASCII, but whose letters are not; None for other text."""
+    for mark, (names, share) in SEVEN_BIT.items():
+        for name in names if mark in head and head.isascii() else ():
+            if decoding_fault(file, name) is None:
+                lines = decoded_head(head, name).splitlines()
+                if sum(not line.isascii() for line in lines) > share * len(lines):
+                    return name
+    return None
 
 
 def without_mark(head: bytes) -> Exception:
@@ -304,6 +336,8 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
     lines = [line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()]
     if is_markup(some(lines)):
         raise InvalidInput(f"the file looks like markup: {MARKUP}, add format=text")
+    if is_indented_json(some(lines)):
+        raise InvalidInput(f"the file looks like indented JSON; {ONE_A_LINE}")
     return table_form(text, ",") if quoted_cells(some(lines)) else FileForm("text")
 
 

@@ -26,7 +26,7 @@ from service.adapters.tables.detection import Hints, format_of_name
 from service.adapters.tables.reading import Table, open_table
 from service.adapters.text_lines import STDIN
 from service.core import errors
-from service.core.jobs.tables import FEWEST, MOST, is_code
+from service.core.jobs.tables import FEWEST, MOST, check_decoded, is_code
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] for each row
 
@@ -321,6 +321,7 @@ class Counts:
             if not text:
                 self.empty += 1
                 continue
+            check_decoded(text, table.place(number))
             self.longest = max(self.longest, len(text))
             if len(text) > self.limits.characters:
                 self.too_long += 1

@@ -2,17 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
@@ -28,12 +28,13 @@ from service.api.calibration.files import (
     feed_sentences,
     stream,
 )
-from service.api.calibration.intake import Format, Intake, Limits, parse_json
+from service.api.calibration.intake import Format, Intake, Limits
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.calibration.vectors import VectorIntake
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
+from service.api.validation import parse_json
 from service.core.errors import (
     Conflict,
     EncoderMismatch,
@@ -42,12 +43,16 @@ from service.core.errors import (
     TooLarge,
     Unavailable,
 )
+from service.core.grants import Grant
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
+from service.core.threads import LONG
 from service.core.wording import place
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
+
+Options = TypeVar("Options", bound=BaseModel)
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
@@ -82,10 +87,8 @@ BODY_DOC = body_of(
 
 
 def state(job: Job) -> JobState:
-    request = asdict(job.request)
-    known = {k: v for k, v in request.items() if k in JobState.model_fields}
-    facts = {k: v for k, v in asdict(job).items() if k in JobState.model_fields}
-    return JobState(job=job.id, **facts, **known)
+    facts = vars(job.request) | vars(job)
+    return JobState(job=job.id, **{name: value for name, value in facts.items() if name in JobState.model_fields})
 
 
 @router.post(
@@ -109,7 +112,9 @@ async def calibrate(
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
-    force: Annotated[bool, Query()] = False,
+    force: Annotated[
+        bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
+    ] = False,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
@@ -117,16 +122,17 @@ async def calibrate(
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
     limits = intake_limits(service)
-    async with spooling(service.jobs) as spool:
+    async with spooling(service) as spool:
         intake: Intake | VectorIntake
         notices: list[str] = []
         facts: dict[str, Any] = {}
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder, "force": force,
+                "encoder": encoder,
             }  # fmt: skip
-            options = checked_options(given, trace)
+            options = checked_options(CalibrateOptions, given)
+            check_domain(options.domain, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
@@ -134,17 +140,19 @@ async def calibrate(
             # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
             if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
+            intake = intake_of(artifact, spool, limits, direct or "file", force=force)
             if direct is None:
-                reading = reading.of_lines(options.force)
+                reading = reading.of_lines(force)
                 facts = await feed_sentences(request, service, reading, intake.feed)
                 notices = what_was_read(facts, reading.hints.sheet)
             else:
                 await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
-            check_no_query(request)
-            options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
+            check_no_query(request, [*FORMATS, "application/octet-stream"])
+            body = await read_json_body(request, service)
+            async with service.parsing_json:
+                options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts)
@@ -213,31 +221,35 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
         )
 
 
-def check_no_query(request: Request) -> None:
-    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored."""
+def check_no_query(request: Request, kinds: Sequence[str]) -> None:
+    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored.
+
+    `kinds`: content types of the route whose options are query parameters.
+    """
     for name in request.query_params:
         raise InvalidInput(
             f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
-            f"{', '.join(FORMATS)}, application/octet-stream"
+            f"{', '.join(kinds)}"
         )
 
 
-def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
+def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
     """Options of the query, validated like those of a JSON body."""
     try:
-        options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
+        return model.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
         raise RequestValidationError(
             [{**detail, "loc": ("query", *detail["loc"])} for detail in error.errors()]
         ) from None
-    check_domain(options.domain, trace)
-    return options
+
+
+CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 
 
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
-    options = parse_json(CalibrateRequest, body)
+    options = parse_json(CALIBRATE_REQUEST, body)
     check_domain(options.domain, trace)
-    intake = Intake(spool, limits, force=options.force)
+    intake = Intake(spool, limits)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
         intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
@@ -245,11 +257,18 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
     return options, intake
 
 
-@router.get("", dependencies=READ, responses=documented(422))
-def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
-    """Recorded jobs of the domains that the key may use, newest first. Each has its report (about 20 kB)."""
-    mine = (job for job in service.jobs.newest() if trace.grant.may_use(job.request.domain))
-    return Jobs(jobs=[state(job) for job in islice(mine, limit)])
+@router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))
+async def list_jobs(
+    service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Response:
+    """Recorded jobs of the domains that the key may use, newest first, without their reports."""
+    return await service.listings.begin(trace.grant, listed, service.jobs, trace.grant, limit)
+
+
+def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
+    """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
+    mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
+    return json_response({"jobs": [state(replace(job, report=None)).model_dump() for job in islice(mine, limit)]})
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
@@ -290,7 +309,7 @@ async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
 async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
-        now = state(await asyncio.to_thread(service.jobs.read, job_id))
+        now = state(await service.store(service.jobs.read, job_id))
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
             last, sent = now, time.monotonic()
@@ -308,33 +327,30 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
-    version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
+    version = await service.store(service.domains.made_by, job.request.domain, job_id)
     if version is not None:
         raise Conflict(
             f"job {job_id} has already made version {version}; if the job was interrupted, retry the job to complete it"
         )
-    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
+    if not await service.store(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
-    return state(await asyncio.to_thread(service.jobs.cancel, job_id))
+    return state(await service.store(service.jobs.cancel, job_id))
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
 async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
     """Runs an interrupted job again on its stored text."""
     await service.runner.available()
-    job = await asyncio.to_thread(service.jobs.requeue, job.id)
+    job = await service.store(service.jobs.requeue, job.id)
     await service.runner.submit(job.id, job.attempt)
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
-
-
-MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory; text and NDJSON are streamed
 
 
 async def check_room(service: Service) -> None:
     """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
     await service.runner.available()
-    await asyncio.to_thread(check_backlog, service)
+    await service.store(check_backlog, service)
 
 
 def check_backlog(service: Service) -> None:
@@ -345,10 +361,10 @@ def check_backlog(service: Service) -> None:
 
 
 @asynccontextmanager
-async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
+async def spooling(service: Service) -> AsyncIterator[Spool]:
     """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
     loop still serves other requests."""
-    spool = await asyncio.to_thread(jobs.spool)
+    spool = await service.store(service.jobs.spool)
     try:
         yield spool
     finally:
@@ -390,14 +406,16 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     )
 
 
-async def read_json_body(request: Request) -> bytes:
-    body = bytearray()
+async def read_json_body(request: Request, service: Service) -> bytes:
+    """Reads the whole body. Raises TooLarge above ISOSIM_MAX_BODY_BYTES: unlike lines, JSON is parsed as a whole, and
+    no other request is served meanwhile."""
+    limit, body = service.settings.max_body_bytes, bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_JSON_BYTES:
+        if len(body) > limit:
             raise TooLarge(
-                f"the JSON body is larger than {MAX_JSON_BYTES} bytes; post texts of this size as "
-                "text/plain or application/x-ndjson"
+                f"the JSON body is larger than {limit} bytes; send its entries as application/x-ndjson, one in each "
+                "line, with the options in the query"
             )
     return bytes(body)
 
@@ -416,11 +434,11 @@ async def accept(
         Overloaded: the queue has filled up during the upload.
     """
     key = None if idempotency_key is None else owned(trace, idempotency_key)
-    generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
+    generation = await service.store(service.domains.generation, wanted.domain)
     wanted = replace(wanted, generation=generation)
     async with service.admission:
-        await asyncio.to_thread(check_backlog, service)
-        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, key, posting.get())
+        await service.store(check_backlog, service)
+        job = await service.store.within(LONG, service.jobs.create, wanted, spool, notices, key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
@@ -446,6 +464,6 @@ async def hand_over(service: Service, job: Job, *, new: bool) -> None:
     try:
         await service.runner.submit(job.id, job.attempt)
     except Unavailable:
-        if new and not await asyncio.to_thread(service.jobs.discard, job.id):
+        if new and not await service.store(service.jobs.discard, job.id):
             return  # the queue accepted the job (its reply was lost) and a worker has started it
         raise

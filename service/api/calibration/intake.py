@@ -4,29 +4,29 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import orjson
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
 from service.adapters.tables.detection import binary
 from service.adapters.tables.isolation import PLACES
-from service.api.calibration.schemas import NO_VECTORS, Label
+from service.api.calibration.schemas import NO_VECTORS, Label, pair_of
 from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_sentences_only
+from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
 
 Format = Literal["text", "ndjson", "npy"]
-Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
 # Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
 # write a character in 12 bytes (\uXXXX\uXXXX).
 LONGEST_CHARACTER = 24
+BEGIN = 4096  # bytes at the beginning of a text that are searched for a JSON list
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
 FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
@@ -53,13 +53,26 @@ class Limits:
 class Intake:
     """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
-    `force`: accept lines that look like rows of a table as sentences.
+    Only the lines of a text may turn out to be rows of a table, JSON or markup; entries of lists and NDJSON are taken
+    as they are.
+
+    Args:
+        force: accept such lines as sentences.
+        parse: reads a line, whose number it also gets; by default as `form` says.
     """
 
-    def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        limits: Limits,
+        form: Format = "ndjson",
+        *,
+        force: bool = False,
+        parse: Callable[[bytes, int], str | LabelledPair] | None = None,
+    ) -> None:
         self.spool, self.limits = spool, limits
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
-        self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
+        self.parse = parse or (parse_text if form == "text" else parse_ndjson)
         self.lines = 0
         self.sentences = 0
         self.labels = 0
@@ -68,8 +81,8 @@ class Intake:
         self._given, self._too_long = False, 0
         # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
         self._places: list[str] = []
-        # The first texts, kept until they are checked for rows of a table; None after the check, or with `force`.
-        self._first: list[str] | None = None if force else []
+        # The first lines of a text, kept until they are checked for rows of a table; None if nothing is to be checked.
+        self._first: list[str] | None = [] if form == "text" and not force else None
         self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`
 
     @property
@@ -99,17 +112,20 @@ class Intake:
         if self._received > self.limits.size:
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        begins = self._received == len(chunk) and self._first is not None
-        if begins and self.parse is parse_text and JSON_LIST.match(chunk):
+        if self._first is not None and self._received == len(chunk) and JSON_LIST.match(chunk[:BEGIN]):
             raise InvalidInput(f"texts: the body begins like a JSON list; {ONE_A_LINE}")
         if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
         self._take(lines)
 
-    def close(self) -> None:
+    def take_rest(self) -> None:
+        """Takes a last line without a line end."""
         if self._rest:
             self._take([self._rest])
             self._rest = b""
+
+    def close(self) -> None:
+        self.take_rest()
         if not self.sentences:
             if self._too_long:
                 raise InvalidInput(
@@ -153,6 +169,7 @@ class Intake:
                 self._too_long += 1
                 self._places += [where(index)] if len(self._places) < PLACES else []
             elif text.strip():
+                check_decoded(text, where(index))
                 kept.append(text.strip())
         self.sentences += len(kept)
         if self.sentences > self.limits.sentences:
@@ -169,6 +186,7 @@ class Intake:
         for index, pair in enumerate(labels):
             for text in pair[:2]:
                 self._check_length(text, where(index))
+                check_decoded(text, where(index))
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
             try:
@@ -232,19 +250,34 @@ def parse_text(line: bytes, number: int) -> str:
         raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1}); {POST}") from None
 
 
-def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
+def value_of(line: bytes, number: int, example: str) -> Any:
     try:
-        value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
+        return orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(
-            f'line {number} is not JSON: {error}; each line is one value, such as "a sentence"'
-        ) from None
+        raise InvalidInput(f"line {number} is not JSON: {error}; each line is one value, such as {example}") from None
+
+
+def label_of(value: dict[str, Any], number: int) -> Label:
+    try:
+        given = [value.get("a"), value.get("b"), value["label"]]
+        return LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
+    except ValidationError as error:
+        raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
+
+
+def parse_label(line: bytes, number: int, artifact: EncoderArtifact) -> LabelledPair:
+    """A line of NDJSON that holds a labelled pair of texts; of vectors if `artifact` computes none itself."""
+    example = '{"a": "…", "b": "…", "label": 1}'
+    value = value_of(line, number, example)
+    if not isinstance(value, dict) or "label" not in value:
+        raise InvalidInput(f"line {number}: expected a labelled pair, {example}")
+    return pair_of(label_of(value, number), (f"line {number}, a", f"line {number}, b"), artifact)
+
+
+def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
+    value = value_of(line, number, '"a sentence"')
     if isinstance(value, dict) and "label" in value:
-        try:
-            given = [value.get("a"), value.get("b"), value["label"]]
-            pair = LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
-        except ValidationError as error:
-            raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
+        pair = label_of(value, number)
         if not isinstance(pair.a, str) or not isinstance(pair.b, str):
             raise InvalidInput(f"line {number}: {NO_VECTORS}")
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)
@@ -265,12 +298,3 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
             f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'
         )
     return text
-
-
-def parse_json(model: type[Body], body: bytes) -> Body:
-    """Parses a body. Raises RequestValidationError, as FastAPI does for bodies that it parses itself."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        errors = [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
-        raise RequestValidationError(errors) from None

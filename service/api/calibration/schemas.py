@@ -43,9 +43,6 @@ class CalibrateOptions(Own):
         "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
         "server does not run it)",
     )
-    force: bool = Field(
-        default=False, description="take each line as a sentence even if lines look like rows of a table"
-    )
 
 
 def typed_label(value: Any) -> Any:
@@ -91,16 +88,14 @@ def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -
     Raises:
         InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
     """
+    return [pair_of(label, (f"labels.{row}.0", f"labels.{row}.1"), artifact) for row, label in enumerate(labels)]
+
+
+def pair_of(label: Label, names: tuple[str, str], artifact: EncoderArtifact | None) -> LabelledPair:
+    """One labelled pair; `names` are the places of its sides, for messages. Raises what `pairs_of` raises."""
     brought = artifact if artifact is not None and artifact.kind == "vectors" else None
-    return [
-        LabelledPair(
-            side_of(label.a, f"labels.{row}.0", brought),
-            side_of(label.b, f"labels.{row}.1", brought),
-            label.label,
-            label.weight,
-        )
-        for row, label in enumerate(labels)
-    ]
+    a, b = (side_of(side, name, brought) for side, name in zip(label[:2], names, strict=True))
+    return LabelledPair(a, b, label.label, label.weight)
 
 
 def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
@@ -130,12 +125,9 @@ class CalibrateRequest(CalibrateOptions):
     labels: LabelledPairs = Field(default=[])
 
 
-class LabelsRequest(Own):
-    """Labelled pairs that are added to an existing version; the result is a new version."""
+class LabelsOptions(Own):
+    """Options of labels for a version: query parameters if the body is NDJSON, fields of the body if it is JSON."""
 
-    model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
-
-    labels: LabelledPairs
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="always",
@@ -151,6 +143,14 @@ class LabelsRequest(Own):
         "answer is 409. `from` is not checked if this request repeats an accepted one with the same "
         "Idempotency-Key",
     )
+
+
+class LabelsRequest(LabelsOptions):
+    """Labelled pairs that are added to an existing version; the result is a new version."""
+
+    model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
+
+    labels: LabelledPairs
 
 
 class JobAccepted(BaseModel):
@@ -179,7 +179,7 @@ class JobState(BaseModel):
     finished: str | None
     version: int | None
     promoted: bool | None
-    report: dict[str, Any] | None
+    report: dict[str, Any] | None = Field(description="null until the job succeeds, and in lists of jobs")
     error: str | None
     notices: list[str]
 

@@ -19,6 +19,7 @@ from service.core.arrays import Vectors
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+from service.core.jobs.tables import check_decoded
 
 CHARACTERS = 32  # maximum number of characters of a JSON number
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
@@ -160,6 +161,7 @@ class VectorIntake:
             raise InvalidInput("the text is empty, or not a string")
         if len(text) > self.limits.characters:
             raise InvalidInput(f"the text has {len(text)} characters, at most {self.limits.characters} are taken")
+        check_decoded(text, "the text")
         texts.append(text.strip())
 
     def _side(self, entry: dict[str, Any], name: str) -> str:

@@ -1,6 +1,5 @@
 """Open Inference Protocol V2 (KServe, Triton) over HTTP: vectors of texts, scores of pairs."""
 
-import asyncio
 from typing import Annotated, Any
 
 import numpy as np
@@ -90,7 +89,9 @@ async def infer_version(
     check_encoding(head_of(request.headers.raw))
     settings = service.settings
     # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
-    asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
+    content = await request.body()
+    async with service.parsing_json:
+        asked, texts = await service.scoring(tensors.read, content, header_length, settings.max_texts)
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
     name_ignored(trace, asked)
@@ -98,7 +99,7 @@ async def infer_version(
     head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.resolution.calibration.version)}
     if asked.id is not None:
         head["id"] = asked.id
-    content, headers = await asyncio.to_thread(tensors.write, head, asked, outputs)
+    content, headers = await service.scoring(tensors.write, head, asked, outputs)
     return Response(content, headers=headers)
 
 

@@ -1,6 +1,5 @@
 """OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's form (service/api/errors.py)."""
 
-import asyncio
 import base64
 from datetime import datetime
 from typing import Any
@@ -46,7 +45,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings, model.resolution)}
     few = len(rows) <= INLINE_ROWS
-    return write(answer, rows, body) if few else await asyncio.to_thread(write, answer, rows, body)
+    return write(answer, rows, body) if few else await service.scoring(write, answer, rows, body)
 
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
@@ -144,6 +143,6 @@ async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> M
     """Shows one model; the error for an unknown name lists the models that the key may use."""
     resolution = (await models.resolve(service, trace, model)).resolution
     calibration = resolution.calibration
-    since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
+    since = await service.store(created, service, calibration.domain, calibration.version)
     length = resolution.encoder.artifact.spec.max_length
     return ModelCard(id=model, created=since, max_model_len=length)

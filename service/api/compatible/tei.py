@@ -1,7 +1,5 @@
 """text-embeddings-inference's routes for tokens, server information and health."""
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
@@ -44,7 +42,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
     trace.release = await service.limits.admit(trace.grant, len(texts))
     async with service.tokenizing:
-        return await asyncio.to_thread(
+        return await service.scoring(
             pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens
         )
 
@@ -62,7 +60,7 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
     name_ignored(trace, body)
     trace.release = await service.limits.admit(trace.grant, len(rows))
     tokenizer = service.encoders.first.tokenizer
-    texts = await asyncio.to_thread(tokenizer.decode, rows, skip_special=body.skip_special_tokens)
+    texts = await service.scoring(tokenizer.decode, rows, skip_special=body.skip_special_tokens)
     response = json_response(texts)
     response.headers["deprecation"] = DEPRECATED_SINCE
     return response

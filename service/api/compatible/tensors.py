@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import FailFast, Field, ValidationError
+from pydantic import FailFast, Field, TypeAdapter
 
 from service.api.bodies import Compatible, example
 from service.api.scoring.pipeline import check_count
-from service.api.validation import describe
+from service.api.validation import describe, parse_json
 from service.core.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
@@ -60,6 +60,9 @@ class InferRequest(Compatible):
     parameters: Parameters | None = None
 
 
+INFER = TypeAdapter(InferRequest)
+
+
 def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
     """Parses a body. Returns the request, and a dictionary: name of an input tensor -> its texts, at most `most`.
 
@@ -75,12 +78,9 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
             )
         split = int(header_length)
     try:
-        request = InferRequest.model_validate_json(body[:split])
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        raise describe(
-            RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]), None
-        ) from None
+        request = parse_json(INFER, body[:split])
+    except RequestValidationError as error:
+        raise describe(error, None) from None
     for kind, named in (("input", request.inputs), ("output", request.outputs)):
         if len({tensor.name for tensor in named}) < len(named):
             raise InvalidInput(f"an {kind} is named twice")

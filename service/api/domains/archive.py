@@ -1,6 +1,5 @@
 """Export of domains to archives and import from them: GET /domains/{domain}/export, POST /domains/import."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from service.api.domains.schemas import ImportState
 from service.api.requests import TraceDep, documented, needs
 from service.api.state import ServiceDep
 from service.core.scoring.calibration import DOMAIN_NAME, DomainRef
+from service.core.threads import LONG
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
@@ -38,11 +38,11 @@ async def export_domain(
     ref = DomainRef.parse(domain)
     trace.grant.check_domain(ref.name)
     digest = service.encoders.home_encoder(ref.name).digest
-    wanted = await asyncio.to_thread(selected, service.domains, domain, digest)
+    wanted = await service.store(selected, service.domains, domain, digest)
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service))
         with one_of_few(service):
-            await asyncio.to_thread(write_archive, service.domains, [wanted], out)
+            await service.store.within(LONG, write_archive, service.domains, [wanted], out)
         name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=TAR, headers=name)
 
@@ -79,7 +79,8 @@ async def import_archive(
         )
         file.seek(0)
         with one_of_few(service):
-            imported = await asyncio.to_thread(
+            imported = await service.store.within(
+                LONG,
                 import_domains,
                 file,
                 service.domains,

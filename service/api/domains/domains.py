@@ -4,10 +4,12 @@ import asyncio
 import heapq
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
+from pydantic import TypeAdapter
 
 from service.adapters.domains.removal import remove_domain
 from service.adapters.domains.store import Aliases, Start
@@ -15,13 +17,16 @@ from service.api.bodies import body_of
 from service.api.calibration.calibrate import (
     accept,
     accepted_before,
+    check_no_query,
     check_room,
+    checked_options,
     intake_limits,
     read_json_body,
     spooling,
 )
-from service.api.calibration.intake import Intake, parse_json
-from service.api.calibration.schemas import JobAccepted, LabelsRequest, pairs_of
+from service.api.calibration.files import content_type, stream
+from service.api.calibration.intake import Intake, parse_label
+from service.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest, pairs_of
 from service.api.domains.schemas import (
     FROM,
     REVISION,
@@ -33,8 +38,19 @@ from service.api.domains.schemas import (
     VersionState,
     VersionSummary,
 )
-from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
+from service.api.requests import (
+    DomainName,
+    JsonBody,
+    TraceDep,
+    check_json,
+    documented,
+    head_of,
+    json_response,
+    needs,
+    resolve,
+)
 from service.api.state import Service, ServiceDep, pay_for
+from service.api.validation import parse_json
 from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
@@ -45,6 +61,8 @@ from service.core.wording import place
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
+NDJSON = "application/x-ndjson"
+LABELS_REQUEST = TypeAdapter(LabelsRequest)
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
 READ, ADMIN = [needs("read")], [needs("admin")]
@@ -164,8 +182,11 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     "/{domain}/labels",
     status_code=202,
     response_model=JobAccepted,
-    dependencies=[needs("calibrate"), JsonBody],
-    openapi_extra=body_of(LabelsRequest),
+    dependencies=[needs("calibrate")],
+    openapi_extra=body_of(
+        LabelsRequest,
+        {NDJSON: {"type": "string", "description": 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any'}},
+    ),
     responses=documented(400, 404, 409, 413, 415, 422, 429),
 )
 async def post_labels(
@@ -173,14 +194,28 @@ async def post_labels(
     request: Request,
     service: ServiceDep,
     trace: TraceDep,
+    version: Annotated[int | None, Query(ge=1, description="version to start from; default: the champion")] = None,
+    promote: Annotated[str, Query()] = "always",
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description="as the field `from` of a JSON body")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
-    an existing version, and gives the same similarities and percentiles as the existing version."""
+    an existing version, and gives the same similarities and percentiles as the existing version. NDJSON has its options
+    in the query; a JSON body has them in its fields."""
     await check_room(service)
-    body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
-    if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
-        shown = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
+    body: LabelsOptions
+    if content_type(request)[0] == NDJSON:
+        given = {"version": version, "promote": promote, "seed": seed, "from": from_}
+        body = checked_options(LabelsOptions, given)
+    else:
+        check_json(head_of(request.headers.raw), request.scope.get("route"))
+        check_no_query(request, [NDJSON])
+        content = await read_json_body(request, service)
+        async with service.parsing_json:
+            body = await service.scoring(parse_json, LABELS_REQUEST, content)
+    if not await service.store(accepted_before, service, trace, idempotency_key):
+        shown = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
         Start(body.from_).check(domain, shown)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.calibration.model.reference is None:
@@ -188,12 +223,16 @@ async def post_labels(
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
-    async with spooling(service.jobs) as spool:
-        intake = Intake(spool, limits)
-        pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
-        await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
+    async with spooling(service) as spool:
+        intake = Intake(spool, limits, "ndjson", parse=partial(parse_label, artifact=base.encoder.artifact))
+        if isinstance(body, LabelsRequest):
+            pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
+            await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
+        else:
+            await stream(request, intake.feed)
+            await asyncio.to_thread(intake.take_rest)
         intake.check_labels()
-        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
+        aliases = await service.store(service.domains.aliases, domain, base.encoder.digest)
         normalization = base.calibration.model.normalization
         wanted = JobRequest(
             domain=domain,
@@ -213,15 +252,15 @@ async def post_labels(
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
-    before = await asyncio.to_thread(state, service, domain)
-    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
+    before = await service.store(state, service, domain)
+    known = {s.digest: await service.store(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
     # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
     shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None
-    promoted = await asyncio.to_thread(
+    promoted = await service.store(
         service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
     )
     now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
@@ -235,19 +274,17 @@ async def rollback(
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
     champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
     safely; without `from`, a second request undoes the first."""
-    before = await asyncio.to_thread(state, service, domain)
+    before = await service.store(state, service, domain)
     start = Start() if body is None else body.start
     digest = service.encoders.active_encoder(domain).digest
-    expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
+    expected = await service.store(service.domains.aliases, domain, digest)
     if expected.rolled_back and start.version == expected.previous:
         return await state_after(service, before, expected)  # a retry: an earlier request made this change
     start.check(domain, expected)
     if expected.previous is not None:
         await resolve(service, trace, DomainRef(domain, expected.previous))
     repeatable = start.version is not None
-    swapped = await asyncio.to_thread(
-        service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable
-    )
+    swapped = await service.store(service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable)
     return await state_after(service, before, swapped)
 
 
@@ -258,11 +295,11 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
     store = service.encoders.store
-    ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
+    ended = await service.store(remove_domain, service.domains, service.jobs, store, domain)
     service.encoders.remove(domain)
     for job in ended:
         await service.runner.stop(job.id)
-        await asyncio.to_thread(service.jobs.cancel, job.id)
+        await service.store(service.jobs.cancel, job.id)
     await service.encoders.follow(domain)
     return Response(status_code=204)
 
@@ -277,10 +314,10 @@ async def delete_version(
 ) -> Response:
     """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
     is already deleted."""
-    if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
+    if from_ is None or not await service.store(service.domains.deleted, domain, version):
         digest = service.encoders.home_encoder(domain).digest
-        Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))
-        await asyncio.to_thread(service.domains.delete, domain, version)
+        Start(from_, revision).check(domain, await service.store(service.domains.aliases, domain, digest))
+        await service.store(service.domains.delete, domain, version)
     for loaded_encoder in service.encoders.all:
         loaded_encoder.registry.drop(domain, version)
     return Response(status_code=204)

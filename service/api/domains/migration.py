@@ -1,7 +1,6 @@
 """Routes that begin a domain's move to the next encoder, set the share of requests that the next encoder answers, and
 finish or abandon the move."""
 
-import asyncio
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -77,7 +76,7 @@ async def write(service: Service, domain: str, wanted: Migration | None, expecte
     Raises:
         Conflict: the stored migration is not `expected`, because another request has changed it.
     """
-    await asyncio.to_thread(service.encoders.store.set, domain, wanted, expected=expected)
+    await service.store(service.encoders.store.set, domain, wanted, expected=expected)
     await service.encoders.follow(domain)
 
 
@@ -90,7 +89,7 @@ async def change(service: Service, domain: str, wanted: Migration, expected: Mig
 
 async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
     """Raises Conflict if the champion or the migration has changed since the client read them."""
-    aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
+    aliases = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
     revision = aliases.revision if migration is None else migration.revision
     start.check(domain, replace(aliases, revision=revision))
 
@@ -98,7 +97,7 @@ async def check_start(service: Service, domain: str, start: Start, migration: Mi
 async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
     """A migration's state. While a version cannot be loaded, the fields `thresholds` and `seen` are null."""
     digests = (migration.old, migration.new)
-    aliases = [await asyncio.to_thread(service.domains.aliases, domain, digest) for digest in digests]
+    aliases = [await service.store(service.domains.aliases, domain, digest) for digest in digests]
     versions = [one.champion for one in aliases]
     thresholds = seen = None
     try:
@@ -108,12 +107,12 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
         pass
     else:
         if a.model.reference is not None and b.model.reference is not None:
-            thresholds_by_rate = await asyncio.to_thread(table, a.model.reference, b.model.reference)
+            thresholds_by_rate = await service.scoring(table, a.model.reference, b.model.reference)
             thresholds = [
                 EquatedThreshold.model_validate(asdict(one) | {"interval": [*one.interval]})
                 for one in thresholds_by_rate
             ]
-        compared = await asyncio.to_thread(service.shadow.measure, domain, (a.version, b.version))
+        compared = await service.scoring(service.shadow.measure, domain, (a.version, b.version))
         if compared is not None:
             sides = compared.changed_sides
             named = None if sides is None else {f"{rate:g}": share for rate, share in sides.items()}
@@ -198,7 +197,7 @@ async def finish_migration(
     start = Start() if body is None else body.start
     before = await of(service, domain)
     if before.finished:
-        old = await asyncio.to_thread(service.domains.aliases, domain, before.old)
+        old = await service.store(service.domains.aliases, domain, before.old)
         if start.version is not None and start.version == old.champion:
             return await shown(service, domain, before)  # a retry: an earlier request finished this migration
         raise Conflict(f"the migration of {domain!r} is finished already")
@@ -245,7 +244,7 @@ async def get_equivalent(
     references = [model.raw_reference if space == "raw" else model.reference for model in models]
     if references[0] is None or references[1] is None:
         raise Conflict(f"a version of {domain!r} has no reference for {space} similarities; calibrate the domain again")
-    equated = await asyncio.to_thread(equate, references[0], references[1], similarity)
+    equated = await service.scoring(equate, references[0], references[1], similarity)
     sides = [
         MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.artifact.id, version=version.version)
         for loaded_encoder, version in zip((old, new), versions, strict=True)

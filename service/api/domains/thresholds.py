@@ -1,6 +1,5 @@
 """Similarity thresholds: computed for a target, or saved with a domain under a name."""
 
-import asyncio
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -65,7 +64,7 @@ async def get_threshold(
     resolution = await resolve(service, trace, domain)
     calibration, artifact = resolution.calibration, resolution.encoder.artifact
     if precision is not None and calibration.model.probability is None:
-        await asyncio.to_thread(check_no_labels_wait, service.jobs, calibration.domain, artifact.digest)
+        await service.store(check_no_labels_wait, service.jobs, calibration.domain, artifact.digest)
     facts: dict[str, Any] = {}
     if unit != "similarity":
         if space == "calibrated":
@@ -96,9 +95,9 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
     """Saved targets of a domain, with their thresholds for the version that the domain uses."""
     resolution = await resolve(service, trace, domain)
     calibration = resolution.calibration
-    aliases = await asyncio.to_thread(service.domains.aliases, domain, resolution.encoder.digest)
+    aliases = await service.store(service.domains.aliases, domain, resolution.encoder.digest)
     decide = partial(decision_threshold, calibration)
-    decisions = await asyncio.to_thread(
+    decisions = await service.scoring(
         lambda: [*map(decide, aliases.targets.values())]
     )  # in a thread: computing a threshold for the first time takes some ms
     return Thresholds(
@@ -130,7 +129,7 @@ async def put_threshold(
     may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
-    revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)
+    revision = await service.store(service.domains.set_target, domain, name, target, revision=body.revision)
     await service.encoders.follow(domain)
     notice = decision_threshold(resolution.calibration, target).notice
     return SavedTarget(domain=domain, name=name, target=target.facts, revision=revision, notice=notice)
@@ -144,6 +143,6 @@ async def delete_threshold(
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
     """Deletes a saved target. With `revision`, the request can be retried safely."""
-    await asyncio.to_thread(service.domains.set_target, domain, name, None, revision=revision)
+    await service.store(service.domains.set_target, domain, name, None, revision=revision)
     await service.encoders.follow(domain)
     return Response(status_code=204)

@@ -1,6 +1,5 @@
 """Steps that all scoring routes share: check texts, compute vectors and scores, record timings for headers and log."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -140,7 +139,7 @@ async def vectors(
     rows, calibration = embeddings.vectors, resolution.calibration
     if space == "calibrated" and calibration.transform is not None:
         few = len(rows) <= INLINE_ROWS
-        rows = calibration.latents(rows) if few else await asyncio.to_thread(calibration.latents, rows)
+        rows = calibration.latents(rows) if few else await service.scoring(calibration.latents, rows)
     rows = rows[:, :dimensions]
     if normalize:
         rows = normalized(rows)
@@ -162,7 +161,7 @@ async def scores(
     result = (
         score(*inputs, brought=embeddings.brought)
         if small
-        else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
+        else await service.scoring(score, *inputs, brought=embeddings.brought)
     )
     # Drift and migrations are measured for the current champion only. `calibration` may be another version: the request
     # may have named it, or the champion may have changed since scoring began.

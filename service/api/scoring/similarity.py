@@ -1,6 +1,5 @@
 """POST /similarity (also with text-embeddings-inference's body), /percentile and /embed."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -84,7 +83,7 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
     inputs = (body.vectors, resolution.encoder.artifact)
     few = 2 * len(body.vectors) <= INLINE_ROWS
-    embeddings = brought(*inputs) if few else await asyncio.to_thread(brought, *inputs)
+    embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
     return await answer_of(service, trace, resolution, embeddings, body, decision)
 
 
@@ -218,9 +217,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     trace.release = await service.limits.admit(trace.grant, 1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
     placed = (
-        calibration.place(cosines)
-        if len(values) <= MOST_INLINE
-        else await asyncio.to_thread(calibration.place, cosines)
+        calibration.place(cosines) if len(values) <= MOST_INLINE else await service.scoring(calibration.place, cosines)
     )
     if placed is None:
         raise Conflict(NO_REFERENCE.format(calibration.domain))
@@ -268,4 +265,4 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
         service, trace, resolution, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
     )
     few = len(rows) <= INLINE_ROWS
-    return json_response(rows) if few else await asyncio.to_thread(json_response, rows)
+    return json_response(rows) if few else await service.scoring(json_response, rows)

@@ -1,4 +1,4 @@
-"""Detects tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
+"""Detects tables, JSON, markup or undecoded bytes that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
 With whole rows as sentences, thresholds become too high, because identifiers, dates and states make all rows similar to
 each other. In an example, the threshold for 1 % false matches was 0.517 with whole rows, and 0.309 with only the column
@@ -78,7 +78,7 @@ def check_sentences_only(lines: Iterable[str]) -> None:
             "texts: each line is a JSON value; send the lines as a file, with the content-type application/octet-stream"
             f"{which if names else ''}; if each line is a sentence nevertheless, add force=true"
         )
-    if sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
+    if is_indented_json(first):
         raise InvalidInput(f"texts: these lines look like indented JSON; {ONE_A_LINE}")
 
 
@@ -91,8 +91,22 @@ ONE_A_LINE = (
 )
 
 
+def check_decoded(text: str, where: str) -> None:
+    """Raises InvalidInput if the text has NUL or escape characters: bytes of UTF-16, of ISO-2022, or of no text at all
+    that were read as UTF-8. `where` names the text's place."""
+    if "\x1b" in text or "\0" in text:
+        raise InvalidInput(
+            f"{where} has a control character (NUL or escape), so it is not text in UTF-8; if a file is in UTF-16 or "
+            "ISO-2022-JP, for example, name its encoding with charset=iso-2022-jp, or save it as UTF-8"
+        )
+
+
 def is_markup(lines: Sequence[str]) -> bool:
     return len(lines) >= FEWEST and sum(TAG.match(line) is not None for line in lines) > len(lines) / 2
+
+
+def is_indented_json(lines: Sequence[str]) -> bool:
+    return len(lines) >= FEWEST and sum(JSON.fullmatch(line) is not None for line in lines) > len(lines) / 2
 
 
 def quoted_cells(lines: Sequence[str]) -> bool:

@@ -7,18 +7,17 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
 from service.core.scoring.advice import Target, unknown_threshold
 from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.threads import StoreCalls, Turns
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
@@ -82,6 +81,7 @@ class Registry:
     are evicted, except the champion of `default`. A request that already uses an evicted calibration goes on with it. A
     refresh compares only resident domains and at most MOST_EVICTED evicted domains with the store.
 
+    calls: threads that read the store for requests; LOADERS of its own by default.
     on_champion: called with each new champion.
     on_dropped: called with a domain when its champion leaves memory without a successor, for example by eviction.
     on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that the
@@ -95,6 +95,7 @@ class Registry:
         encoder_digest: str,
         *,
         resident_bytes: int = 2**30,
+        calls: StoreCalls | None = None,
         on_champion: Callable[[Calibration], None] = lambda _: None,
         on_dropped: Callable[[str], None] = lambda _: None,
         on_gone: Callable[[str], None] = lambda _: None,
@@ -120,15 +121,13 @@ class Registry:
         self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
         self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
         self._refreshing = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
+        self._calls, self._owned = calls or StoreCalls(LOADERS), calls is None
+        self._call = Turns(self._calls, LOADERS)
 
     def close(self) -> None:
-        """Stops the loading threads; callers that wait for a load are cancelled."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Runs a function in the registry's own threads: a hung store must not block the threads that score texts."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        """Ends the registry's own threads, if it has any."""
+        if self._owned:
+            self._calls.close()
 
     def holds(self, ref: DomainRef) -> bool:
         """Whether the calibration that a reference names is in memory; also True for the champion of `default`."""

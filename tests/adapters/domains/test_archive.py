@@ -245,10 +245,10 @@ def npy_before_npz() -> bytes:
 
 def npz_of_hidden_length() -> bytes:
     """The length of its directory stands in a record of zip64, where the usual one says 0."""
-    content = npz(**{str(number): np.zeros(0) for number in range(2000)})
+    content = npz(**{str(number): np.zeros(0) for number in range(400)})
     end = content[-22:]
     length, start = int.from_bytes(end[12:16], "little"), int.from_bytes(end[16:20], "little")
-    record = b"PK\6\6" + struct.pack("<QHHLLQQQQ", 44, 45, 45, 0, 0, 2000, 2000, length, start)
+    record = b"PK\6\6" + struct.pack("<QHHLLQQQQ", 44, 45, 45, 0, 0, 400, 400, length, start)
     locator = b"PK\6\7" + struct.pack("<LQL", 0, len(content) - 22, 1)
     return content[:-22] + record + locator + end[:12] + b"\0" * 4 + end[16:]
 
@@ -265,8 +265,10 @@ def overlapping_npz() -> bytes:
 def crowded_npz() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        for number in range(5000):
-            archive.writestr(f"{number}.npy", b"")
+        for number in range(2):
+            entry = zipfile.ZipInfo(f"{number}.npy")
+            entry.comment = b"x" * 55_000
+            archive.writestr(entry, b"")
     return out.getvalue()
 
 
@@ -389,7 +391,7 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "a compressed array": (lambda m: packed(exchanged(m, "reference.npz", compressed_npz())), "compressed"),
     "an array that lies": (lambda m: packed(exchanged(m, "reference.npz", lying_npz())), "not an array of numbers"),
     "a pickle": (lambda m: packed(exchanged(m, "reference.npz", pickled_npz())), "not an array of numbers"),
-    "thousands of arrays": (lambda m: packed(exchanged(m, "reference.npz", crowded_npz())), "a directory of"),
+    "a long directory of arrays": (lambda m: packed(exchanged(m, "reference.npz", crowded_npz())), "a directory of"),
     "no arrays": (lambda m: packed(exchanged(m, "reference.npz", b"nothing")), "is not a .npz"),
     "arrays of another kind": (lambda m: packed(exchanged(m, "reference.npz", npz(a=np.arange(3)))), "cannot be read"),
     "weights that do not fit": (
@@ -460,11 +462,11 @@ def test_what_comes_from_hostile_hands_is_refused_and_nothing_is_kept(
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("report.json", b'{"a": "' + b"x" * (4 << 20) + b'"}'),
+        ("report.json", b'{"a": "' + b"x" * (1 << 18) + b'"}'),
         ("weights.safetensors", b"x" * (2 << 20)),
-        ("reference.npz", b"x" * (2 << 20)),
+        ("reference.npz", b"x" * (1 << 18)),  # 8,000 levels; with 100,000, a threshold took 0.3 s
         ("manifest.json", b"{}" * (1 << 16)),
-        ("domain.json", b"{}" * (1 << 20)),
+        ("domain.json", b"{}" * (1 << 18)),
         (CONTENTS, b"{}" * (1 << 16)),
     ],
 )

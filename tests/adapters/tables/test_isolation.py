@@ -57,6 +57,14 @@ def test_facts_say_what_is_there_and_what_would_be_left_out() -> None:
     assert what_was_read(facts) == ["sentences left out because they are too long: 1 (rows 15)"]
 
 
+@pytest.mark.parametrize("give", ["facts", "sentences"])
+@pytest.mark.parametrize("control", ["\x1b[31m", "\0"])
+def test_a_sentence_with_a_control_character_is_refused_with_its_line(control: str, give: Any) -> None:
+    lines = [json.dumps(text) for text in ("a", "b", f"c{control}", "d")]
+    with pytest.raises(InvalidInput, match="line 3 has a control character"):
+        isolated("\n".join(lines).encode(), Reading(give))
+
+
 def test_sentences_and_rows_are_written_as_json_lines() -> None:
     content = b"id,question\n1,How?\n\n2,\n3,Why so?\n"
     csv = Hints(declared="csv")

@@ -70,6 +70,36 @@ def test_plain_text_is_one_sentence_a_line(encoding: str) -> None:
     assert table.blank == 1
 
 
+SEVEN_BIT = {
+    "iso-2022-jp": [f"注文{n}の商品はどこですか。" for n in range(30)],
+    "iso-2022-jp-ext": [f"ｶﾀｶﾅと注文{n}の商品" for n in range(30)],
+    "iso-2022-kr": [f"주문 {n}은 어디에 있습니까?" for n in range(30)],
+    "hz": [f"订单{n}在哪里?" for n in range(30)],
+}
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("encoding", SEVEN_BIT)
+def test_text_whose_bytes_are_ascii_is_decoded(encoding: str, table: bool) -> None:
+    texts = SEVEN_BIT[encoding]
+    lines = ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))] if table else texts
+    content = "\n".join(lines).encode(encoding)
+    assert content.isascii()
+    assert column(content, "text") == texts
+    assert (read(content).form.encoding, read(content).form.certain) == (encoding, True)
+
+
+def test_plain_text_with_a_mark_of_these_encodings_stays_ascii() -> None:
+    texts = ["C++ is a language.", "1+1 = 2", "~{ and ~} are approximations.", "a+b-c"] * 30
+    assert (column("\n".join(texts).encode()), read("\n".join(texts).encode()).form.encoding) == (texts, "utf-8")
+
+
+@pytest.mark.parametrize("control", ["\x0e", "\x02"])
+def test_ascii_with_many_control_characters_is_no_text(control: str) -> None:
+    with pytest.raises((UnsupportedMedia, InvalidInput), match="not text"):
+        list(read((f"9{control}J1{control}<< 5\n" * 30).encode()).sentences(0))
+
+
 def test_sentences_with_commas_are_no_table() -> None:
     lines = ["Well, I do not know.", "First, open the door, then close it.", "No.", "Yes, yes, yes, of course."] * 30
     assert read("\n".join(lines).encode()).form.format == "text"
@@ -238,6 +268,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
         (b"ab\n", Hints(sheet="a"), "applies only to Excel workbooks"),
         (b"ab\n", Hints(header=True), "applies only to CSV"),
         (b'[{"a": "b"},\n{"a": "c"}]\n', Hints(), "one JSON list.*jq"),
+        (b"{\n" + b'  "text": "a",\n' * 30 + b"}\n", Hints(), "looks like indented JSON.*jq"),
         (b'{"text": "a"}\n"b"\n', Hints(), "strings and others JSON objects"),
         (b'{"text": "a"}\n{"text"\n', Hints(format="ndjson"), "line 2 is not JSON"),
         (b'"\\ud800"\n', Hints(format="ndjson"), "half of a surrogate pair"),

@@ -1,5 +1,6 @@
 """Calibration jobs over HTTP: real children, a real Redis, a real RQ worker."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -232,6 +233,14 @@ def test_jobs_are_listed_newest_first(posting: Server) -> None:
     assert few == jobs[:2]
 
 
+def test_a_list_of_jobs_leaves_out_the_reports(posting: Server) -> None:
+    """A report has 20 kB: a list of 1,000 jobs had 13 MB and kept the event loop for seconds."""
+    job = posting.calibrate("listed", sentences(300))
+    assert job["report"]
+    listed = next(one for one in posting.client.get("/calibrate").json()["jobs"] if one["job"] == job["job"])
+    assert listed == {**job, "report": None}
+
+
 def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server) -> None:
     posting.calibrate("advice", sentences(800))
     get = posting.client.get
@@ -259,31 +268,34 @@ def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server)
 
 
 TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]
-BODIES: dict[str, Any] = {
-    "text": {"content": "\n".join(TABLE).encode(), "headers": {"content-type": "text/plain"}},
-    "NDJSON": {
-        "content": b"\n".join(orjson.dumps({"text": row}) for row in TABLE),
-        "headers": {"content-type": "application/x-ndjson"},
-    },
-}
+QUOTED = [f'"{text[:-1]}, ""{word}"""' for text, word in zip(sentences(300), itertools.cycle(("why", "how")))]
 
 
-def post_table(server: Server, kind: str, *, force: bool) -> httpx.Response:
-    if kind == "JSON":
-        body = {"domain": "rows", "texts": TABLE, "method": "sn"} | ({"force": True} if force else {})
-        return server.client.post("/calibrate", json=body)
-    query = "domain=rows&method=sn" + ("&force=true" if force else "")
-    return server.client.post(f"/calibrate?{query}", **BODIES[kind])
+def lines_of(rows: list[str]) -> dict[str, Any]:
+    return {"content": "\n".join(rows).encode(), "headers": {"content-type": "text/plain"}}
 
 
-@pytest.mark.parametrize("kind", ["JSON", "text", "NDJSON"])
-def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server, kind: str) -> None:
+def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server) -> None:
     before = len(tiny_server.client.get("/calibrate").json()["jobs"])
-    refused = post_table(tiny_server, kind, force=False)
+    path = "/calibrate?domain=rows&method=sn"
+    refused = tiny_server.client.post(path, **lines_of(TABLE))
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
     for word in ("look like a table", "commas", "column=3", "force=true"):
         assert word in refused.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
-    taken = post_table(tiny_server, kind, force=True)
+    taken = tiny_server.client.post(f"{path}&force=true", **lines_of(TABLE))
+    assert taken.status_code == 202, taken.text
+    tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")
+
+
+@pytest.mark.parametrize("texts", [TABLE, QUOTED], ids=["rows", "sentences in quotation marks"])
+@pytest.mark.parametrize("kind", ["JSON", "NDJSON"])
+def test_a_list_is_never_a_table(tiny_server: Server, kind: str, texts: list[str]) -> None:
+    if kind == "JSON":
+        taken = tiny_server.client.post("/calibrate", json={"domain": "rows", "texts": texts, "method": "sn"})
+    else:
+        content = b"\n".join(map(orjson.dumps, texts))
+        ndjson = {"content-type": "application/x-ndjson"}
+        taken = tiny_server.client.post("/calibrate?domain=rows&method=sn", content=content, headers=ndjson)
     assert taken.status_code == 202, taken.text
     tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")

@@ -247,6 +247,29 @@ def test_options_of_files_do_not_go_with_vectors_or_json(reading_server: Server)
     assert (body.status_code, "belongs in the JSON body" in body.json()["error"]) == (422, True)
 
 
+def test_iso_2022_jp_is_decoded_or_refused(reading_server: Server) -> None:
+    content = "\n".join(f"注文{number}の商品はどこですか。" for number in range(300)).encode("iso-2022-jp")
+    seen = inspect(reading_server, content).json()
+    assert (seen["encoding"], seen["encoding_certain"], seen["rows"][0]) == (
+        "iso-2022-jp",
+        True,
+        ["注文0の商品はどこですか。"],
+    )
+    bodies = {
+        "text/plain": content,
+        "application/x-ndjson": b"\n".join(json.dumps(line.decode()).encode() for line in content.split(b"\n")),
+    }
+    for kind, body in bodies.items():
+        refused = reading_server.client.post("/calibrate?domain=mail", content=body, headers={"content-type": kind})
+        assert (refused.status_code, "line 1 has a control character" in refused.json()["error"]) == (422, True)
+    listed = reading_server.client.post("/calibrate", json={"domain": "mail", "texts": content.decode().split("\n")})
+    assert (listed.status_code, "has a control character" in listed.json()["error"]) == (422, True)
+    named = {"content-type": "text/plain; charset=iso-2022-jp"}
+    taken = reading_server.client.post("/calibrate?domain=mail", content=content, headers=named)
+    assert taken.status_code == 202, taken.text
+    reading_server.client.delete(f"/calibrate/{taken.json()['job']}")
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", "ascii"])
 def test_a_content_type_may_name_what_needs_no_decision(reading_server: Server, charset: str) -> None:
     assert inspect(reading_server, b"one sentence\nanother one\n", f"text/plain; charset={charset}").status_code == 200

@@ -236,6 +236,55 @@ def test_labels_that_teach_nothing_are_refused(server: Server, posted: Any, stat
     assert word in response.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("posted", "status", "word"),
+    [
+        (labels(19), 422, "at least 20"),
+        ([*labels(30), ["a", "b", 7.5]], 422, "line 31"),
+        ([*labels(30), ["", "b", 1]], 400, "line 31"),
+        ([*labels(30), ["a", "b", "yes"]], 422, "line 31: label"),
+        ([*labels(30), ["a", 5, 1]], 422, "line 31: b"),
+    ],
+)
+def test_lines_of_labels_are_checked_like_json(server: Server, posted: Any, status: int, word: str) -> None:
+    response = server.client.post("/domains/plain/labels", content=lines_of(posted), headers=LINES)
+    assert response.status_code == status, response.text
+    assert word in response.json()["error"]
+
+
+def lines_of(posted: Any) -> bytes:
+    return b"\n".join(orjson.dumps(dict(zip(("a", "b", "label", "weight"), row, strict=False))) for row in posted)
+
+
+LINES = {"content-type": "application/x-ndjson"}
+
+
+def test_labels_may_be_lines_whose_options_are_in_the_query(server: Server) -> None:
+    """With the same numbers as JSON, which has at most 2 MB."""
+    path, drawn = "/domains/plain/labels", [[*pair, 1 if pair[2] else 5] for pair in labels(300)]
+    query = {"promote": "never", "seed": 3, "version": 1}
+    given = [
+        server.client.post(path, json={"labels": drawn, **query}),
+        server.client.post(path, params=query, content=lines_of(drawn), headers=LINES),
+    ]
+    as_json, as_lines = (server.wait_for(response.json()["job"]) for response in given)
+    assert as_lines["report"]["labels"] == as_json["report"]["labels"]
+    assert (as_lines["seed"], as_lines["base"], as_lines["promoted"]) == (3, 1, False)
+    stale = server.client.post(path, params={"from": 99}, content=lines_of(drawn), headers=LINES)
+    assert stale.status_code == 409
+    sentence = server.client.post(path, content=b'"a sentence"', headers=LINES)
+    assert (sentence.status_code, "expected a labelled pair" in sentence.json()["error"]) == (422, True)
+    both = server.client.post(path, params=query, json={"labels": drawn})
+    assert (both.status_code, "belongs in the JSON body" in both.json()["error"]) == (422, True)
+
+
+@pytest.mark.parametrize("path", ["/calibrate", "/domains/plain/labels"])
+def test_a_large_json_body_is_refused_and_lines_are_recommended(server: Server, path: str) -> None:
+    response = server.client.post(path, content=b" " * 2_000_001, headers={"content-type": "application/json"})
+    assert response.status_code == 413
+    assert "2000000 bytes; send its entries as application/x-ndjson" in response.json()["error"]
+
+
 def test_weighted_labels_speak_for_the_population_they_were_drawn_from(server: Server) -> None:
     """Matches were drawn five times as often as others."""
     drawn = [[*pair, 1 if pair[2] else 5] for pair in labels(300)]

@@ -14,6 +14,7 @@ from service.core.scoring.out_of_domain import (
     DomainTest,
     Standardization,
     Statistics,
+    check_lengths,
     level_energies,
 )
 
@@ -237,3 +238,10 @@ def test_a_curve_for_a_probe_that_is_not_there_is_refused() -> None:
     test = a_test(probe=False)
     with pytest.raises(ValueError, match="curve"):
         DomainTest.from_arrays(test.arrays() | {"probe_curve": np.array([[0.0, 1.0], [0.0, 1.0]])})
+
+
+@pytest.mark.parametrize("longest", [0, 999_999])
+def test_tables_for_lengths_that_no_text_has_are_refused(longest: int) -> None:
+    check_lengths(np.log([2.0, 10_000.0]))
+    with pytest.raises(ValueError, match="must increase, and not exceed 32,768 tokens"):
+        check_lengths(np.log([2.0, longest or 1.0]))

@@ -1,0 +1,102 @@
+"""What a JSON body may cost before it is refused."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from loadtest.hostile import FORMS, bodies
+from service.api.bodies import MOST_ENTRIES
+from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
+from service.api.compatible.schemas import DecodeRequest, EmbeddingsRequest, RerankRequest, ScoreRequest
+from service.api.compatible.tensors import INFER
+from service.api.parameters import MOST_UNKNOWN
+from service.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
+from service.api.validation import PART, check_parts, describe, parse_json
+from service.core.errors import InvalidInput
+from tests.processes import Server
+
+ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    "/similarity": TypeAdapter(SimilarityRequest),
+    "/percentile": TypeAdapter(PercentileRequest),
+    "/embed": TypeAdapter(EmbedRequest),
+    "/decode": TypeAdapter(DecodeRequest),
+    "/rerank": TypeAdapter(RerankRequest),
+    "/score": TypeAdapter(ScoreRequest),
+    "/v1/embeddings": TypeAdapter(EmbeddingsRequest),
+    "/v2/models/isosim/infer": INFER,
+    "/calibrate": TypeAdapter(CalibrateRequest),
+    "/domains/default/labels": TypeAdapter(LabelsRequest),
+}
+
+
+@pytest.mark.parametrize("route", [form for form in FORMS if form.partition(" ")[0] in ADAPTERS])
+def test_the_errors_of_a_hostile_body_are_few(route: str) -> None:
+    """Bodies of 300 kB: what is described and compared with known names does not grow with them."""
+    for name, _, body in bodies(route, 300_000):
+        try:
+            parse_json(ADAPTERS[route.partition(" ")[0]], body)
+        except InvalidInput as error:
+            assert len(str(error)) < 200, name
+        except RequestValidationError as error:
+            assert len(error.errors()) <= MOST_UNKNOWN, name
+            assert len(str(describe(error, None))) < 2000, name
+
+
+PLAIN = st.text(alphabet='[{:"\\\\ab,\u00e9', max_size=8)
+VALUES = st.recursive(
+    st.none() | PLAIN | st.integers(0, 99),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PLAIN, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def parts_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(parts_of, value.values()))
+    return 1 + sum(map(parts_of, value)) if isinstance(value, list) else 0
+
+
+@given(VALUES, st.booleans())
+@example(["[{:" * MOST_ENTRIES], False)
+def test_lists_objects_and_names_are_counted_and_texts_are_not(value: Any, spaced: bool) -> None:
+    separators = (" , ", " : ") if spaced else (",", ":")
+    content = json_of(value, separators)
+    counted = sum(1 for part in PART.finditer(content) if part[0][-1:] in b"[{:" and part[0])
+    assert counted == parts_of(value)
+
+
+def json_of(value: Any, separators: tuple[str, str]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=separators).encode()
+
+
+def test_a_body_of_too_many_parts_is_refused() -> None:
+    check_parts(b"[" + b",".join([b"[]"] * (MOST_ENTRIES - 1)) + b"]")
+    for part in (b"[]", b"{}", b'{"a":1}'):
+        with pytest.raises(InvalidInput, match="more than 65,536 lists, objects and names"):
+            check_parts(b"[" + b",".join([part] * MOST_ENTRIES) + b"]")
+
+
+@pytest.mark.parametrize("path", ["/similarity", "/embed", "/v1/embeddings", "/v2/models/isosim/infer", "/calibrate"])
+def test_more_than_16_unknown_names_are_refused_without_a_suggestion(tiny_server: Server, path: str) -> None:
+    form = FORMS[path]
+    valid = f'"{form.items}":[{form.entry}]'
+
+    def ask(count: int) -> str:
+        body = form.object(form.fields, valid, ",".join(f'"option{number}":1' for number in range(count)))
+        response = tiny_server.client.post(path, content=body, headers={"content-type": "application/json"})
+        return response.text
+
+    assert "request has" not in ask(MOST_UNKNOWN)
+    assert re.search(r"the request has 1\d unknown (or wrong )?fields", ask(MOST_UNKNOWN + 1))
+
+
+def test_a_query_of_more_than_16_unknown_names_is_refused_without_a_suggestion(tiny_server: Server) -> None:
+    names = {f"limti{number}": 1 for number in range(MOST_UNKNOWN + 1)}
+    response = tiny_server.client.get("/domains", params=names)
+    assert (response.status_code, response.json()["error"][:42]) == (422, "the request has 17 unknown query parameter")
