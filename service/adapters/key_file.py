@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accep
 # ago is read again at the next check.
 UNSETTLED = 2.0
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
+SHAPE = "expected `<sha256 of the key> <scope,scope> domains=… [rate=…] [concurrent=…] [name]`"
 
 Stamp = tuple[int, int, int, int, int]
 
@@ -126,7 +126,10 @@ def describe(error: Exception, path: Path) -> str:
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
     """Parses the text of a key file. Returns `place(digest)` -> grant for each line. `digest` is the line's first word:
-    the SHA-256 of an API key. Raises ValueError, which names the invalid line but does not quote it."""
+    the SHA-256 of an API key. Raises ValueError if the text does not end with a line break, or for an invalid line; the
+    message names the line but does not quote it."""
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{path} does not end with a line break, so its last line may have been cut off")
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
-from service.api.parameters import CLOSE, flat
+from service.api.parameters import CLOSE, below, flat
 from service.api.state import service_of
 from service.api.validation import describe
 from service.core import errors as e
@@ -38,6 +38,8 @@ HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed
 MOST_PARTS = 8  # maximum number of parts of an unknown path that are compared with the routes
 HEALS = {429, 503}  # statuses after which a client may retry
 
+# Paths that OpenAI's clients request if their base_url does not end with /v1. They show only errors in OpenAI's shape.
+WITHOUT_V1 = ("/embeddings", "/models", "/chat/completions", "/completions", "/responses")
 # OpenAI's error types by status, for routes under /v1. These routes answer 400 where others answer 422.
 V1_TYPES = {
     400: "invalid_request_error",
@@ -63,7 +65,7 @@ def answer(
     service_of(request).metrics.errors.labels(error_type).inc()
     request.scope["state"]["trace"].error_type = error_type
     body: dict[str, object]
-    if request.scope["path"].startswith("/v1/"):
+    if request.scope["path"].startswith("/v1/") or below(request.scope["path"], WITHOUT_V1):
         status = 400 if status == 422 else status
         kind = V1_TYPES.get(status, "server_error")
         code = "model_not_found" if status == 404 and field == "model" else error_type.lower()
@@ -138,6 +140,8 @@ def methods_of(request: Request) -> set[str]:
 def nearest_route(request: Request) -> str:
     """End of the message for an unknown path. Suggests the route with the most similar path; wrong first parts of the
     path are skipped (`/api` in `/api/similarity`)."""
+    if below(request.url.path, WITHOUT_V1):
+        return "base_url must end with /v1"
     known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
     parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
     for start in range(len(parts)):

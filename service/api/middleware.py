@@ -353,7 +353,7 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],
-        "allow_headers": ["authorization", "content-type", "idempotency-key", "x-isosim-split-key", "x-request-id"],
+        "allow_headers": ["*"],  # mirrors the requested ones: clients send their own (x-stainless-*, x-fern-*)
         "expose_headers": [
             "location", "retry-after", "x-compute-tokens", "x-isosim-contract", "x-isosim-domain", "x-isosim-encoder",
             "x-isosim-flags", "x-isosim-ignored", "x-isosim-version", "x-request-id", "x-should-retry",
@@ -380,9 +380,14 @@ def authority(host: str) -> str:
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 
+# Top-level names that cannot be registered, so that no attacker's DNS server answers for them: RFC 6761 (localhost,
+# test), RFC 6762 (local), RFC 8375 (home.arpa), ICANN's resolution of 29 July 2024 (internal).
+RESERVED = (".localhost", ".test", ".local", ".home.arpa", ".internal")
+
+
 @lru_cache(maxsize=256)
 def is_local(host: str) -> bool:
-    """Whether a Host header cannot be a public DNS name: it is an address, *.localhost, or a name without a dot."""
+    """Whether a Host header cannot be a public DNS name: it is an address, a name without a dot, or a RESERVED one."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     name = name.rstrip(".").lower()
     if "." not in name and ":" not in name:
@@ -390,5 +395,5 @@ def is_local(host: str) -> bool:
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return name.endswith(".localhost")
+        return name.endswith(RESERVED)
     return True

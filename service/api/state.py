@@ -5,7 +5,8 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, TypeVar
@@ -38,6 +39,14 @@ MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in
 MOST_ASKED = 32
 # Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
 DOMAINS_A_TEXT = 10
+
+
+# Maximum number of open event streams per process; each reads its job's record several times a second.
+MAX_EVENT_STREAMS = 256
+# Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
+# core busy. At most one may be a workbook or Parquet file.
+MOST_READERS = 4
+SHARES = 4  # one API key of several may take 1/SHARES of the queue of jobs and of the event streams
 
 
 class Phase(Enum):
@@ -125,10 +134,34 @@ async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
     await limits.owe(grant, domains // DOMAINS_A_TEXT)
 
 
+class Places:
+    """A limited number of places for requests of one kind, in this process."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: Counter[str] = Counter()  # by key id
+
+    def check(self, grant: Grant, share: int, what: str, remedy: str) -> None:
+        """Raises Overloaded if all places are taken, or if the key has taken `share` of them."""
+        mine = self._taken[grant.id]
+        if self._taken.total() >= self.most:
+            raise Overloaded(f"{self.most} {what}, which is the maximum; {remedy}", retry_after=5)
+        if mine >= share:
+            raise Overloaded(f"{mine} {what} for this API key, which is its share of {self.most}; {remedy}", 5)
+
+    @contextmanager
+    def taken(self, grant: Grant) -> Iterator[None]:
+        self._taken[grant.id] += 1
+        try:
+            yield
+        finally:
+            self._taken[grant.id] -= 1
+            self._taken += Counter()  # removes the keys without a place
+
+
 @dataclass
 class Service:
-    """Parts of the server, built once at its start. Only `phase`, the locks, `event_streams` and `file_readers` change
-    later."""
+    """Parts of the server, built once at its start. Only `phase`, the locks and the counted places change later."""
 
     settings: Settings
     metrics: Metrics
@@ -145,13 +178,23 @@ class Service:
     store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
     scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
     phase: Phase = Phase.STARTING
-    event_streams: int = 0  # open event streams of jobs
-    file_readers: int = 0  # files and archives being read or written
+    event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
+    file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
+    uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are several API keys, so that each may take only a part of what the server can hold."""
+        return self.keys.count > 1
+
+    def share(self, whole: int, parts: int = SHARES) -> int:
+        """How many of `whole` places one API key may take."""
+        return max(1, whole // parts) if self.shared else whole
 
     @property
     def ready(self) -> bool:

@@ -39,9 +39,7 @@ def new(
         str, typer.Option(help=f"what the key may do: any of {', '.join(SCOPES)}, separated by commas")
     ] = "read",
     name: Annotated[str, typer.Option(help="owner of the key, as a note in the file")] = "",
-    domains: Annotated[
-        str | None, typer.Option(help="domains that the key may use, like reuters,sts-*; default: all")
-    ] = None,
+    domains: Annotated[str, typer.Option(help="domains that the key may use, like reuters,sts-*; *: all")] = "*",
     rate: Annotated[str | None, typer.Option(help="maximum rate of texts, like 100/s, 6000/m or 100000/h")] = None,
     concurrent: Annotated[int | None, typer.Option(help="maximum number of requests at the same time", min=1)] = None,
     add: Annotated[
@@ -77,15 +75,19 @@ def check(words: list[str]) -> None:
 
 def append(path: Path, line: str) -> None:
     """Appends a line by replacing the file atomically, so that a server never reads part of a line. A new file can be
-    read by its owner only."""
+    read by its owner only. Raises InvalidInput if the file does not end with a line break."""
     path = path.resolve()
     with locked(path.with_name(f".{path.name}.lock")):
         before = path.read_bytes() if path.exists() else b""
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-        separator = b"" if before.endswith(b"\n") or not before else b"\n"
+        if before and not before.endswith(b"\n"):
+            raise InvalidInput(
+                f"{path} does not end with a line break, so its last line may have been cut off; check the line, end "
+                "it with a line break and try again"
+            )
         mask = os.umask(0o077)
         try:
-            write_atomically(path, before + separator + line.encode() + b"\n")
+            write_atomically(path, before + line.encode() + b"\n")
         finally:
             os.umask(mask)
         path.chmod(mode)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +42,6 @@ def serve(
         except ValueError as error:
             raise Unavailable(str(error)) from None
         identify(settings.model_store)
-        allow_connections()
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -71,14 +69,6 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
         raise typer.Exit(1) from None
     finally:
         output.sink.close()
-
-
-def allow_connections() -> None:
-    """Raises the limit of file descriptors to the system's maximum: each connection takes one, and the usual limit of
-    1,024 is too low."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # some systems refuse the maximum that they report
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):

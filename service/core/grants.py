@@ -87,7 +87,9 @@ ANYBODY = Grant("anybody", frozenset(SCOPES))  # the rights of all callers if th
 
 
 def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
-    """Parses the words after the hash in a line of the keys file: `<scope,scope> [option=value …] [name]`.
+    """Parses the words after the hash in a line of the keys file: `<scope,scope> domains=… [option=value …] [name]`.
+
+    `domains=` is required, so that a line that was cut off does not grant all domains.
 
     Raises:
         ValueError: a word is wrong; the message repeats no part of the line that could be a key.
@@ -111,11 +113,13 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
             raise ValueError(f"{option}= must look like {EXAMPLES[option]}")
         else:
             options[option] = value
+    if "domains" not in options:
+        raise ValueError("domains= is missing; write domains=* for all domains, or names like domains=reuters,sts-*")
     rate = RATE.fullmatch(options.get("rate", ""))
     return Grant(
         id=key_id,
         scopes=scopes,
-        patterns=tuple(options["domains"].split(",")) if "domains" in options else None,
+        patterns=None if options["domains"] == "*" else tuple(options["domains"].split(",")),
         rate=None if rate is None else Rate(int(rate["texts"]), SECONDS[rate["period"]]),
         concurrent=int(options["concurrent"]) if "concurrent" in options else None,
         name=" ".join(name),

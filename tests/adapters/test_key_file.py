@@ -11,7 +11,7 @@ from service.adapters.key_file import LOOK_SECONDS, KeyFile
 from tests.processes import wait_until
 
 
-def line(key: str, rest: str = "read") -> str:
+def line(key: str, rest: str = "read domains=*") -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()} {rest}\n"
 
 
@@ -61,8 +61,8 @@ def test_a_kubernetes_secret_is_swapped_by_links_even_to_an_older_file(tmp_path:
 
 @pytest.mark.parametrize(
     "broken",
-    [b"isk_secret read\n", b"\xff\xfe", b"\0" * 10, line("new", "").encode(), line("new", "write").encode(),
-     line("new", "read domain=a").encode(), line("new").encode() * 2],
+    [b"isk_secret read\n", b"\xff\xfe", b"\0" * 10, line("new", "").encode(), line("new", "write domains=*").encode(),
+     line("new", "read domains=* domain=a").encode(), line("new").encode() * 2, line("new", "read").encode()],
 )  # fmt: skip
 def test_a_file_that_is_broken_keeps_the_old_keys_and_says_so_without_a_word_of_it(
     path: Path, broken: bytes, caplog: pytest.LogCaptureFixture
@@ -84,6 +84,20 @@ def test_a_file_that_is_broken_keeps_the_old_keys_and_says_so_without_a_word_of_
     assert keys.valid
     assert keys.find("new") is not None
     assert "is valid again" in caplog.text
+
+
+def test_a_file_that_is_cut_anywhere_grants_nothing_more(path: Path) -> None:
+    """As a full disk or a copy in progress leaves it."""
+    whole = line("old", "read domains=team-a-* rate=100/m team a")
+    path.write_text(whole)
+    keys = KeyFile(path)
+    for end in range(1, len(whole) - 1):
+        path.write_text(whole[:end])
+        keys.look()
+        assert not keys.valid, whole[:end]
+        grant = keys.find("old")
+        assert grant is not None
+        assert (grant.patterns, str(grant.rate), grant.name) == (("team-a-*",), "100 texts a minute", "team a")
 
 
 def test_a_file_that_is_gone_keeps_the_old_keys(path: Path) -> None:

@@ -116,6 +116,19 @@ def test_what_is_not_there_is_404(post: Post, tiny_server: Server) -> None:
         check(get(path), 404, "NotFound")
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/embeddings"), ("POST", "/chat/completions"), ("GET", "/models"), ("GET", "/models/isosim")],
+)
+def test_an_openai_client_without_v1_in_its_address_is_told(tiny_server: Server, method: str, path: str) -> None:
+    """Such a client shows `error` only if it has OpenAI's shape."""
+    answer = tiny_server.client.request(method, path, json={"model": "isosim", "input": "a"})
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "notfound")
+    assert f"no route {method} {path}; base_url must end with /v1" in error["message"]
+
+
 def test_a_wrong_method_is_405(tiny_server: Server) -> None:
     response = tiny_server.client.get("/similarity")
     check(response, 405, "MethodNotAllowed", "GET /similarity")
@@ -184,7 +197,7 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
 def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read a reader\n")
+    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read domains=* a reader\n")
     running: list[Process] = []
     yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
     for process in running:
@@ -216,7 +229,7 @@ def test_keys_rotate_without_a_restart(keyed: Server) -> None:
     path = keyed.log.parent / "keys"
     before = path.read_text()
     assert status() == 401
-    path.write_text(before + f"\n{hashlib.sha256(b'new').hexdigest()} read late")
+    path.write_text(before + f"{hashlib.sha256(b'new').hexdigest()} read domains=* late\n")
     wait_until(lambda: status() == 200)
     path.write_text(before)
     wait_until(lambda: status() == 401)

@@ -149,10 +149,10 @@ def test_a_taken_port_is_a_fault_unless_it_is_ours(run: Run, serve: Serve, own_s
 @pytest.mark.parametrize(
     ("lines", "mode", "state", "said"),
     [
-        ("a" * 64 + " read,admin me\n", 0o600, "ok", "1 keys"),
-        ("a" * 64 + " read\n", 0o644, "warning", "chmod 600"),
-        ("a" * 64 + " read\n", 0o666, "fault", "and so add keys"),
-        ("# one\n" + "z" * 64 + " read\n", 0o600, "fault", "line 2"),
+        ("a" * 64 + " read,admin domains=* me\n", 0o600, "ok", "1 keys"),
+        ("a" * 64 + " read domains=*\n", 0o644, "warning", "chmod 600"),
+        ("a" * 64 + " read domains=*\n", 0o666, "fault", "and so add keys"),
+        ("# one\n" + "z" * 64 + " read domains=*\n", 0o600, "fault", "line 2"),
         ("a" * 64 + " everything\n", 0o600, "fault", "line 1"),
     ],
 )

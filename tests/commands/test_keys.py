@@ -26,14 +26,24 @@ def test_a_new_key_and_its_line_fit_and_the_key_is_long_enough(tmp_path: Path) -
 
 def test_added_keys_stand_in_a_file_of_their_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("# ours")  # without an end of line
+    file.write_text("# ours\n")
     file.chmod(0o640)
     made = [json.loads(command("keys", "new", "--add", str(path), "--json").stdout)["key"] for path in (file, file)]
     assert [Keys(file).identify(f"Bearer {key}").scopes for key in made] == [{"read"}, {"read"}]
     assert file.read_text().startswith("# ours\n")
+    assert "read domains=*\n" in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o640
     command("keys", "new", "--add", str(tmp_path / "fresh"))
     assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_line_is_added_to_a_file_that_may_have_been_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{'a' * 64} read domains=team-*")
+    done = command("keys", "new", "--add", str(file))
+    assert done.returncode == 1
+    assert "does not end with a line break" in done.stderr
+    assert file.read_text() == f"{'a' * 64} read domains=team-*"
 
 
 def test_the_list_shows_rights_and_neither_keys_nor_hashes(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_own_files_write_text_as_text_and_name_no_other_host(path: Path) -> None
 
 def test_the_page_needs_no_key_and_what_it_shows_does(serve: Serve, store: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(b'secret').hexdigest()} read\n")
+    keys.write_text(f"{hashlib.sha256(b'secret').hexdigest()} read domains=*\n")
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     assert httpx.get(f"{server.url}/console").status_code == 200
     facts = httpx.get(f"{server.url}/console/server.json").json()

@@ -15,7 +15,9 @@ def locked(serve: Serve, store: Path, tmp_path: Path) -> Server:
     """A server whose keys are `reader` and `owner`."""
     keys = tmp_path / "keys"
     granted = {"reader": "read", "owner": "read,calibrate,admin"}
-    keys.write_text("".join(f"{hashlib.sha256(k.encode()).hexdigest()} {scopes}\n" for k, scopes in granted.items()))
+    keys.write_text(
+        "".join(f"{hashlib.sha256(k.encode()).hexdigest()} {scopes} domains=*\n" for k, scopes in granted.items())
+    )
     return serve(model_store=store, encoder="tiny", api_keys_file=keys)
 
 

@@ -172,7 +172,9 @@ def test_a_key_that_may_not_save_is_told_which_scope_it_lacks(
 ) -> None:
     keys = tmp_path / "keys"
     granted = {"reader": "read", "owner": "read,calibrate,admin"}
-    keys.write_text("".join(f"{hashlib.sha256(k.encode()).hexdigest()} {scopes}\n" for k, scopes in granted.items()))
+    keys.write_text(
+        "".join(f"{hashlib.sha256(k.encode()).hexdigest()} {scopes} domains=*\n" for k, scopes in granted.items())
+    )
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     server.client.headers["authorization"] = "Bearer owner"
     server.calibrate("letters", sentences(300), method="identity")

@@ -14,14 +14,14 @@ def test_a_line_grants_what_it_says_and_the_rest_of_it_is_a_name() -> None:
     assert [grant.may_use(name) for name in ("reuters", "sts-b", "reuters2", "sts", "default")] == [
         True, True, False, False, False,
     ]  # fmt: skip
-    bare = parse_grant("id", ["read"])
+    bare = parse_grant("id", ["read", "domains=*"])
     assert bare.may_use("anything")
     assert not bare.limited
 
 
 @pytest.mark.parametrize(("given", "rate"), [("100/s", 100), ("6000/m", 100), ("360000/h", 100)])
 def test_a_rate_has_its_period(given: str, rate: float) -> None:
-    found = parse_grant("id", ["read", f"rate={given}"]).rate
+    found = parse_grant("id", ["read", "domains=*", f"rate={given}"]).rate
     assert found is not None
     assert found.per_second == rate
 
@@ -31,10 +31,16 @@ def test_a_rate_has_its_period(given: str, rate: float) -> None:
     [
         [], [""], ["write"], ["read,"], ["read,write"], ["READ"],
         ["read", "domain=reuters"],  # a misspelt option would leave all domains open
+        ["read"], ["read", "name"],  # a line that was cut off would leave all domains open
         ["read", "domains="], ["read", "domains=Reuters"], ["read", "domains=a,,b"], ["read", "domains=a/b"],
         ["read", "domains=[a]"], ["read", "domains=a", "domains=b"],
-        ["read", "rate=0/s"], ["read", "rate=10"], ["read", "rate=-1/s"], ["read", "rate=1/d"], ["read", "rate=1e9/s"],
-        ["read", "concurrent=0"], ["read", "concurrent=many"], ["read", "name", "of=team"],
+        *(
+            ["read", "domains=*", f"rate={rate}"] for rate in ("0/s", "10", "-1/s", "1/d", "1e9/s")
+        ),
+        *(
+            ["read", "domains=*", f"concurrent={count}"] for count in ("0", "many")
+        ),
+        ["read", "domains=*", "name", "of=team"],
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused_and_not_passed_over(words: list[str]) -> None:

@@ -78,7 +78,10 @@ def pods(podman: Podman, rendered: list[Manifest], api_image: None, tiny_store: 
     rootfs.of_programs(root, "redis-server", "redis-cli")
     podman.load(root, image_of(redis))
     digest = hashlib.sha256(KEY.encode()).hexdigest()
-    secrets = {"similarity-redis": {"password": PASSWORD}, "similarity-keys": {"api-keys": f"{digest} read,admin me\n"}}
+    secrets = {
+        "similarity-redis": {"password": PASSWORD},
+        "similarity-keys": {"api-keys": f"{digest} read,admin domains=* me\n"},
+    }
     podman.secret("similarity-keys", secrets["similarity-keys"])
     podman.volume("similarity-isosim-model-store", tiny_store, owner=10001)
     alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": redis["metadata"]["name"]}}

@@ -93,7 +93,9 @@ def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
 def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) -> Site:
     """A damaged champion of `news`, a key, and no worker."""
     flip(news / "domains" / "news" / "2" / "weights.safetensors")
-    (tmp_path / "keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin operator\n")
+    (tmp_path / "keys").write_text(
+        f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* operator\n"
+    )
     settings = {
         "model_store": news, "encoder": "tiny", "redis_url": redis_server.url, "api_keys_file": tmp_path / "keys",
     }  # fmt: skip

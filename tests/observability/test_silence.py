@@ -48,7 +48,7 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
     indiscreet: Callable[..., Server], store: Path, tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin somebody\n")
+    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* somebody\n")
     server = indiscreet(model_store=store, encoder="tiny", api_keys_file=keys, log_level="debug")
     client = server.client
     client.headers["authorization"] = f"Bearer {KEY}"

@@ -23,6 +23,8 @@ SCOPES = ("read", "calibrate", "admin")
 
 
 def key_line(key: str, rest: str) -> str:
+    """A line of the key file; all domains if `rest` names none."""
+    rest = rest if "domains=" in rest else f"{rest} domains=*"
     return f"{hashlib.sha256(key.encode()).hexdigest()} {rest}\n"
 
 

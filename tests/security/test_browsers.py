@@ -53,7 +53,7 @@ def test_other_origins_may_not_read_unless_they_are_named(serve: Serve, store: P
     asked = {
         "origin": ORIGIN,
         "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization",
+        "access-control-request-headers": "authorization,x-stainless-lang,x-fern-sdk-name",
     }
     assert "access-control-allow-origin" not in closed.client.options("/similarity", headers=asked).headers
     assert "access-control-allow-origin" not in closed.client.get("/domains", headers={"origin": ORIGIN}).headers
@@ -64,7 +64,7 @@ def test_other_origins_may_not_read_unless_they_are_named(serve: Serve, store: P
     preflight = opened.options("/similarity", headers=asked)
     assert preflight.status_code == 200
     assert preflight.headers["access-control-allow-origin"] == ORIGIN
-    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    assert preflight.headers["access-control-allow-headers"] == asked["access-control-request-headers"]
     assert "access-control-allow-credentials" not in preflight.headers
     answers = [
         opened.post("/similarity", json=BODY, headers=bearer("k") | {"origin": ORIGIN}),
@@ -135,6 +135,9 @@ def test_a_page_that_is_allowed_can(serve: Serve, store: Path) -> None:
     [
         ("127.0.0.1:8000", 200), ("localhost", 200), ("LOCALHOST:80", 200), ("[::1]:8000", 200), ("10.0.0.7", 200),
         ("isosim", 200), ("isosim:8000", 200), ("tools.localhost:8000", 200), ("", 200),
+        ("host.docker.internal:8000", 200), ("nas.local", 200), ("isosim.home.arpa.", 200), ("isosim.test", 200),
+        ("internal.evil.example", 403), ("evilinternal.example", 403), ("x.local.evil.example", 403),
+        ("isosim.scoring.svc", 403), ("nas.lan", 403),  # reserved by nobody
         ("evil.example", 403), ("evil.example:8000", 403), ("127.0.0.1.evil.example", 403), ("evil.example.", 403),
         ("localhost.evil.example:8000", 403), ("1.2.3.4.5", 403),
     ],

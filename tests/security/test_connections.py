@@ -4,6 +4,8 @@ import contextlib
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.load import metric
-from tests.processes import Serve, Server, wait_until
+from tests.processes import Serve, Server, environment, free_port, wait_until
 from tests.security.conftest import key_line
 
 HEAD = b"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -214,6 +216,26 @@ def test_strangers_who_were_answered_and_send_on_keep_nobody_out(serve: Serve, s
         assert until_closed(strangers[0]) == b""
         drip(strangers[-1], b"x" * 1000, 0.1)
     assert metric(server, 'isosim_connections_closed_total{reason="room"}') >= 1
+
+
+def test_a_low_limit_of_open_files_does_not_let_idle_connections_keep_others_out(store: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with (tmp_path / "log").open("wb") as log, contextlib.ExitStack() as stack:
+        popen = subprocess.Popen(
+            ["sh", "-c", 'ulimit -n 256; exec "$0" -m service.cli serve', sys.executable],
+            env=environment(model_store=store, encoder="tiny", port=port), stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+        server = Server(popen, tmp_path / "log", f"http://127.0.0.1:{port}")
+        stack.callback(server.kill)
+        wait_until(lambda: httpx.get(server.url + "/readyz").status_code == 200, 120)
+        assert "at most 64 connections are accepted, not 4096" in server.log.read_text()
+        for _ in range(300):
+            idle = stack.enter_context(connected(server))
+            idle.sendall(GET)
+            assert status_of(idle.recv(65536)) == 200
+        assert httpx.get(server.url + "/domains", timeout=PATIENCE).status_code == 200
+        assert "Too many open files" not in server.log.read_text()
 
 
 def full(server: Server) -> bool:

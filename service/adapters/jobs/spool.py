@@ -26,6 +26,7 @@ class Spool:
         root.mkdir(parents=True, exist_ok=True)
         self.id = uuid.uuid4().hex
         self._path = root / f".spool-{self.id}"
+        self.size = 0  # bytes written so far
         self._file = self._opened()
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
@@ -73,6 +74,7 @@ class Spool:
             self._vectors = self.vectors.open("w+b")
             claim(self._vectors.fileno())
         self._hashes["vectors"].update(content)
+        self.size += len(content)
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
@@ -87,6 +89,7 @@ class Spool:
         lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         self._hash.update(lines)
         self._hashes[kind].update(lines)
+        self.size += len(lines)
         self._file.write(lines)
 
     def digest(self) -> bytes:

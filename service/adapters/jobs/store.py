@@ -97,13 +97,17 @@ class JobStore:
         notices: list[str],
         idempotency_key: str | None,
         traceparent: str | None = None,
+        owner: str = "",
     ) -> Job:
         """Creates a queued job from the spooled input, or returns the job with the same idempotency key and content.
 
         Raises:
             Conflict: the idempotency key was used with other content.
         """
-        job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
+        job = Job(
+            spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent,
+            owner=owner, size=spool.size,
+        )  # fmt: skip
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         self.storage.create(job, spool, idempotency_key, fingerprint)
         if idempotency_key is None:

@@ -60,7 +60,6 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
-MAX_EVENT_STREAMS = 256  # maximum number of open streams per process; each reads its job's record as often as above
 # After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
 # of silence, others after 60 s.
 KEEP_ALIVE_SECONDS = 15.0
@@ -121,11 +120,11 @@ async def calibrate(
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
-    await check_room(service)
+    await check_room(service, trace)
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
     limits = intake_limits(service)
-    async with spooling(service) as spool:
+    async with spooling(service, trace) as spool:
         intake: Intake | VectorIntake
         notices: list[str] = []
         facts: dict[str, Any] = {}
@@ -287,27 +286,21 @@ async def get_job(job: JobDep) -> JobState:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
-async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
+async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
     """Server-sent events with the job's state at each change. The stream ends when the job ends or is interrupted, or
     when the server stops. A comment every 15 s keeps the connection open."""
-    if service.event_streams >= MAX_EVENT_STREAMS:
-        raise Overloaded(
-            f"{MAX_EVENT_STREAMS} event streams are open, which is the maximum; GET /calibrate/{job.id} also gives the "
-            "job's state",
-            retry_after=5,
-        )
+    streams = service.event_streams
+    remedy = f"GET /calibrate/{job.id} also gives the job's state"
+    streams.check(trace.grant, service.share(streams.most), "event streams are open", remedy)
     return StreamingResponse(
-        events(service, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        events(service, trace.grant, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
-async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
-    service.event_streams += 1
-    try:
+async def events(service: Service, grant: Grant, job_id: str) -> AsyncIterator[bytes]:
+    with service.event_streams.taken(grant):
         async for event in changes(service, job_id):
             yield event
-    finally:
-        service.event_streams -= 1
 
 
 async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
@@ -351,27 +344,65 @@ async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
 
 
-async def check_room(service: Service) -> None:
+# Jobs that have not ended may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES: 2.5 GB, a quarter of
+# the chart's default volume (k8s/isosim/values.yaml). The last one may exceed it.
+FULL_POSTS = 25
+
+
+async def check_room(service: Service, trace: Trace) -> None:
     """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
     await service.runner.available()
-    await service.store(check_backlog, service)
+    await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
 
 
-def check_backlog(service: Service) -> None:
-    """Raises Overloaded if too many jobs wait: each waiting job takes space on disk for its text."""
-    waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
+def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
+    """Raises Overloaded if too many jobs wait, or if those that have not ended keep too much text on disk: of all keys
+    together, or of this one, whose `uploads` other posts are under way in this process.
+
+    Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
+    """
+    most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
+    unended = service.jobs.unended()
+    mine = [job for job in unended if job.owner == grant.id]
+    waiting = sum(job.status is Status.QUEUED for job in unended)
+    own = uploads + sum(job.status is Status.QUEUED for job in mine)
+    held, own_held = sum(job.size for job in unended), sum(job.size for job in mine)
     if waiting >= most:
         raise Overloaded(f"{waiting} calibrations are queued; the limit is {most}", retry_after=60)
+    if held >= room:
+        raise Overloaded(f"calibrations hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
+    if not service.shared:
+        return
+    own_most, own_room = service.share(most), service.share(room)
+    remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job}"
+    if own >= own_most:
+        raise Overloaded(
+            f"the API key has {own} calibrations queued or being posted, which is its share of {most} "
+            f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
+            retry_after=60,
+        )
+    if own_held >= own_room:
+        raise Overloaded(
+            f"the API key's calibrations hold {megabytes(own_held)} of text, and its share is {megabytes(own_room)}; "
+            f"{remedy}",
+            retry_after=60,
+        )
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 @asynccontextmanager
-async def spooling(service: Service) -> AsyncIterator[Spool]:
+async def spooling(service: Service, trace: Trace) -> AsyncIterator[Spool]:
     """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
     loop still serves other requests."""
     spool = await service.store(service.jobs.spool)
+    service.uploads[trace.grant.id] += 1
     try:
         yield spool
     finally:
+        service.uploads[trace.grant.id] -= 1
         await asyncio.shield(asyncio.to_thread(spool.close))  # must run even if a disconnect cancels this task
 
 
@@ -440,9 +471,14 @@ async def accept(
     key = None if idempotency_key is None else owned(trace, idempotency_key)
     generation = await service.store(service.domains.generation, wanted.domain)
     wanted = replace(wanted, generation=generation)
+    grant = trace.grant
     async with service.admission:
-        await service.store(check_backlog, service)
-        job = await service.store.within(LONG, service.jobs.create, wanted, spool, notices, key, posting.get())
+        await service.store(check_backlog, service, grant, 0)
+        job = await service.store.within(
+            LONG, service.jobs.create, wanted, spool, notices, key, posting.get(), owner=grant.id
+        )
+    if job.id == spool.id:  # `needs` has charged one text
+        await service.limits.owe(grant, wanted.sentences + 2 * wanted.labels - 1)
     if job.status is Status.QUEUED:
         await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}

@@ -26,14 +26,12 @@ from service.api.calibration.schemas import Inspection
 from service.api.requests import documented, json_response, media_type, needs, sent_as
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
-from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
+from service.core.errors import TooLarge, UnsupportedMedia
+from service.core.grants import Grant
 
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 64 * 1024  # bytes handed to a thread at once
-# Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
-# core busy. At most one may be a workbook or Parquet file.
-MOST_READERS = 4
 # A posted file is converted to NDJSON, which may be at most this many times as large as the file. Asian text in UTF-16
 # needs 1.5.
 JSON_GROWTH = 2
@@ -183,19 +181,13 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 
 @contextmanager
-def one_of_few(service: Service) -> Iterator[None]:
-    """Adds 1 to `service.file_readers` while a `with` block reads or writes a file or an archive. Raises Overloaded if
-    MOST_READERS such blocks are already running."""
-    if service.file_readers >= MOST_READERS:
-        raise Overloaded(
-            f"this server is reading {MOST_READERS} files, which is the maximum; send the request again later",
-            retry_after=5,
-        )
-    service.file_readers += 1
-    try:
+def one_of_few(service: Service, grant: Grant) -> Iterator[None]:
+    """Takes one of `service.file_readers` while a `with` block reads or writes a file or an archive. Raises Overloaded
+    if all are taken, or half of them by this API key of several."""
+    readers = service.file_readers
+    readers.check(grant, service.share(readers.most, 2), "files are being read", "send the request again later")
+    with readers.taken(grant):
         yield
-    finally:
-        service.file_readers -= 1
 
 
 async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
@@ -224,7 +216,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
             )
             return read_isolated(file, reading, limits, out, left)
 
-        with one_of_few(service):
+        with one_of_few(service, trace.grant):
             unwatch = trace.watch(left.set)
             try:
                 async with service.whole_files if whole else nullcontext():

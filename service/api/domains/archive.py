@@ -41,7 +41,7 @@ async def export_domain(
     wanted = await service.store(selected, service.domains, domain, digest)
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service))
-        with one_of_few(service):
+        with one_of_few(service, trace.grant):
             await service.store.within(LONG, write_archive, service.domains, [wanted], out)
         name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=TAR, headers=name)
@@ -78,7 +78,7 @@ async def import_archive(
             "import a larger archive with the command isosim domains import",
         )
         file.seek(0)
-        with one_of_few(service):
+        with one_of_few(service, trace.grant):
             imported = await service.store.within(
                 LONG,
                 import_domains,

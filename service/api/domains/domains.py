@@ -206,7 +206,7 @@ async def post_labels(
     """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
     an existing version, and gives the same similarities and percentiles as the existing version. NDJSON has its options
     in the query; a JSON body has them in its fields."""
-    await check_room(service)
+    await check_room(service, trace)
     body: LabelsOptions
     if content_type(request)[0] == NDJSON:
         given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "from": from_}
@@ -226,7 +226,7 @@ async def post_labels(
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
-    async with spooling(service) as spool:
+    async with spooling(service, trace) as spool:
         intake = Intake(
             spool, limits, "ndjson", kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact)
         )

@@ -87,7 +87,7 @@ def keys(path: Path | None) -> Iterator[Finding]:
         yield fault(
             "keys",
             str(error),
-            "write each line as: <sha256 of the key> <scope,scope,…> [name]; isosim keys new prints one",
+            "write each line as: <sha256 of the key> <scope,scope,…> domains=… [name]; isosim keys new prints one",
         )
         return
     if mode & 0o022:

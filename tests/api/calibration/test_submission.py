@@ -1,12 +1,24 @@
 """A calibration on its way in, on a volume that takes its time."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
 from service.api.calibration.calibrate import spooling
+from service.core.grants import ANYBODY
+from service.core.threads import StoreCalls
+
+TRACE: Any = SimpleNamespace(grant=ANYBODY)
+
+
+def service(jobs: JobStore) -> Any:
+    """The parts of the server that an upload uses."""
+    return SimpleNamespace(jobs=jobs, store=StoreCalls(), uploads=Counter())
 
 
 class SlowSpool(Spool):
@@ -33,7 +45,7 @@ class SlowStore(JobStore):
 
 def test_a_volume_that_hangs_holds_up_nobody_but_those_who_upload(tmp_path: Path) -> None:
     async def upload(jobs: SlowStore, opened: asyncio.Event) -> None:
-        async with spooling(jobs) as spool:
+        async with spooling(service(jobs), TRACE) as spool:
             spool.extend(["A boat."])
             jobs.volume.clear()
             opened.set()
@@ -57,7 +69,7 @@ def test_text_of_a_caller_who_hangs_up_is_gone(tmp_path: Path) -> None:
         jobs, opened = JobStore(tmp_path), asyncio.Event()
 
         async def upload() -> None:
-            async with spooling(jobs) as spool:
+            async with spooling(service(jobs), TRACE) as spool:
                 spool.extend(["A boat."])
                 opened.set()
                 await asyncio.Event().wait()

@@ -57,7 +57,7 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_
     """All of tests/clients, in the clients' own environment, on a server that wants a key (mteb sends none)."""
     assert PYTHON.is_file(), f"{PYTHON} is missing; make test-all installs the clients"
     keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read clients\n")
+    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read domains=* clients\n")
     copy = tmp_path / "store"
     shutil.copytree(minilm_store, copy)
     server = serve(model_store=minilm_store, encoder="minilm", api_keys_file=keys)
