@@ -34,14 +34,11 @@ def calibrate(
     given = {
         name: str(value).lower() if name == "header" else value for name, value in reading.items() if value is not None
     }
-    pairs = many(labels, "labels")
-    upload = Upload(source, pairs, read=bool(given))
+    upload = Upload(source, many(labels, "labels"), read=bool(given))
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-        **given,
+        "kind": kind, **given,
     }  # fmt: skip
-    if pairs:
-        query["kind"] = kind
     if force:
         query["force"] = "true"
     return Call(
