@@ -153,7 +153,7 @@ def test_the_pages_on_redis(site: Site) -> None:
     shows(site.look("redis-down"), "cannot be reached", "Redis does not answer")
     body = {"domain": "films", "texts": sentences(300)}
     assert server.client.post("/calibrate", json=body).status_code == 503
-    wait_until(lambda: "job queue cannot be reached" in site.look("errors"))
+    wait_until(lambda: "the job queue, cannot be used" in site.look("errors"))
     redis.start()
     wait_until(lambda: "Redis answers again" in site.look("redis-down"))
     assert server.client.post("/calibrate", json=body).status_code == 503
