@@ -41,6 +41,7 @@ MOST_ASKED = 32
 DOMAINS_A_TEXT = 10
 
 
+JOB_READERS = 8  # reads of jobs' records at a time; a quarter of the calls of the store (core/threads.py)
 # Maximum number of open event streams per process; each reads its job's record several times a second.
 MAX_EVENT_STREAMS = 256
 # Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
@@ -186,6 +187,10 @@ class Service:
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
+
+    def __post_init__(self) -> None:
+        # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.
+        self.job_reads = Turns(self.store, JOB_READERS)
 
     @property
     def shared(self) -> bool:

@@ -159,7 +159,7 @@ def test_event_streams_have_a_most(serve: Serve, store: Path, redis_server: Redi
         follower.start()
     try:
         wait_until(lambda: len(statuses) == len(followers), 60)
-        assert statuses.count(200) <= MAX_EVENT_STREAMS + 4  # as many as may be on their way at once
+        assert statuses.count(200) == MAX_EVENT_STREAMS
         assert set(statuses) == {200, 429}
         assert server.client.get("/readyz").status_code == 200
     finally:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -285,24 +285,34 @@ async def get_job(job: JobDep) -> JobState:
 async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
     """Server-sent events with the job's state at each change. The stream ends when the job ends or is interrupted, or
     when the server stops. A comment every 15 s keeps the connection open."""
-    streams = service.event_streams
-    remedy = f"GET /calibrate/{job.id} also gives the job's state"
-    streams.check(trace.grant, service.share(streams.most), "event streams are open", remedy)
+    stream = events(service, trace.grant, job.id)
+    first = await anext(stream)  # takes the stream's place before the answer begins
     return StreamingResponse(
-        events(service, trace.grant, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        continued(first, stream), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
-async def events(service: Service, grant: Grant, job_id: str) -> AsyncIterator[bytes]:
-    with service.event_streams.taken(grant):
+async def events(service: Service, grant: Grant, job_id: str) -> AsyncGenerator[bytes]:
+    """Raises Overloaded if all places for streams are taken, or this key's share of them."""
+    streams = service.event_streams
+    remedy = f"GET /calibrate/{job_id} also gives the job's state"
+    streams.check(grant, service.share(streams.most), "event streams are open", remedy)
+    with streams.taken(grant):
         async for event in changes(service, job_id):
+            yield event
+
+
+async def continued(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
             yield event
 
 
 async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
-        now = state(await service.store(service.jobs.read, job_id))
+        now = state(await service.job_reads(service.jobs.read, job_id))
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
             last, sent = now, time.monotonic()
