@@ -157,7 +157,7 @@ def test_the_options_travel_in_the_query() -> None:
     stub.client().calibrate(["a"], domain="d", method="flow", promote="never", seed=7, normalization="csls")
     request = stub.requests[0]
     assert dict(request.url.params) == {
-        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "normalization": "csls",
+        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "normalization": "csls", "kind": "matches",
     }  # fmt: skip
     assert request.headers["content-type"] == "application/x-ndjson"
     assert request.headers["transfer-encoding"] == "chunked"
