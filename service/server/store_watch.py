@@ -62,7 +62,8 @@ async def watch_domains(service: Service) -> None:
     counted: int | None = None
     service.metrics.servable_domains.read = lambda: counted
     while True:
-        with contextlib.suppress(OSError):
+        # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
+        with contextlib.suppress(Exception):
             found = len(await asyncio.to_thread(service.domains.domains))
             if counted is None:
                 announcements.listed(found)

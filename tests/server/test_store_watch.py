@@ -13,6 +13,7 @@ import pytest
 from service.adapters.domains.store import DomainStore
 from service.adapters.jobs.census import JobCensus
 from service.adapters.jobs.store import JobStore
+from service.core.errors import CorruptArtifact
 from service.core.jobs.job import Job
 from service.observability.metrics import Metrics
 from service.server import store_watch
@@ -131,14 +132,17 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
     asyncio.run(seen())
 
 
-def test_the_domains_are_those_of_the_last_listing_that_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("the volume is away"), CorruptArtifact("a damaged file")])
+def test_the_domains_are_those_of_the_last_listing_that_succeeded(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def seen() -> None:
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         metrics, failed = Metrics(), threading.Semaphore(0)
 
         def away() -> list[str]:
             failed.release()
-            raise OSError("the volume is away")
+            raise error
 
         store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
         service: Any = SimpleNamespace(metrics=metrics, domains=store)
