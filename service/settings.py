@@ -1,15 +1,17 @@
 """All settings. The entry points read them once, from the environment variables `ISOSIM_*`; no other module reads the
 environment."""
 
+import json
 import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import (
+    BeforeValidator,
     Field,
     FilePath,
     NonNegativeFloat,
@@ -20,7 +22,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
@@ -37,6 +39,19 @@ DEPRECATED = {  # settings that the release after the next will ignore: name -> 
     "allow_token_ids": "/v1/embeddings will refuse token ids",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT takes the same URL",
 }
+
+
+def entries(value: object) -> object:
+    """The entries of a list in an environment variable, written with commas or as JSON."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)  # an invalid list raises ValueError, which pydantic reports with the variable's name
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
+# NoDecode: pydantic-settings would end with a traceback if the variable's value is not JSON.
+List = Annotated[tuple[str, ...], NoDecode, BeforeValidator(entries)]
 
 
 class Settings(BaseSettings):
@@ -58,10 +73,10 @@ class Settings(BaseSettings):
     # Access
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
     allow_anonymous: bool = False  # bind any address and accept any Host header without keys, e.g. behind a login proxy
-    cors_origins: tuple[str, ...] = ()  # JSON list of web origins that may call the API, like https://app.example.com
+    cors_origins: List = ()  # web origins that may call the API, with commas between, like https://app.example.com
 
     # Engine
-    providers: tuple[str, ...] = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
+    providers: List = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
     runs: NonNegativeInt = 0  # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one
     threads: NonNegativeInt = 0  # threads that compute a batch; 0: the number of cores divided by runs
     alone: bool = True  # CPU: use all cores if only one batch runs; a fifth faster, but weights take twice the memory
@@ -184,6 +199,8 @@ class Settings(BaseSettings):
             place = f"{user}:{password}@{place.rpartition('@')[2]}"
         if self.redis_ca_file is not None:
             query = "&".join([*filter(None, [query]), f"ssl_ca_certs={quote(str(self.redis_ca_file))}"])
+        if parts.scheme == "unix":  # urlunsplit would leave out the slashes before an empty place
+            return f"unix://{place}{parts.path}{'?' * bool(query)}{query}"
         return urlunsplit(parts._replace(netloc=place, query=query))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
-from service.adapters.jobs.store import JobStore
+from service.adapters.jobs.store import JobStore, killed
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import Allowance
@@ -345,7 +345,7 @@ def lost(jobs: JobStore, job_id: str, attempt: int, limit: int | None) -> None:
     if limit is not None:
         jobs.time_out(job_id, limit)
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
-        jobs.interrupt(job_id)
+        jobs.interrupt(job_id, killed(jobs.read(job_id).stage))
 
 
 JOBS = logging.getLogger("isosim.jobs")  # logger for the start, the stages and the end of a calibration

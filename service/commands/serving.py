@@ -14,6 +14,7 @@ import typer
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
 from service.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
+from service.commands.terminal import in_one_line
 from service.core.errors import IsosimError, Unavailable
 from service.observability import setup as logs
 from service.observability.setup import tracing_class
@@ -42,6 +43,8 @@ def serve(
     with logged(settings, queued=True):
         try:
             Keys(settings.api_keys_file)
+        except OSError as error:
+            raise Unavailable(f"ISOSIM_API_KEYS_FILE: {in_one_line(error)}") from None
         except ValueError as error:
             raise Unavailable(str(error)) from None
         export_at_first_start(settings)
@@ -68,7 +71,7 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
     except (IsosimError, OSError) as error:
         if not output.structured:
             raise
-        log.critical("%s", error)
+        log.critical("%s", in_one_line(error))
         raise typer.Exit(1) from None
     finally:
         output.sink.close()

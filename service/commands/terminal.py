@@ -165,7 +165,7 @@ def ended(command: Callable[[], Any]) -> int:
         complain(str(error))
         code = FAILED
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
+        complain(in_one_line(error))
         code = FAILED
     except ValueError as error:
         # Only pydantic's ValidationError has `errors`. A test with `isinstance` would need a slow import.
@@ -178,6 +178,13 @@ def ended(command: Callable[[], Any]) -> int:
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else DONE
+
+
+def in_one_line(error: IsosimError | OSError) -> str:
+    """An error's message; for a file, its path, what is wrong, and perhaps a similar name."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}{near_file(error)}"
+    return str(error)
 
 
 def in_words(problem: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from service.adapters.jobs.store import JobStore
+from service.adapters.jobs.store import JobStore, killed
 from service.core.errors import NotFound, Unavailable
 from service.core.jobs.job import Job, Status
 
@@ -110,9 +110,10 @@ class LocalJobs:
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
+        ended: int | None = None
         try:
             async with asyncio.timeout(self.timeout):
-                await child.wait()
+                ended = await child.wait()
         except TimeoutError:
             await kill(child)
             await asyncio.to_thread(self.jobs.time_out, job_id, self.timeout)
@@ -128,7 +129,8 @@ class LocalJobs:
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
-                await asyncio.to_thread(self.jobs.interrupt, job_id)
+                why = killed(job.stage) if ended == -signal.SIGKILL else None
+                await asyncio.to_thread(self.jobs.interrupt, job_id, why)
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:

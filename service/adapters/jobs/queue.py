@@ -23,7 +23,7 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 from rq.utils import as_text, utcparse
 from rq.worker_registration import register
 
-from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
+from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 from service.core.errors import Unavailable
 from service.core.jobs.job import Job
 
@@ -89,7 +89,7 @@ class RqJobs:
         try:
             workers = await self._call(self._workers)
         except (RedisError, OSError) as error:
-            raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); is Redis running?") from error
+            raise Unavailable(f"the job queue cannot be reached: {why(error)}") from error
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
@@ -108,7 +108,7 @@ class RqJobs:
         try:
             await self._call(self._enqueue, job_id, attempt)
         except (RedisError, OSError) as error:
-            raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
+            raise Unavailable(f"the job queue cannot be reached: {why(error)}; retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
         with contextlib.suppress(RedisError, OSError):  # the next call of `recover` tries again
@@ -300,9 +300,11 @@ def work(connection: Redis, on_lost: Callable[[str, int, int | None], None], log
             return
         except RedisError as error:
             if burst:
-                raise Unavailable(f"the job queue cannot be reached: {error}") from error
+                raise Unavailable(f"the job queue cannot be reached: {why(error)}") from error
             refuses = isinstance(error, ResponseError)  # Redis answers, but is full or read-only, or forbids a command
-            log.warning("Redis %s, trying again (%s)", "refuses commands" if refuses else "cannot be reached", error)
+            log.warning(
+                "Redis %s, trying again (%s)", "refuses commands" if refuses else "cannot be reached", why(error)
+            )
         if burst or (worker is not None and worker.stopping):
             return
         try:

@@ -514,6 +514,11 @@ def superseded(job: Job, attempt: int) -> bool:
     return over
 
 
+def killed(stage: str) -> str:
+    """Why a job was interrupted whose process was killed."""
+    return f"the job's process was killed while {stage}, perhaps because memory ran out"
+
+
 def interrupted(job: Job, why: str | None = None) -> Job:
     message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
     return job.become(Status.INTERRUPTED, error=message)

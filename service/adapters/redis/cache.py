@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from service.adapters.circuit_breaker import CircuitBreaker
-from service.adapters.redis.connection import end
+from service.adapters.redis.connection import end, why
 
 log = logging.getLogger("isosim")
 
@@ -39,6 +39,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
+        self.trouble = ""  # why the last probe failed
         self.refusal = ""  # Redis's error message for the last probe; empty if Redis sent no error
         self.write_refusal = ""  # Redis's error message for the last entries sent to it; empty if Redis stored them
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
@@ -87,9 +88,9 @@ class RedisCache:
         except ResponseError as error:
             self.breaker.failed()
             self.refusal = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - redis-py raises ValueError for invalid answers
+        except Exception as error:  # noqa: BLE001 - redis-py raises ValueError for invalid answers
             self.breaker.failed()
-            self.refusal = ""
+            self.refusal, self.trouble = "", why(error)
         else:
             self.breaker.succeeded()
             self.refusal = ""
@@ -139,7 +140,10 @@ async def beat(cache: RedisCache) -> None:
             if up:
                 log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
             else:
-                log.warning("Redis does not answer: vectors are computed but not shared, and calibrations are refused")
+                log.warning(
+                    "Redis cannot be used (%s): vectors are computed but not shared, and calibrations are refused",
+                    cache.refusal or cache.trouble,
+                )
         if cache.refusal != refusal:
             refusal = cache.refusal
             if refusal:

@@ -1,10 +1,13 @@
-"""Refuses Redis clusters and ends background tasks, for all modules that use Redis."""
+"""Refuses Redis clusters, words errors and ends background tasks, for all modules that use Redis."""
 
 import asyncio
 import contextlib
 import logging
+import ssl
 
 from redis import Redis
+from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.core.errors import Unavailable
 
@@ -16,6 +19,24 @@ CLUSTER = (
     "and RQ's job queue need such commands"
 )
 CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
+
+
+def why(error: BaseException) -> str:
+    """Why Redis cannot be used, in a few words. Contains no part of a request."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS fails: {getattr(cause, 'verify_message', '') or cause.reason}"
+        if isinstance(cause, ConnectionRefusedError):
+            return "the connection is refused"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, AuthenticationError):
+        return "it refuses the user or password (ISOSIM_REDIS_URL, ISOSIM_REDIS_PASSWORD)"
+    if isinstance(error, ResponseError):
+        return f"it refuses the command: {error}"
+    if isinstance(error, TimeoutError | RedisTimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
 
 
 def is_cluster(redis: Redis) -> bool:

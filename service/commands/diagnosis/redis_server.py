@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from service.adapters.jobs.queue import REMEDY, TTL, heartbeats
 from service.adapters.redis.cache import PROBED
-from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
+from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.settings import Settings
 
@@ -29,16 +29,27 @@ def look(settings: Settings) -> Iterator[Finding]:
         return
     with redis:
         try:
-            facts = {**redis.info("server"), **redis.info("memory")}
+            facts = {**redis.info("server"), **redis.info("memory"), **redis.info("replication")}
             times = [ping(redis) for _ in range(PINGS)]
             cluster = is_cluster(redis)
         except (RedisError, OSError) as error:
-            yield fault("redis", f"cannot be reached: {error}", "start it, or correct ISOSIM_REDIS_URL")
+            yield fault("redis", f"cannot be reached: {why(error)}", "start it, or correct ISOSIM_REDIS_URL")
             return
         yield version(str(facts["redis_version"]))
         if cluster:
             yield fault("redis cluster", CLUSTER, CLUSTER_REMEDY)
             return
+        if facts.get("redis_mode") == "sentinel":
+            yield fault(
+                "redis role", "is a Sentinel, which stores nothing", "give the address of the primary that it watches"
+            )
+            return
+        if facts.get("role") == "slave":
+            yield fault(
+                "redis role",
+                "is a replica, which takes neither vectors nor jobs",
+                "give the address of its primary, or promote it",
+            )
         yield lookup(redis)
         yield latency(times, settings.redis_timeout)
         limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
@@ -117,7 +128,12 @@ def eviction(policy: str, limit: int, used: int) -> Finding:
 
 def workers(redis: Redis) -> Finding:
     """Counts the workers that Redis lists, and checks the age of the latest heartbeat."""
-    ages = heartbeats(redis)
+    try:
+        ages = heartbeats(redis)
+    except RedisError as error:
+        return fault(
+            "workers", f"cannot be listed: {why(error)}", "grant isosim's user the rights that SECURITY.md lists"
+        )
     if not ages:
         return warning("workers", "none: POST /calibrate answers 503", REMEDY)
     summary = f"{len(ages)}, last heartbeat {', '.join(f'{age:.0f}' for age in ages[:MOST_AGES])} s ago"
