@@ -1,5 +1,5 @@
 #!/usr/local/bin/python3
-"""`isosim` in a container: copies the image's encoder into the mounted model store, then runs the command.
+"""`isosim` in a container: makes the mounted volume a model store, copies the image's encoder, runs the command.
 
 This script comes before the installed `isosim` on PATH, so `docker exec` and a pod's `command` run it too.
 """
@@ -19,6 +19,25 @@ STOPPED = 128 + signal.SIGTERM
 
 def stop(_: int, __: FrameType | None) -> None:
     sys.exit(STOPPED)
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Makes the mounted volume or the bucket a model store if it is none, then copies the image's encoder into it.
+
+    A deployment mounts its store, so an empty volume is a new store here. That a full one was expected is told by
+    `isosim_servable_domains` and its alert.
+    """
+    from service.adapters.storage.identity import create  # noqa: PLC0415 - `--help` does not need it
+    from service.commands.terminal import complain  # noqa: PLC0415
+    from service.core.errors import IsosimError  # noqa: PLC0415
+    from service.settings import Settings  # noqa: PLC0415
+
+    try:
+        create(Settings().model_store)
+    except (IsosimError, OSError) as error:  # the command still runs, and says whether it needs the store
+        complain(f"could not write store.json into the model store: {error}")
+    if EXPORTED.is_file():
+        carried_into(environment)
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
@@ -48,7 +67,7 @@ def main() -> None:
     from service.commands.terminal import ended  # noqa: PLC0415
 
     command = next(iter(sys.argv[1:]), "--help")
-    if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
+    if not command.startswith("-") and (code := ended(lambda: prepare(os.environ))):
         sys.exit(code)
     if command == "serve":
         # During the import, SIGTERM calls `os._exit` instead of `stop`. An extension module may turn the SystemExit of

@@ -28,7 +28,7 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
     "domains": ("commands.domains:app", "List, show, promote, roll back or delete domains."),
     "keys": ("commands.keys:app", "Make API keys, and list the keys of a file."),
     "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
-    "store": ("commands.store:app", "Remove unused files from the model store."),
+    "store": ("commands.store:app", "Make a model store, or remove unused files from it."),
     "encoder": ("commands.encoders:app", "List encoders; add one that runs on another server."),
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),

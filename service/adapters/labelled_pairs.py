@@ -12,6 +12,7 @@ from service.adapters.text_lines import table_lines
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
+from service.core.jobs.requirements import check_labels
 
 # At most 1,000,000 rows; no limit for the characters of a cell.
 LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
@@ -26,18 +27,25 @@ class Pairs:
     gold: npt.NDArray[np.float64]
 
 
-def labelled_pairs(path: Path) -> list[LabelledPair]:
+def labelled_pairs(path: Path, kind: str) -> list[LabelledPair]:
     """Reads a table of labels and sentences in any format; `core/jobs/labels.py` finds its columns.
+
+    `kind`: what the labels mean (LABEL_KINDS).
 
     Raises:
         EmptyInput: the file has no rows.
-        InvalidInput: a row is not a labelled pair; the message names its line.
+        InvalidInput: a row is not a labelled pair, or its label is not of the kind; the message names the lines.
     """
     with read_path(path, Reading("numbered_rows"), LIMITS) as (_, rows):
-        return pairs_in(rows, path)
+        pairs = pairs_in(rows, path)
+    try:
+        check_labels((pair for _, pair in pairs), kind, where=[f"line {line}" for line, _ in pairs])
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    return [pair for _, pair in pairs]
 
 
-def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[LabelledPair]:
+def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[tuple[int, LabelledPair]]:
     pairs = parse_pairs(rows, str(path))
     if not pairs:
         raise EmptyInput(f"{path} holds no labelled pairs")
@@ -46,7 +54,7 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[Labe
 
 def read_pairs(path: Path) -> Pairs:
     """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
-    left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
+    left, right, gold, _ = zip(*(pair for _, pair in pairs_in(table_lines(path), path)), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 
 

@@ -24,7 +24,6 @@ from service.bulk.plan import ERROR, ROW, Plan
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
 from service.core.arrays import Rows, Vectors
-from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import PooledVector, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
@@ -176,7 +175,7 @@ class Engine:
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
         scores = score(self.calibration, texts, pooled, left, right, brought=self.plan.options.vectors)
-        flags = flags_of(Embeddings(texts, pooled, np.arange(len(texts)), Timings()), scores)
+        flags_a, flags_b = flags_of(texts, scores, left, right)
         rates = {"percentile": scores.percentile, "probability": scores.probability}
         beyond = None if scores.extrapolated is None else scores.extrapolated.tolist()
         absent = pa.nulls(count, pa.float64())
@@ -185,8 +184,8 @@ class Engine:
             "similarity": spread(scores.similarity, good, count, pa.float32()),
             **{name: absent if v is None else spread(v, good, count, pa.float64()) for name, v in rates.items()},
             "extrapolated": pa.nulls(count, pa.bool_()) if beyond is None else spread(beyond, good, count, pa.bool_()),
-            "flags_a": spread([flags[row] for row in left], good, count, pa.list_(pa.string())),
-            "flags_b": spread([flags[row] for row in right], good, count, pa.list_(pa.string())),
+            "flags_a": spread(flags_a, good, count, pa.list_(pa.string())),
+            "flags_b": spread(flags_b, good, count, pa.list_(pa.string())),
         }
 
 

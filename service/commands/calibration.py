@@ -1,6 +1,6 @@
 """`isosim calibrate`, `label` and `threshold`: calibrate from files and read thresholds, without a server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -44,7 +44,7 @@ from service.core.scoring.advice import (
     rounded,
 )
 from service.core.scoring.calibration import DomainRef
-from service.core.scoring.distances import Metric, check_metric, distance_of
+from service.core.scoring.distances import Metric, Space, check_metric, distance_of, space_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import ReferenceDistribution
 from service.migration.equating import EquatingResult, equate
@@ -57,6 +57,9 @@ SendMore = Annotated[
 ]
 Labels = Annotated[
     Path | None, typer.Option(help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label")
+]
+Grades = Annotated[
+    bool, typer.Option("--grades", help="the labels are grades within 0 to 1 or 0 to 5, not 1 (match) and 0 (no match)")
 ]
 
 
@@ -73,6 +76,7 @@ def calibrate(
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
     labels: Labels = None,
+    grades: Grades = False,
     normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
     yes: SendMore = False,
     force: Annotated[
@@ -93,7 +97,7 @@ def calibrate(
     """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
-    asked = fit_options(domain, method, promote, seed, normalization)
+    asked = fit_options(domain, method, promote, seed, normalization) | kind_of(grades)
     vectors = vector_file(file, column, text_column)
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
@@ -133,8 +137,9 @@ def label(
     domain: Annotated[
         str, typer.Option(help="the domain or version to add probabilities to: name or name@3", autocompletion=versions)
     ],
-    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "always",
+    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
+    grades: Grades = False,
     yes: SendMore = False,
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -147,8 +152,13 @@ def label(
     champion = DomainStore(settings.model_store).aliases(ref.name, manifest["encoder"]["digest"]).champion
     asked = {
         "method": manifest["method"], "promote": promote, "seed": seed, "base": version, "champion": champion,
+        **kind_of(grades),
     }  # fmt: skip
     fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
+
+
+def kind_of(grades: bool) -> dict[str, str]:
+    return {"kind": "grades" if grades else "matches"}
 
 
 def fit_options(domain: str, method: str, promote: str, seed: int, normalization: str) -> dict[str, Any]:
@@ -198,7 +208,7 @@ def fit_here(
         except InvalidInput as error:
             raise InvalidInput(f"{error}{as_options(other_column(facts))}") from None
     domains = DomainStore(settings.model_store)
-    pairs = [] if labels is None else labelled_pairs(labels)
+    pairs = [] if labels is None else labelled_pairs(labels, asked["kind"])
     asked["generation"] = domains.generation(domain)
     wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
 
@@ -236,14 +246,33 @@ def print_fit(facts: dict[str, Any], drawn: str | None, *, as_json: bool) -> Non
     print(f"  why: {report['reason']}")
     for what in report.get("not_judged", {}).values():
         print(f"  not judged: {what}")
-    if (report["labels"] or {}).get("notice") is not None:
-        print(f"  notice: {report['labels']['notice']}")
+    if report["labels"]:
+        print_labels(report["labels"])
     print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
     if repeated := repetition(report):
         print(f"  repeated: {repeated}")
     smallest = (report["reference"] or {}).get("smallest_rate")
     if smallest:
         print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
+
+
+def print_labels(labels: dict[str, Any]) -> None:
+    """Prints what was learnt from labelled pairs: their number, the share of matches and the table of precisions."""
+    share = f"mean grade {labels['mean_label']:.2f} (0–1)" if labels["graded"] else f"{labels['positives']:.1%} matches"
+    print(f"  labels: {labels['posted']:,} read, {labels['pairs']:,} distinct pairs used, {share}")
+    if both := labels.get("contradictions"):
+        first = "; ".join(" and ".join(map(str, numbers)) for numbers in both["first"])
+        more = "; …" * (both["pairs"] > len(both["first"]))
+        print(
+            f"  left out: {both['pairs']:,} pairs that are labelled both 0 and 1 (labels {first}{more}, counted from "
+            "1, without header and blank rows)"
+        )
+    if labels.get("unreadable"):
+        print(f"  left out: {labels['unreadable']:,} pairs whose text has no token that the encoder knows")
+    if "notice" in labels:
+        print(f"  notice: {labels['notice']}")
+    if labels.get("table"):
+        show_precisions(labels["table"], GALLERY)
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
@@ -285,11 +314,17 @@ def threshold(
         bool,
         typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
     ] = False,
-    raw: Annotated[bool, typer.Option(help="compute a threshold for the frozen encoder's cosine")] = False,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="calibrated: a threshold for vectors of isosim/<domain>, the default; raw: for the frozen encoder's "
+            "vectors. With --unit required unless the version uses the method identity"
+        ),
+    ] = None,
     unit: Annotated[
         str | None,
         typer.Option(
-            help="also print the threshold as a distance between raw vectors, as vector databases compute it: "
+            help="also print the threshold as a distance between vectors of --space, as vector databases compute it: "
             f"{', '.join(get_args(Metric))}"
         ),
     ] = None,
@@ -311,14 +346,22 @@ def threshold(
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
     save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
-    if save is not None and (raw or table or any(one is not None for one in (unit, to))):
+    check_choices(space=(space or "calibrated", get_args(Space)))
+    if save is not None and (table or any(one is not None for one in (space, unit, to))):
         raise typer.BadParameter(
             "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
         )
     if to is not None:
         if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
             raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
-        carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
+        carry_over(
+            stored(model_store=model_store, encoder=encoder),
+            domain,
+            to,
+            similarity,
+            raw=space == "raw",
+            as_json=as_json,
+        )
         return
     if similarity is not None:
         raise typer.BadParameter("needs --to, the encoder to convert the threshold to", param_hint="--similarity")
@@ -339,8 +382,10 @@ def threshold(
     ref, version, manifest = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     metric = None if unit is None else metric_of(unit, settings)
-    raw = (raw or metric is not None) and manifest["method"] != "identity"
-    advice = advise(model, ref.name, target, raw=raw)
+    identity = manifest["method"] == "identity"
+    known = identity or metric is None
+    space = space_of(cast(Space | None, space), f"--unit {metric}", ref.name, identity=known)
+    advice = advise(model, ref.name, target, raw=space == "raw" and not identity)
     if as_json:
         own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
         print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
@@ -416,7 +461,7 @@ def metric_of(unit: str, settings: Settings) -> Metric:
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    check_metric(metric, artifact.id, unit=artifact.unit_vectors)
+    check_metric(metric, artifact.id, unit=artifact.known_length)
     return metric
 
 
@@ -436,6 +481,11 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     if as_json:
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return
+    show_precisions(rows, gallery)
+
+
+def show_precisions(rows: Iterable[Mapping[str, Any]], gallery: int) -> None:
+    """Prints the rows of `operating_points`."""
     show(
         (
             "precision",

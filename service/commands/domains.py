@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,8 @@ from service.commands.shared import (
     versions,
 )
 from service.commands.terminal import EPILOG, complain, print_json, show
-from service.core.errors import InvalidInput, NotFound, Unavailable, UnknownDomain
+from service.core.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
+from service.core.scoring.advice import check_lost, lost_targets
 from service.core.scoring.calibration import DomainRef
 from service.settings import Settings
 
@@ -211,11 +212,18 @@ def figure(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
+Without = Annotated[
+    list[str] | None,
+    typer.Option(help="a saved threshold that the version may make unreachable; may be repeated"),
+]
+
+
 @app.command(epilog=EPILOG)
 def promote(
     domain: Name,
     version: Number,
     yes: Yes = False,
+    without: Without = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -225,6 +233,7 @@ def promote(
     store, artifact, name = change(settings, domain)
     expected = store.aliases(name, artifact.digest)
     servable(store, artifact, name, version)
+    check_targets(store, name, version, expected, without)
     confirmed(f"Make {name}@{version} the champion (now: {called(name, expected.champion)})?", yes=yes)
     say(name, store.promote(name, artifact.digest, version, expected=expected), as_json=as_json)
 
@@ -233,6 +242,7 @@ def promote(
 def rollback(
     domain: Name,
     yes: Yes = False,
+    without: Without = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -243,6 +253,7 @@ def rollback(
     expected = store.aliases(name, artifact.digest)
     if expected.previous is not None:
         servable(store, artifact, name, expected.previous)
+        check_targets(store, name, expected.previous, expected, without)
         confirmed(f"Make {name}@{expected.previous} the champion (now: {called(name, expected.champion)})?", yes=yes)
     say(name, store.rollback(name, artifact.digest, expected=expected), as_json=as_json)
 
@@ -402,6 +413,20 @@ def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: 
 
     calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
     StoredCalibrations(store, calibrator, artifact.digest).load(name, version)
+
+
+def check_targets(
+    store: DomainStore, name: str, version: int, expected: Aliases, without: Sequence[str] | None
+) -> None:
+    """Raises Conflict if the version would make saved targets unreachable that `without` does not name."""
+    if not expected.targets or expected.champion is None:
+        return
+    try:
+        champion = store.load(name, expected.champion).model
+    except (CorruptArtifact, NotFound):
+        return  # a damaged or deleted champion reaches no target
+    lost = lost_targets(champion, store.load(name, version).model, name, expected.targets)
+    check_lost(lost, without or (), version)
 
 
 def called(name: str, version: int | None) -> str:

@@ -7,6 +7,7 @@ import typer
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.identity import create
 from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, need_training, settings_with, stored
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
@@ -98,6 +99,7 @@ def add(
                 settings.model_store, name, url or "", model or "", say,
                 key_file=key_file, prompt=prompt or "", max_length=max_length or MAX_LENGTH,
             )  # fmt: skip
+    create(settings.model_store)
     if as_json:
         print_json(facts_of(artifact))
         return

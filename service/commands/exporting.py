@@ -9,6 +9,7 @@ import typer
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
+from service.adapters.storage.identity import create
 from service.commands.shared import (
     AsJson,
     EncoderId,
@@ -85,6 +86,7 @@ def export(
 
             reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
             artifact = reduced or artifact
+    create(settings.model_store)
     if as_json:
         place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
         about = {"licence": artifact.licence, "prompts": artifact.prompts}

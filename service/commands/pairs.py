@@ -97,9 +97,8 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
     if not pairs:
         return []
     embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
-    rows = embedded.rows
-    scores = score(calibration, embedded.texts, embedded.vectors, rows[::2], rows[1::2])
-    flags = flags_of(embedded, scores)
+    left, right = embedded.rows[::2], embedded.rows[1::2]
+    scores = score(calibration, embedded.texts, embedded.vectors, left, right)
     absent = [None] * len(pairs)
     columns = (
         scores.cosine,
@@ -107,6 +106,7 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
         absent if scores.percentile is None else scores.percentile.tolist(),
         absent if scores.extrapolated is None else scores.extrapolated.tolist(),
         absent if scores.probability is None else scores.probability.tolist(),
+        *flags_of(embedded.texts, scores, left, right),
     )
     return [
         {
@@ -116,10 +116,10 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
             "percentile": percentile,
             "extrapolated": extrapolated,
             "probability": probability,
-            "flags": {"a": flags[2 * at], "b": flags[2 * at + 1]},
+            "flags": {"a": flags_a, "b": flags_b},
         }
-        for at, (pair, cosine, similarity, percentile, extrapolated, probability) in enumerate(
-            zip(pairs, *columns, strict=True)
+        for pair, cosine, similarity, percentile, extrapolated, probability, flags_a, flags_b in zip(
+            pairs, *columns, strict=True
         )
     ]
 

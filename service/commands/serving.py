@@ -1,17 +1,14 @@
 """`isosim serve` and `isosim worker`."""
 
-import importlib.util
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.adapters.encoder.store import EncoderStore
+from service.adapters.storage.identity import identify
 from service.adapters.storage.object_storage import remote
 from service.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
 from service.commands.terminal import in_one_line
@@ -47,7 +44,7 @@ def serve(
             raise Unavailable(f"ISOSIM_API_KEYS_FILE: {in_one_line(error)}") from None
         except ValueError as error:
             raise Unavailable(str(error)) from None
-        export_at_first_start(settings)
+        identify(settings.model_store)
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -75,31 +72,6 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
         raise typer.Exit(1) from None
     finally:
         output.sink.close()
-
-
-def export_at_first_start(settings: Settings) -> None:
-    """Exports the default encoder into a store without encoders, in a child process: a server never loads torch.
-
-    Raises:
-        Unavailable: PyTorch is missing or the export failed; the message says what to do.
-    """
-    default = Settings.model_fields["encoder"].default
-    store = settings.model_store
-    if remote(store) or settings.encoder != default or EncoderStore(store).ids():
-        return
-    place = store.absolute()
-    if importlib.util.find_spec("torch") is None:
-        raise Unavailable(
-            f"there is no encoder in {place} yet, and exporting one needs PyTorch. Either pip install "
-            f"'isosim[cpu,train]' and run this again; or run isosim export --model-store FOLDER on a machine with "
-            f"PyTorch, copy the folder here and give it with --model-store"
-        )
-    log.info("first start: exporting encoder %s into %s, once (a minute or two)", default, place)
-    command = [sys.executable, "-m", "service.cli", "export", "--encoder", default, "--model-store", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
-    if done.returncode:
-        reason = done.stderr.strip().rsplit("\n", 1)[-1].removeprefix("isosim: ")
-        raise Unavailable(f"encoder {default} could not be exported into {place}: {reason}")
 
 
 class Refusal(logging.Filter):
@@ -138,7 +110,7 @@ def worker(
         if settings.redis_url is None:
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
         tracing_class(settings)  # raises an error if packages for tracing are missing
-        announcements.worker_starting(settings)
+        announcements.worker_starting(settings, identify(settings.model_store))
         # RQ's child processes read their settings only from the environment, so options are copied into it.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())

@@ -11,7 +11,7 @@ import typer
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
-from service.adapters.storage.object_storage import remote
+from service.adapters.storage.identity import identify
 from service.commands.terminal import remark
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.core.scoring.calibration import DomainRef
@@ -89,18 +89,12 @@ def stored(**given: Any) -> Settings:
     """`settings_with` for commands that read a store; prints warnings about misspelt settings.
 
     Raises:
-        Unavailable: the store does not exist or is empty. Without this error, a wrong path would look like a store
-            without domains.
+        Unavailable: there is no store. Without this error, a wrong path would look like a store without domains.
     """
     settings = settings_with(**given)
     for warning in settings_warnings():
         remark(warning)
-    if remote(settings.model_store):
-        return settings
-    if not settings.model_store.is_dir():
-        raise Unavailable(f"no model store at {settings.model_store} (--model-store, ISOSIM_MODEL_STORE)")
-    if not any(settings.model_store.iterdir()):  # `iterdir` raises OSError if the folder cannot be read
-        raise Unavailable(f"the model store {settings.model_store} is empty; fill it with: isosim export")
+    identify(settings.model_store)
     return settings
 
 

@@ -128,8 +128,9 @@ def similarity(
                     yield [row for row in batch if every or row.get("match", True)]
             if unreadable:
                 remark(
-                    f"isosim: {unreadable:,} pairs have a text without any token of the encoder's vocabulary "
-                    "(unreadable): their similarity is meaningless, their percentile is 0, and they never match"
+                    f"isosim: {unreadable:,} pairs are unreadable (the encoder knows too few words of a text, or "
+                    "cannot see where the two differ): their similarity is meaningless, their percentile is 0, "
+                    "and they never match"
                 )
             if empty:
                 raise EmptyInput(f"{texts[0].name} is empty")

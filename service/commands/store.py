@@ -13,7 +13,8 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
 from service.adapters.storage.artifacts import Garbage, since, superfluous
-from service.commands.shared import AsJson, Store, stored
+from service.adapters.storage.identity import create
+from service.commands.shared import AsJson, Store, settings_with, stored
 from service.commands.terminal import EPILOG, print_json, show
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.settings import Settings
@@ -29,14 +30,24 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Maintain the model store.",
+    help="Make and maintain the model store.",
     epilog=EPILOG,
 )
 
 
 @app.callback()
 def store() -> None:
-    """Maintain the model store."""
+    """Make and maintain the model store."""
+
+
+@app.command(epilog=EPILOG)
+def init(model_store: Store = None, as_json: AsJson = False) -> None:
+    """Make an empty model store, or print the id of an existing one."""
+    store_id = create(settings_with(model_store=model_store).model_store)
+    if as_json:
+        print_json({"id": store_id})
+        return
+    print(store_id)
 
 
 @app.command(epilog=EPILOG)

@@ -7,13 +7,13 @@ import { count, counted, METHOD_NAMES, nameLike, PROMOTIONS, sentence } from "./
 import { fileIntake, LANGUAGES, rowsOf } from "./intake.js";
 import { noteText } from "./job.js";
 import { jobList } from "./jobs.js";
-import { firstFault, parsePairs, pastedRows } from "./labels.js";
+import { firstFault, GRADES_HINT, GRADES_LABEL, parsePairs, pastedRows } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains suggested
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
 const NORMALIZATIONS = { none: "none", "as-norm": "AS-norm", csls: "CSLS" };
-const LABELS_HINT = "Labels are 0 and 1, or grades within 0–1 or 0–5.";
+const LABELS_HINT = "A label is 1 for a match and 0 for no match.";
 
 export async function openCalibrate([wanted = ""], context) {
   const { server, signal } = context;
@@ -46,6 +46,7 @@ export async function openCalibrate([wanted = ""], context) {
     describeLabels();
   } });
   const labelFile = h("input", { type: "file", accept: ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*", onchange: readLabels });
+  const grades = h("input", { type: "checkbox", onchange: describeLabels });
   const options = h("fieldset", {},
     h("legend", {}, "2. Domain"),
     h("div", { class: "row" },
@@ -55,7 +56,8 @@ export async function openCalibrate([wanted = ""], context) {
     h("details", {}, h("summary", {}, "Labelled pairs (optional)"),
       h("p", { class: "muted" }, `From ${server.fewest_labels} pairs on, scores carry a probability, and thresholds can be asked for by precision.`),
       field("File of labelled pairs", labelFile, "Columns: label, sentence, sentence, or sentence, sentence, label; a fourth one named weight may follow."),
-      field("Or paste: label, sentence, sentence, with tabs between", labels, LABELS_HINT)),
+      field("Or paste: label, sentence, sentence, with tabs between", labels, LABELS_HINT),
+      field(GRADES_LABEL, grades, GRADES_HINT)),
     h("details", {}, h("summary", {}, "More options"),
       h("div", { class: "row" },
         field("Method", method, "Auto is right unless you compare methods."),
@@ -105,7 +107,7 @@ export async function openCalibrate([wanted = ""], context) {
   }
 
   function describeLabels() {
-    const { pairs, faults } = parsePairs(state.rows);
+    const { pairs, faults } = parsePairs(state.rows, grades.checked);
     const said = state.unreadable || firstFault(faults);
     const at = labelFile.files.length ? labelFile : labels;
     fault(labelFile, at === labelFile ? said : "");
@@ -158,7 +160,8 @@ export async function openCalibrate([wanted = ""], context) {
       const { pairs } = describeLabels();
       const { query, body, type } = pairs.length ? await withPairs(pairs) : intake.whole();
       const asked = new URLSearchParams({
-        domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value, normalization: normalization.value, ...query,
+        domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value, normalization: normalization.value,
+        kind: grades.checked ? "grades" : "matches", ...query,
       });
       state.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `calibrate?${asked}`, { body, headers: { "content-type": type, "idempotency-key": state.posting }, signal });

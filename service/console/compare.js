@@ -16,7 +16,7 @@ const EXAMPLE = {
 };
 const FLAGS = {
   truncated: "cut off: longer than the encoder reads",
-  unreadable: "the encoder knows no word of it, so that its scores mean nothing",
+  unreadable: "the encoder knows too few of its words, or cannot see where the two texts differ, so that the scores mean nothing",
   out_of_domain: "does not look like the domain's text, so that its scores and its verdict are less certain",
 };
 

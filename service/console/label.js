@@ -11,7 +11,7 @@ import { axis, figure } from "./figure.js";
 import { count, counted, percent, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { fileIntake, parseLines, rowsOf } from "./intake.js";
-import { firstFault, parsePairs, tableOf } from "./labels.js";
+import { firstFault, GRADES_HINT, GRADES_LABEL, parsePairs, tableOf } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains offered
@@ -403,10 +403,14 @@ function tooFew({ drawing, drawn, others }, fewest) {
   return `No threshold by precision can be expected of these labels yet: of ten or more labels at or above it ${percent(LEAST_PRECISION)} have to be matches, each counted with its weight, and here are at most ${percent(Math.round(reached * 100) / 100)}. ${wanted} Probabilities come without that.`;
 }
 
+/** Whether labels were taken as grades: only a file that was said to hold grades brings other labels than 0 and 1. */
+const isGraded = (all) => all.some(({ label }) => label !== 0 && label !== 1);
+
 /** Files of labels in and out, and the labels to the server. */
 function sendPart(labels, { domain, champion }, changed, context) {
   const { server, signal } = context;
   const file = h("input", { type: "file", accept: ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*", onchange: take });
+  const graded = h("input", { type: "checkbox", onchange: take });
   const counts = h("p", { role: "status" });
   const send = button("Send", submit, { class: "primary" });
   const save = button("Download as TSV", store);
@@ -418,15 +422,16 @@ function sendPart(labels, { domain, champion }, changed, context) {
   const element = h("section", { class: "card" }, h("h2", {}, "Labels"), counts, sent, short, unkept, missing,
     h("div", { class: "buttons" }, send, save, forget),
     h("p", { class: "muted" }, "The labels stay in this tab, also when the page is loaded again, until the tab is closed or you forget them. ",
-      "Sending makes a new version of the domain with all of these labels; they replace those that were sent before. The new version answers at once, with the same similarities; you can roll back to the one before."),
-    field("Go on with labels from a file", file, "The file that was downloaded here, or labelled pairs of your own: sentence, sentence, label, or label, sentence, sentence; a fourth column named weight may follow."));
+      "Sending makes a new version of the domain with all of these labels; they replace those that were sent before. The new version answers, with the same similarities, unless its probabilities are worse or it cannot reach a saved threshold."),
+    field("Go on with labels from a file", file, "The file that was downloaded here, or labelled pairs of your own: sentence, sentence, label, or label, sentence, sentence; a fourth column named weight may follow."),
+    field(GRADES_LABEL, graded, GRADES_HINT));
 
   async function take() {
     const [chosen] = file.files;
     fault(file, "");
     if (!chosen) return;
     try {
-      const { pairs, faults } = parsePairs(await rowsOf(chosen, signal));
+      const { pairs, faults } = parsePairs(await rowsOf(chosen, signal), graded.checked);
       if (faults.length) fault(file, firstFault(faults));
       else if (!pairs.length) fault(file, "The file holds no labelled pairs.");
       else labels.add(pairs.map((pair) => ({ ...pair, a: oneLine(pair.a), b: oneLine(pair.b) })));
@@ -444,8 +449,7 @@ function sendPart(labels, { domain, champion }, changed, context) {
     if (wanted > 0) return `At least ${server.fewest_labels} labelled pairs are needed: ${count(wanted)} more.`;
     const worth = effective(all.map(({ weight }) => weight));
     if (worth < LEAST_WORTH) return `With their weights these labels are worth ${score(worth, 1)} of equal weight, and the server needs ${LEAST_WORTH}: judge some more pairs.`;
-    const grades = all.some(({ label }) => label !== 0 && label !== 1);
-    return grades && labels.drawn.length ? "The file holds grades, and pairs that are judged here are 0 and 1: they cannot be sent together. Forget them, and take the file alone." : "";
+    return isGraded(all) && labels.drawn.length ? "The file holds grades, and pairs that are judged here are 0 and 1: they cannot be sent together. Forget them, and take the file alone." : "";
   }
 
   async function submit() {
@@ -456,7 +460,8 @@ function sendPart(labels, { domain, champion }, changed, context) {
     try {
       labels.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const lines = all.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`);
-      const { job } = await call("POST", `${path("domains", domain, "labels")}?from=${champion}`, {
+      const kind = isGraded(all) ? "grades" : "matches";
+      const { job } = await call("POST", `${path("domains", domain, "labels")}?from=${champion}&kind=${kind}`, {
         body: new Blob(lines),
         headers: { "content-type": "application/x-ndjson", "idempotency-key": labels.posting }, signal,
       });

@@ -10,17 +10,26 @@ export function pastedRows(text) {
 }
 
 /**
- * rows: [{ line, cells }]. Returns { pairs: [{a, b, label, weight}], faults: ["line 3: …"] }.
+ * rows: [{ line, cells }]; grades: whether labels other than 0 and 1 are taken. Returns { pairs: [{a, b, label, weight}], faults: ["line 3: …"] }.
  *
- * Of the first and the last column the one that looks more like labels holds them: more numbers, then fewer numbers
+ * If the first row names the columns a, b and label, others than these and weight are ignored. Otherwise, of the first
+ * and the last column the one that looks more like labels holds them: more numbers, then fewer numbers
  * outside 0–5, then the name `label`. A first row with a number in neither holds the names of the columns; a fourth one
  * may be `weight`.
  */
-export function parsePairs(rows) {
+export function parsePairs(rows, grades) {
   const pairs = [];
   const faults = [];
   let table = rows;
-  const names = (rows[0]?.cells ?? []).map((name) => name.trim().toLowerCase());
+  let names = (rows[0]?.cells ?? []).map((name) => name.trim().toLowerCase());
+  if (["a", "b", "label"].every((name) => names.filter((other) => other === name).length === 1)) {
+    const ragged = rows.filter(({ cells }) => cells.length !== names.length);
+    if (ragged.length) return { pairs, faults: ragged.map(({ line, cells }) => `line ${line}: expected ${names.length} columns, found ${cells.length}`) };
+    const columns = ["a", "b", "label", "weight"].map((name) => names.indexOf(name)).filter((column) => column >= 0);
+    rows = rows.map(({ line, cells }) => ({ line, cells: columns.map((column) => cells[column]) }));
+    table = rows;
+    names = rows[0].cells.map((name) => name.trim().toLowerCase());
+  }
   const weights = names.length === 4 ? names.indexOf("weight") : -1;
   if (weights >= 0) {
     table = rows.map(({ line, cells }, index) => ({ line, cells: cells.filter((_, column) => column !== weights), weight: index ? number(cells[weights] ?? "") : 1 }));
@@ -42,6 +51,7 @@ export function parsePairs(rows) {
     const [written, a, b] = first ? cells : [cells[2], cells[0], cells[1]];
     const label = number(written);
     if (label === null) faults.push(`line ${line}: the label “${written.slice(0, 20)}” is no number`);
+    else if (!grades && label !== 0 && label !== 1) faults.push(`line ${line}: the label ${label} is neither 0 nor 1`);
     else if (label < 0 || label > HIGHEST) faults.push(`line ${line}: the label ${label} is not within 0–${HIGHEST}`);
     else if (!a.trim() || !b.trim()) faults.push(`line ${line}: a sentence is empty`);
     else pairs.push({ a: a.trim(), b: b.trim(), label, weight });
@@ -51,6 +61,7 @@ export function parsePairs(rows) {
 
 /** Whether the labels stand in the first column, else in the last; null where that cannot be told. */
 function isFirst(table, header) {
+  if (header.join() === "a,b,label") return false;
   const worse = (column) => {
     const numbers = table.map(({ cells }) => number(cells[column]));
     return [numbers.filter((one) => one === null).length, numbers.filter((one) => one !== null && (one < 0 || one > HIGHEST)).length];
@@ -62,6 +73,9 @@ function isFirst(table, header) {
   if (table.length && first[0] === 0 && first[1] === 0 && table.every(({ cells }) => number(cells[1]) !== null)) return null;
   return true;
 }
+
+export const GRADES_LABEL = "The labels are grades of similarity";
+export const GRADES_HINT = "Only for labels within 0–1 or 0–5 that say how similar two sentences are: the domain then answers a mean grade, and has no precision.";
 
 /** The first fault, and how many more there are; "" for none. */
 export function firstFault(faults) {

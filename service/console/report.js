@@ -162,7 +162,7 @@ function provenance(version, report) {
     ["Made", ago(version.created)],
     ["Distinct sentences", report.sentences === undefined ? null
       : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} posted` : ""}`],
-    ["Texts the encoder knows no word of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
+    ["Texts the encoder knows too few words of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
     ["Smallest rate that a threshold reaches", report.reference?.smallest_rate ? percent(report.reference.smallest_rate) : null],
     ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`

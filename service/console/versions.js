@@ -40,27 +40,36 @@ function seen({ champion, revision = null }) {
   return Object.fromEntries(Object.entries({ from: champion, revision }).filter(([, value]) => value !== null));
 }
 
-export function promote(context, state, version) {
+const noVerdict = ({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`;
+
+/** The lost thresholds that the question has named, so that the server takes the change. */
+const without = (lost) => (lost.length ? { without: lost.map(({ name }) => name) } : {});
+
+let looking = false; // a second press while the question is on its way asks nothing twice
+
+export async function promote(context, state, version) {
   const { domain, champion } = state;
+  if (looking) return undefined;
+  looking = true;
+  const lost = await unreached(domain, version, context).finally(() => (looking = false));
   return change(context, {
     question: {
       title: `Promote version ${version} of ${domain}?`,
       text: [
         `From now on requests for “${domain}” are answered by version ${version}.`,
         champion ? `Version ${champion} becomes the previous one; rolling back returns to it.` : "",
+        ...lost.map(noVerdict),
       ],
       label: "Promote",
     },
     failed: `Version ${version} was not promoted`,
     done: `${domain} is now answered by version ${version}.`,
-    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state) } }),
+    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state), ...without(lost) } }),
   });
 }
 
 /** The label of the button: the version before may be a newer one. */
 export const backTo = ({ champion, previous }) => `${previous > champion ? "Return" : "Roll back"} to version ${previous}`;
-
-let looking = false; // a second press while the question is on its way asks nothing twice
 
 export async function rollBack(context, state) {
   const { domain, champion, previous } = state;
@@ -72,13 +81,13 @@ export async function rollBack(context, state) {
       title: `Roll ${domain} back?`,
       text: [
         `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
-        ...lost.map(({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`),
+        ...lost.map(noVerdict),
       ],
       label: backTo(state),
     },
     failed: `${domain} was not rolled back`,
     done: `${domain} is again answered by version ${previous}.`,
-    doing: () => call("POST", path("domains", domain, "rollback"), { json: seen(state) }),
+    doing: () => call("POST", path("domains", domain, "rollback"), { json: { ...seen(state), ...without(lost) } }),
   });
 }
 

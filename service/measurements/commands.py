@@ -309,6 +309,28 @@ def foreign_text(
 
 
 @measure.command()
+def unknown_words(
+    data: Data,
+    seed: int = 0,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What scores are worth if a share of the words of English text is replaced by words of an unknown script."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import unknown_words as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, progress, seed)
+    title = f"{encode.artifact.id} · false matches at a nominal {quality.NOMINAL:.0%}, by the share of unknown words"
+    table = Table("unknown", *quality.SOURCES, "Spearman, STS-B", title=title)
+    for r in results:
+        table.add_row(f"{r.share:.2f}", *(f"{rate:.1%}" for rate in r.false_matches.values()), f"{r.spearman:.3f}")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
 def text_size(
     data: Data,
     figure: Figure = None,

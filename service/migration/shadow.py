@@ -160,7 +160,7 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # a champion without a reference has no rates to compare
             return
-        # Only pairs whose texts have known tokens for both encoders. `_sample` has checked this for the old encoder.
+        # Only pairs that both encoders can read. `_sample` has checked this for the old encoder.
         readable = scores.readable
         if len(readable) == 0:
             return

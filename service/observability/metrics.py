@@ -201,6 +201,12 @@ class Metrics:
             "Maximum bytes of calibrations kept in memory: as configured, or derived from the container's limit",
             r,
         )
+        self.servable_domains = GaugeReading(
+            GaugeMetricFamily,
+            "isosim_servable_domains",
+            "Domains with a version in the model store, as last listed; absent before the first listing",
+            r,
+        )
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Failed attempts to load a champion", registry=r
         )
@@ -239,12 +245,11 @@ class Metrics:
             "Checks of a key's limit that used only this process's counts, because Redis did not answer",
             registry=r,
         )
-        self.keys_use = KeySeries(r)
         self.connections = Gauge("isosim_connections", "Open connections", registry=r)
         self.connections_closed = Counter(
             "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
         )
-        self.remote = RemoteSeries(r)
+        self.keys_use, self.remote = KeySeries(r), RemoteSeries(r)
         self.ready = Gauge("isosim_ready", "1 while the server accepts requests", registry=r)
         self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, including waiting ones", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)

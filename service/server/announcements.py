@@ -27,7 +27,13 @@ def say(message: str, facts: Facts) -> None:
     log.info(message, extra={"facts": facts})
 
 
-def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str], execution: "Execution") -> None:
+def starting(
+    settings: Settings,
+    store_id: str | None,
+    encoder: "EncoderArtifact",
+    providers: list[str],
+    execution: "Execution",
+) -> None:
     """Logs all facts in which two servers of one deployment could differ."""
     plan = execution.plan
     say(
@@ -55,6 +61,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
             "redis": redis_of(settings),
             "keys": settings.api_keys_file is not None,
             "model_store": place_of(settings.model_store),
+            "store_id": store_id,
             "drain_s": settings.drain_seconds,
         },
     )
@@ -66,9 +73,15 @@ def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
     say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
 
 
-def worker_starting(settings: Settings) -> None:
+def worker_starting(settings: Settings, store_id: str | None) -> None:
     facts: dict[str, object] = {"release": __version__, "pid": os.getpid(), "redis": redis_of(settings)}
-    say("worker starting", facts | {"model_store": place_of(settings.model_store), "threads": settings.worker_threads})
+    store = {"model_store": place_of(settings.model_store), "store_id": store_id}
+    say("worker starting", facts | store | {"threads": settings.worker_threads})
+
+
+def listed(domains: int) -> None:
+    """Logs how many domains the store has. Fewer than before the restart, or another `store_id`: a store is lost."""
+    say("model store listed", {"domains": domains})
 
 
 def place_of(store: Path) -> str:

@@ -21,8 +21,9 @@ DESCRIPTION = """
 Every response carries `x-request-id`, `x-isosim-contract` (the version of this contract), `x-total-time` (ms),
 `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`. The last four are 0 if no text
 was encoded. Scoring answers name the domain, its version and the encoder in `x-isosim-domain`, `x-isosim-version` and
-`x-isosim-encoder`. `x-isosim-flags: unreadable` means that at least one text contains no token that the encoder knows;
-all such texts get nearly the same vector. Routes that are compatible with other services list the fields that they do
+`x-isosim-encoder`. `x-isosim-flags: unreadable` means that the encoder knows too few words of at least one
+text, or cannot see where two texts of a pair differ.
+Routes that are compatible with other services list the fields that they do
 not use in `x-isosim-ignored`, but refuse a field whose name resembles `domain`, `space`, `gallery` or `threshold`. All
 other routes refuse unknown fields and query parameters, and suggest the nearest known name. Errors under `/v1` have
 OpenAI's form. If the server has a key file, requests need an API key.

@@ -14,6 +14,7 @@ from service.adapters.encoder.device import Execution, plan_execution, plan_remo
 from service.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
 from service.adapters.encoder.remote import RemoteEncoder
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.identity import identify
 from service.core.encoding.batching import BatchingPlan
 from service.core.encoding.embedding import Embedder, MemoryCache
 from service.core.encoding.spec import EncoderSpec
@@ -89,10 +90,12 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next encoder if the settings name one.
 
     Raises:
-        Unavailable: both encoders are the same, one takes texts and the other takes vectors, or `plan` raises this.
+        Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors,
+            or `plan` raises this.
     """
+    store_id = await asyncio.to_thread(identify, settings.model_store)
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
-    announcements.starting(settings, first.artifact, first.providers, first.execution)
+    announcements.starting(settings, store_id, first.artifact, first.providers, first.execution)
     if settings.next_encoder is None:
         return first, None
     following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)

@@ -1,24 +1,30 @@
-"""Background tasks of a server that poll the model store for new champions, and for jobs that ended or were lost."""
+"""Background tasks of a server that poll the model store for new champions, and for jobs that ended or were lost, and
+that count its domains."""
 
 import asyncio
+import contextlib
 import logging
 import time
 
 from service.adapters.jobs.census import JobCensus
 from service.api.state import Service
+from service.server import announcements
 
 log = logging.getLogger("isosim")
 
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
+# Seconds between listings of the domains. In object storage each listing costs a request for 1,000 versions.
+LIST_SECONDS, DISTANT_LIST_SECONDS = 60.0, 300.0
 EXPIRE_SECONDS = 60.0  # seconds between calls of `forget` and `expire`, which remove old jobs and end interrupted ones
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Runs both watches at the same time, because `watch_jobs` may wait for Redis."""
-    async with asyncio.TaskGroup() as both:
-        both.create_task(watch_champions(service), name="champions-watch")
-        both.create_task(watch_jobs(service, census), name="jobs-watch")
+    """Runs the watches at the same time, because `watch_jobs` may wait for Redis, and a listing takes long."""
+    async with asyncio.TaskGroup() as all_of_them:
+        all_of_them.create_task(watch_champions(service), name="champions-watch")
+        all_of_them.create_task(watch_jobs(service, census), name="jobs-watch")
+        all_of_them.create_task(watch_domains(service), name="domains-watch")
 
 
 async def watch_champions(service: Service) -> None:
@@ -46,6 +52,22 @@ async def watch_champions(service: Service) -> None:
             if not service.encoders.behind:
                 current = began  # start of the read, because the read may miss a promotion that is made meanwhile
         await asyncio.sleep(service.settings.poll_seconds)
+
+
+async def watch_domains(service: Service) -> None:
+    """Counts the domains for the metric `servable_domains`, and logs the first count.
+
+    While the store cannot be read, the last count stays: `watch_champions` reports this.
+    """
+    counted: int | None = None
+    service.metrics.servable_domains.read = lambda: counted
+    while True:
+        with contextlib.suppress(OSError):
+            found = len(await asyncio.to_thread(service.domains.domains))
+            if counted is None:
+                announcements.listed(found)
+            counted = found
+        await asyncio.sleep(DISTANT_LIST_SECONDS if service.domains.distant else LIST_SECONDS)
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:

@@ -185,7 +185,7 @@ def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, o
     assert [row["thresholds"] for row in rows] == [{}, {}, {"duplicates": {"precision": 0.9}}]
     for words, said in (
         (("tickets@1", "--fmr", "0.1"), "give the name without a version"),
-        (("tickets", "--fmr", "0.1", "--raw"), "--save"),
+        (("tickets", "--fmr", "0.1", "--space", "raw"), "--save"),
         (("nowhere", "--fmr", "0.1"), "no domain 'nowhere'"),
     ):
         refused = save(*words)

@@ -78,6 +78,9 @@ def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: t
         (("bundle", "nope", "-o", "/nowhere.onnx"), "no domain 'nope'"),
         (("similarity", "--encoder", "nope"), "no encoder 'nope'"),
         (("domains", "--model-store", "/nowhere"), "no model store at /nowhere"),
+        (("serve", "--model-store", "/nowhere", "--port", "0"), "no model store at /nowhere"),
+        (("domains", "import", "/dev/null", "--model-store", "/nowhere"), "no model store at /nowhere"),
+        (("worker", "--model-store", "/nowhere", "--redis-url", "redis://127.0.0.1:1"), "no model store at /nowhere"),
         (("worker",), "a worker needs Redis"),
         (("serve", "--encoder", "nope", "--port", "0"), "no encoder 'nope'"),
         (("evaluate", "--sts", "/dev"), "/dev has no sts12"),
@@ -89,6 +92,18 @@ def test_a_users_mistake_is_said_with_code_1(run: Run, words: tuple[str, ...], s
     last = done.stderr.splitlines()[-1]
     assert last.startswith("isosim: ")
     assert said in last
+
+
+def test_serve_says_in_one_line_that_a_mistyped_store_is_none_and_makes_nothing(run: Run, tmp_path: Path) -> None:
+    done = run("serve", "--port", "0", model_store=tmp_path / "typo", encoder=None, log_format="text")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"isosim: no model store at {tmp_path / 'typo'}: correct --model-store or ISOSIM_MODEL_STORE, or make a store "
+        "there: isosim export, or isosim store init"
+    ]
+    assert list(tmp_path.iterdir()) == []
+    store_id = run("store", "init", model_store=tmp_path / "typo").stdout.strip()
+    assert json.loads((tmp_path / "typo" / "store.json").read_bytes()) == {"id": store_id, "format": 1}
 
 
 def test_a_setting_that_is_none_is_code_2(run: Run) -> None:

@@ -266,7 +266,7 @@ def test_a_text_without_a_known_token_is_flagged_never_matches_and_comes_last(ru
     assert (rows[0]["percentile"], rows[0]["flags"]) == (0.0, {"a": ["unreadable"], "b": ["unreadable"]})
     done = run("similarity", "--sort", stdin=lines)
     assert [line.split("\t")[3] for line in done.stdout.splitlines()] == [PAIRS[0][0], "🙂"]
-    assert "1 pairs have a text without any token of the encoder's vocabulary (unreadable)" in done.stderr
+    assert "1 pairs are unreadable" in done.stderr
     for limit in (("--threshold", "-1"), ("--fmr", "1")):
         matching = run("similarity", *limit, stdin=lines).stdout.splitlines()
         assert [line.split("\t")[3] for line in matching] == [PAIRS[0][0]], limit
@@ -328,7 +328,7 @@ def test_a_table_without_a_row_says_what_is_missing(run: Run, own_store: Path, t
     def table(matches: range) -> subprocess.CompletedProcess[str]:
         lines = (f"{int(n in matches)}\t{row['a']}\t{row['b']}\n" for n, row in enumerate(scored))
         (tmp_path / "pairs.tsv").write_text("".join(lines))
-        done = run("label", str(tmp_path / "pairs.tsv"), "--domain", "tickets")
+        done = run("label", str(tmp_path / "pairs.tsv"), "--domain", "tickets", "--promote", "always")
         assert done.returncode == 0, done.stderr
         return run("threshold", "tickets", "--table")
 
@@ -337,3 +337,33 @@ def test_a_table_without_a_row_says_what_is_missing(run: Run, own_store: Path, t
     assert "'tickets' was given no labels" in unlabelled.stderr
     assert "reach no precision of 0.5" in table(range(4, 89, 10)).stderr
     assert "\n0.5\t" in table(range(30)).stdout
+
+
+def test_labels_say_what_was_read_and_which_precisions_they_reach(run: Run, own_store: Path, tmp_path: Path) -> None:
+    texts, file = sentences(90), tmp_path / "pairs.csv"
+    scored = objects(
+        run("similarity", "--json", stdin="".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(texts))).stdout
+    )
+    scored.sort(key=lambda row: row["similarity"], reverse=True)
+    rows = [f'"{row["a"]}","{row["b"]}",{int(number < 30)},why\n' for number, row in enumerate(scored)]
+    file.write_text("".join(["a,b,label,comment\n", *rows, f'"{scored[0]["b"]}","{scored[0]["a"]}",0,typo\n']))
+    done = run("label", str(file), "--domain", "tickets", "--promote", "always")
+    assert done.returncode == 0, done.stderr
+    assert "  labels: 90 read, 88 distinct pairs used, 33.0% matches\n" in done.stdout
+    assert "  left out: 1 pairs that are labelled both 0 and 1 (labels 1 and 90, counted from 1" in done.stdout
+    assert "  promoted: promote: always" in done.stdout
+    assert "\nprecision\t95 % interval\tsimilarity ≥\trecall" in done.stdout
+    assert "\n0.8\t" in done.stdout
+
+    assert run("threshold", "tickets", "--precision", "0.8", "--save", "sure").returncode == 0
+    file.write_text("".join([*rows[:40], rows[40].replace(",0,why", ",2,why")]).replace(",why", ""))
+    refused = run("label", str(file), "--domain", "tickets")
+    assert (refused.returncode, "1 of 41 is neither 0 nor 1: 2 in line 41" in refused.stderr) == (1, True), (
+        refused.stderr
+    )
+    graded = run("label", str(file), "--domain", "tickets", "--grades", "--promote", "always")
+    assert "  not promoted: it would make saved thresholds unreachable: sure (" in graded.stdout, graded.stderr
+
+    lost = run("domains", "promote", "tickets", "2", "--yes")
+    assert (lost.returncode, "makes saved thresholds unreachable: sure (" in lost.stderr) == (1, True), lost.stderr
+    assert run("domains", "promote", "tickets", "2", "--yes", "--without", "sure").returncode == 0

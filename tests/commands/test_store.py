@@ -14,6 +14,7 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.jobs.store import JobStore
 from service.adapters.seeding import seed
 from service.adapters.storage.artifacts import building
+from service.adapters.storage.identity import create
 from service.adapters.storage.object_storage import address, opened, remote
 from service.commands import store as command_of
 from service.core.jobs.job import JobRequest
@@ -135,6 +136,7 @@ def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
 def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
+    create(root)
     publish(root, tiny, 1)
     if remote(root):
         opened(root).write("domains/files/news/0123/weights.safetensors", b"half")

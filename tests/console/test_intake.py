@@ -231,7 +231,7 @@ def test_a_workbook_of_labelled_pairs_with_weights_is_read_and_its_faults_are_na
     analyst.sees("30 labelled pairs understood.")
     rows[4][2] = "7"
     choose(analyst, "pairs.xlsx", workbook([header, *rows]), "File of labelled pairs")
-    analyst.sees("Line 6: the label 7 is not within 0–5.")
+    analyst.sees("Line 6: the label 7 is neither 0 nor 1.")
 
 
 @pytest.mark.parametrize(

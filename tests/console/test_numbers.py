@@ -68,7 +68,7 @@ def test_rarity_is_said_as_the_command_line_says_it(visit: Visit, tiny_server: S
 
 PARSED = """async (text) => {
     const { parsePairs, pastedRows } = await import('./console/labels.js');
-    return parsePairs(pastedRows(text));
+    return parsePairs(pastedRows(text), true);
 }"""
 
 
@@ -95,6 +95,7 @@ def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: S
         "1984\ta novel\t1\nred car\tslow boat\t0\n",
         "1\ta novel\t1984\n+0\tred car\t7\n",
         "label\ta\tb\n",
+        "id\tb\ta\tlabel\tcomment\n1\t7\t5\t0\tsee 3\n",
         "label\tweight\ta\tb\n1\t12.5\tred car\tcrimson car\n0\t1\tred car\tslow boat\n",
         "",
     ],
@@ -104,7 +105,7 @@ def test_labelled_pairs_are_read_as_the_command_line_reads_them(visit: Visit, ti
     assert imported(visit, tiny_server, PARSED, text) == {
         "pairs": [
             {"a": a, "b": b, "label": label, "weight": weight}
-            for a, b, label, weight in parse_pairs(lines, "labels.tsv")
+            for _, (a, b, label, weight) in parse_pairs(lines, "labels.tsv")
         ],
         "faults": [],
     }

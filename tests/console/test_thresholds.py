@@ -221,6 +221,28 @@ def test_rolling_back_names_the_saved_thresholds_that_give_no_verdict_then(visit
     assert "duplicates" not in dialog.inner_text()
 
 
+def test_promoting_a_version_that_loses_a_saved_threshold_asks_with_its_name_and_is_done(
+    visit: Visit, named: Server
+) -> None:
+    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+    job = named.client.post("/domains/letters/labels", json={"labels": labels, "promote": "always"}).json()["job"]
+    assert named.wait_for(job)["promoted"]
+    save(named, "letters", "precise", precision=0.8)
+    analyst = visit(named, "#/domains")
+    analyst.presses("Versions of letters")
+    analyst.presses("Promote letters, version 1")
+    dialog = analyst.page.get_by_role("dialog")
+    dialog.wait_for()
+    assert "The saved threshold precise gives no verdict then: Domain 'letters" in dialog.inner_text()
+    analyst.answers("Promote")
+    analyst.sees("letters is now answered by version 1.")
+    analyst.presses("Return to version 3")
+    analyst.answers("Return to version 3")
+    analyst.presses("Roll back to version 1")
+    analyst.answers("Roll back to version 1")
+    analyst.sees("letters is again answered by version 1.")
+
+
 def test_a_match_that_is_improbable_is_remarked_and_the_verdict_stands_last(visit: Visit, shown: Server) -> None:
     analyst = visit(shown, "#/compare/tickets")
     compare_many(analyst)

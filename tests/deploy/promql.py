@@ -16,7 +16,8 @@ NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 WORDS = {
     "sum", "max", "min", "avg", "count", "topk", "rate", "increase", "changes", "avg_over_time", "absent",
-    "sum_over_time", "count_over_time", "present_over_time", "clamp_min", "histogram_quantile", "time", "vector",
+    "sum_over_time", "count_over_time", "max_over_time", "present_over_time", "clamp_min", "histogram_quantile",
+    "time", "vector",
     "and", "or", "unless", "bool", "offset", "d", "h", "m", "s",
 }  # fmt: skip
 OF_THE_SCRAPE = {"job", "instance", "namespace", "service", "pod", "le"}  # le: of buckets

@@ -18,6 +18,7 @@ from service.adapters.encoder.store import EncoderStore
 from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.faults.damage import GARBAGE, ask, refused
+from tests.faults.load import metric
 from tests.processes import Process, Server, environment, free_port, score, wait_until
 
 ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
@@ -92,3 +93,22 @@ def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news
     refused(ask(server, "news"), "weights.safetensors")
     assert score(server, "films").json()["version"] == 1
     assert score(server, "default").json()["version"] == 1  # the image's own, which the store was given
+
+
+def test_an_image_that_starts_on_an_emptied_volume_has_another_store_with_few_domains(image: Image, news: Path) -> None:
+    def facts(server: Server, message: str) -> dict[str, object]:
+        lines = (json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{"))
+        return next(line for line in lines if line["message"] == message)
+
+    server = image()
+    wait_until(lambda: metric(server, "isosim_servable_domains") == 3)  # default, films, news
+    before = facts(server, "starting")["store_id"]
+    assert json.loads((news / "store.json").read_bytes())["id"] == before
+    server.stop()
+    for path in news.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    server = image()
+    assert ask(server, "news").status_code == 404
+    wait_until(lambda: metric(server, "isosim_servable_domains") == 1)  # IsosimDomainsLost
+    assert facts(server, "model store listed")["domains"] == 1
+    assert facts(server, "starting")["store_id"] not in (before, None)

@@ -118,6 +118,9 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     assert score(server, "news").json()["version"] == 1
     assert "weights.safetensors" not in site.look("calibration-load-failing").rpartition("champion of news")[2][300:]
     shows(site.look("domain-drift", DOMAIN="news"), '"drift"', '"caller":"operator"')
+    assert ask(server, "gone").status_code == 404
+    shows(site.look("domains-lost"), '"store_id"', '"message":"model store listed"', "films")
+    wait_until(lambda: '"status":404' in site.look("unknown-domains"))
 
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")
@@ -147,10 +150,10 @@ def test_the_pages_on_redis(site: Site) -> None:
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
     wait_until(lambda: "\nisosim_workers" not in server.client.get("/metrics").text)  # else its alert would not fire
     assert score(server, "films").status_code == 200
-    shows(site.look("redis-down"), "cannot be reached", "Redis cannot be used")
+    shows(site.look("redis-down"), "cannot be used: the connection is refused", "Redis cannot be used")
     body = {"domain": "films", "texts": sentences(300)}
     assert server.client.post("/calibrate", json=body).status_code == 503
-    wait_until(lambda: "job queue cannot be reached" in site.look("errors"))
+    wait_until(lambda: "the job queue, cannot be used" in site.look("errors"))
     redis.start()
     wait_until(lambda: "Redis answers again" in site.look("redis-down"))
     assert server.client.post("/calibrate", json=body).status_code == 503

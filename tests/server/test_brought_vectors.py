@@ -166,14 +166,13 @@ def test_percentiles_are_honest_for_vectors_that_were_not_calibrated_on(server: 
     assert 0.006 < (cosines >= plain["similarity"]).mean() < 0.014
     for unit, values in distances.items():
         found = server.client.get("/domains/default/threshold", params=asked | {"unit": unit}).json()
-        assert (found["unit"], found["space"], found["similarity"]) == (unit, "raw", plain["similarity"])
+        assert (found["unit"], found["space"], found["similarity"]) == (unit, "calibrated", plain["similarity"])
         low, high = found["distance_interval"]
         assert low <= found["distance"] <= high
         passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
         assert np.array_equal(passing, cosines >= plain["similarity"])
-    refused(
-        server.client.get("/domains/default/threshold", params=asked | {"unit": "l2", "space": "calibrated"}), "unit: "
-    )
+        either = server.client.get("/domains/default/threshold", params=asked | {"unit": unit, "space": "raw"}).json()
+        assert either == found | {"space": "raw"}  # the identity keeps the vectors
 
 
 TEXT_ROUTES = [
@@ -451,4 +450,4 @@ def test_an_exported_encoder_scores_vectors_too(tiny_server: Server) -> None:
     raw = tiny_server.client.post("/embed", json={"inputs": texts, "space": "raw", "normalize": False}).json()
     by_vector = similarity(tiny_server, [[raw[i], raw[i + 1]] for i in range(0, 6, 2)])
     assert by_vector["similarity"] == by_text["similarity"]
-    refused(post(tiny_server, "/percentile", distances=[0.5], metric="l2"), "--unit-vectors")
+    refused(post(tiny_server, "/percentile", distances=[0.5], metric="l2"), "no reference", status=409)

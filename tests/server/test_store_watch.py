@@ -1,6 +1,7 @@
 """What a server looks for in the store while it serves: one look does not hold up another; how old champions may be."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from service.adapters.domains.store import DomainStore
 from service.adapters.jobs.census import JobCensus
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import Job
 from service.observability.metrics import Metrics
-from service.server.store_watch import watch, watch_champions, watch_jobs
+from service.server import store_watch
+from service.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
 
 
 class HungRunner:
@@ -55,8 +58,9 @@ def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path)
         jobs, runner, champions = JobStore(tmp_path), HungRunner(), Champions()
         settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60, keep_jobs=10)
         service: Any = SimpleNamespace(
-            jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics()
-        )
+            jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics(),
+            domains=DomainStore(tmp_path),
+        )  # fmt: skip
         watching = asyncio.create_task(watch(service, JobCensus(jobs)))
         async with asyncio.timeout(10):
             await runner.asked.wait()
@@ -122,6 +126,37 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
             await becomes(lambda seconds: seconds < 0.05)
             champions.look = asyncio.Event().wait
             await becomes(lambda seconds: seconds > 0.3)
+        watching.cancel()
+
+    asyncio.run(seen())
+
+
+def test_the_domains_are_those_of_the_last_listing_that_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def seen() -> None:
+        monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
+        metrics, failed = Metrics(), threading.Semaphore(0)
+
+        def away() -> list[str]:
+            failed.release()
+            raise OSError("the volume is away")
+
+        store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
+        service: Any = SimpleNamespace(metrics=metrics, domains=store)
+
+        async def becomes(value: int) -> None:
+            while metrics.servable_domains.read() != value:  # noqa: ASYNC110 - nothing tells of a listing
+                await asyncio.sleep(0.001)
+
+        assert metrics.servable_domains.read() is None
+        watching = asyncio.create_task(watch_domains(service))
+        async with asyncio.timeout(10):
+            await becomes(2)
+            store.domains = away
+            for _ in range(3):
+                await asyncio.to_thread(failed.acquire)
+            assert metrics.servable_domains.read() == 2
+            store.domains = list  # an emptied volume
+            await becomes(0)
         watching.cancel()
 
     asyncio.run(seen())

@@ -11,7 +11,8 @@ from typing import Any
 class PairFlags:
     """Flags of a pair's two texts.
 
-    `truncated`: the text was too long and was cut. `unreadable`: no token of the text is in the encoder's vocabulary.
+    `truncated`: the text was too long and was cut. `unreadable`: the encoder knows too few words of the
+    text, or cannot see where the pair's two texts differ.
     `out_of_domain`: the text is unlike the domain's own text.
     """
 
@@ -86,7 +87,7 @@ class Ranked:
     score: float
     text: str | None = None  # None if the request does not ask for texts
     # Share of searches among `gallery` entries in which a wrong entry scores at least as high as this text. None if the
-    # request has no `gallery`, or if the encoder knows no token of the text.
+    # request has no `gallery`, or if the text is unreadable.
     false_hit_rate: float | None = None
 
 

@@ -17,7 +17,7 @@ from ._following import Following
 from ._http import TIMEOUT, request, settings, translated
 from ._progress import bar
 from ._retries import Retries, Tries
-from ._scoring import Space
+from ._scoring import Space, Unit
 from ._upload import LabelledPair, Source
 from .errors import IsosimError
 
@@ -132,7 +132,7 @@ class AsyncClient:
                 versions cannot be compared.
             space: `calibrated`, or `raw` for vectors of the frozen encoder.
             normalize: scales vectors to norm 1.
-            dimensions: number of leading dimensions to return; only for raw vectors.
+            dimensions: number of leading dimensions to return; fewer than the encoder's only for raw vectors.
             truncate: if False, the server refuses a text that is too long for the encoder. Otherwise it cuts the text.
             truncation_direction: `Right` cuts off the end of the text, `Left` its beginning.
 
@@ -199,6 +199,7 @@ class AsyncClient:
         seed: int = 0,
         normalization: str = "none",
         labels: Iterable[LabelledPair] = (),
+        kind: str = "matches",
         force: bool = False,
         column: str | int | None = None,
         charset: str | None = None,
@@ -218,7 +219,9 @@ class AsyncClient:
             seed: seed of the random numbers; the same text, settings and seed give the same version.
             normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
             labels: labelled pairs, from which probabilities are learned: (text, text, label) or (text, text, label,
-                weight). A label is 0, 1 or a grade.
+                weight).
+            kind: what the labels mean: `matches` (1 for a match, 0 for no match; other labels are refused) or `grades`
+                (similarities within 0 to 1 or 0 to 5).
             force: for a text file: each line is a sentence, even if the lines look like rows of a table.
             column: name or number of the table column that has the sentences. 1 is the first column.
             charset, sheet, header: encoding of the file, sheet of a workbook, and whether the first row names the
@@ -244,6 +247,7 @@ class AsyncClient:
                 seed=seed,
                 normalization=normalization,
                 labels=labels,
+                kind=kind,
                 force=force,
                 column=column,
                 charset=charset,
@@ -258,8 +262,9 @@ class AsyncClient:
         domain: str,
         labels: Iterable[LabelledPair],
         *,
+        kind: str = "matches",
         version: int | None = None,
-        promote: str = "always",
+        promote: str = "if_better",
         seed: int = 0,
         seen: Domain | None = None,
         idempotency_key: IdempotencyKey = True,
@@ -268,9 +273,12 @@ class AsyncClient:
 
         Args:
             domain: the domain's name, without a version.
-            labels: at least 20 pairs: (text, text, label) or (text, text, label, weight). A label is 0, 1 or a grade.
+            labels: at least 20 pairs: (text, text, label) or (text, text, label, weight).
+            kind: what the labels mean: `matches` (1 for a match, 0 for no match; other labels are refused) or `grades`
+                (similarities within 0 to 1 or 0 to 5).
             version: the version to start from; default: the champion.
-            promote: whether the new version becomes champion: `always`, `if_better` or `never`.
+            promote: whether the new version becomes champion: `if_better`, `always` or `never`. A version that makes a
+                saved threshold unreachable is never promoted by itself.
             seed: seed of the random numbers; the same labels and seed give the same version.
             seen: a result of `client.domain()`. No job starts if the champion has changed since then. If None, the
                 client reads the domain and uses the result as `seen`.
@@ -283,7 +291,14 @@ class AsyncClient:
         """
         return await self._send(
             _calibrating.add_labels(
-                domain, labels, version=version, promote=promote, seed=seed, seen=seen, idempotency_key=idempotency_key
+                domain,
+                labels,
+                kind=kind,
+                version=version,
+                promote=promote,
+                seed=seed,
+                seen=seen,
+                idempotency_key=idempotency_key,
             )
         )
 
@@ -349,7 +364,8 @@ class AsyncClient:
         precision: float | None = None,
         false_hit_rate: float | None = None,
         gallery: int | None = None,
-        space: Space = "calibrated",
+        space: Space | None = None,
+        unit: Unit | None = None,
     ) -> Threshold:
         """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`.
 
@@ -359,7 +375,10 @@ class AsyncClient:
             precision: share of true matches among the pairs that reach the threshold, estimated from labelled pairs.
             false_hit_rate: share of searches that may return a wrong match, at least 1e-6 and less than 1.
             gallery: number of entries in a search; only with `false_hit_rate`.
-            space: `calibrated`, or `raw` for a threshold on `Similarity.cosine`.
+            space: `calibrated`, the default, or `raw` for a threshold on `Similarity.cosine`. Required with `unit`,
+                unless the version uses the method identity: which vectors an index holds.
+            unit: also returns the threshold as a distance of this unit, for an index of vectors: `cosine_distance`,
+                `l2`, `l2_squared` or `inner_product`.
 
         Raises:
             InvalidInput: no target, several targets, or a target that is out of range. NotFound: no such domain.
@@ -368,7 +387,13 @@ class AsyncClient:
         """
         return await self._send(
             _domains.threshold(
-                domain, fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space
+                domain,
+                fmr=fmr,
+                precision=precision,
+                false_hit_rate=false_hit_rate,
+                gallery=gallery,
+                space=space,
+                unit=unit,
             )
         )
 
@@ -437,34 +462,40 @@ class AsyncClient:
         """
         await self._send(_domains.delete_threshold(domain, name, seen=seen))
 
-    async def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
+    async def promote(
+        self, domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None
+    ) -> Domain:
         """Makes a version the champion. All servers that share the store use the version within two seconds.
 
         Args:
             domain: the domain's name, without a version.
             version: the new champion.
+            without: names of saved thresholds that the version may make unreachable; otherwise such a change raises
+                Conflict, which names them.
             seen: a result of `client.domain()`. Nothing is promoted if the domain has changed since then. If None,
                 the client reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such version.
-            Conflict: the domain has changed since `seen`, or the version belongs to another encoder.
+            Conflict: the domain has changed since `seen`, the version belongs to another encoder, or it makes saved
+                thresholds unreachable that `without` does not name.
             Unavailable: the version's files do not match their manifest.
         """
-        return await self._send(_domains.promote(domain, version, seen=seen))
+        return await self._send(_domains.promote(domain, version, without=without, seen=seen))
 
-    async def rollback(self, domain: str, *, seen: Domain | None = None) -> Domain:
+    async def rollback(self, domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Domain:
         """Swaps the champion and the previous version. They are swapped only once if the client retries the request.
 
         Args:
             domain: the domain's name, without a version.
+            without: as for `promote`.
             seen: a result of `client.domain()`. Nothing is rolled back if the domain has changed since then. If None,
                 the client reads the domain and uses the result as `seen`.
 
         Raises:
             NotFound: no such domain. Conflict: the domain has no previous version, or has changed since `seen`.
         """
-        return await self._send(_domains.rollback(domain, seen=seen))
+        return await self._send(_domains.rollback(domain, without=without, seen=seen))
 
     async def delete_domain(self, domain: str) -> None:
         """Deletes a domain with all its versions, and cancels its calibrations. Safe to repeat.

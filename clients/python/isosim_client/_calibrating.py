@@ -21,6 +21,7 @@ def calibrate(
     seed: int = 0,
     normalization: str = "none",
     labels: Iterable[LabelledPair] = (),
+    kind: str = "matches",
     force: bool = False,
     column: str | int | None = None,
     charset: str | None = None,
@@ -36,7 +37,7 @@ def calibrate(
     upload = Upload(source, many(labels, "labels"), read=bool(given))
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-        **given,
+        "kind": kind, **given,
     }  # fmt: skip
     if force:
         query["force"] = "true"
@@ -49,14 +50,15 @@ def add_labels(
     domain: str,
     labels: Iterable[LabelledPair],
     *,
+    kind: str = "matches",
     version: int | None = None,
-    promote: str = "always",
+    promote: str = "if_better",
     seed: int = 0,
     seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts labelled pairs; a background job learns probabilities from them and makes a new version of the domain."""
-    query: dict[str, str | int | float] = {"promote": promote, "seed": seed}
+    query: dict[str, str | int | float] = {"kind": kind, "promote": promote, "seed": seed}
     if version is not None:
         query["version"] = version
     upload = Upload((), many(labels, "labels"))

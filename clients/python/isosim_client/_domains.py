@@ -5,14 +5,14 @@ The arguments are documented at the methods of `Client`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ._answers import Domain, Domains, SavedTarget, Threshold, Thresholds, Version
-from ._call import Call, answer, nothing, segment
+from ._call import Call, answer, many, nothing, segment
 from ._reading import read
 from ._retries import Repeat
-from ._scoring import Space
+from ._scoring import Space, Unit
 from .errors import Forbidden, IsosimError
 
 T = TypeVar("T")
@@ -45,13 +45,15 @@ def threshold(
     precision: float | None = None,
     false_hit_rate: float | None = None,
     gallery: int | None = None,
-    space: Space = "calibrated",
+    space: Space | None = None,
+    unit: Unit | None = None,
 ) -> Call[Threshold]:
     """The smallest similarity at which pairs match, for a target. Give one of `fmr`, `precision`, `false_hit_rate`."""
-    given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
+    rates = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
+    given = rates | {"space": space, "unit": unit}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
-    return Call(method="GET", path=path, query=query | {"space": space}, parse=answer(Threshold))
+    return Call(method="GET", path=path, query=query, parse=answer(Threshold))
 
 
 def thresholds(domain: str) -> Call[Thresholds]:
@@ -96,24 +98,31 @@ def seen_revision(seen: Domain | None) -> dict[str, int]:
     return {} if seen is None or seen.revision is None else {"revision": seen.revision}
 
 
-def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:
+def promote(domain: str, version: int, *, without: Iterable[str] = (), seen: Domain | None = None) -> Call[Domain]:
     """Makes a version the champion. All servers that share the store use the version within two seconds."""
     path = f"domains/{segment(domain)}/champion"
+    body = {"version": version, **named(without)}
     return starting_from(
         seen,
         domain,
-        lambda start: Call(method="PUT", path=path, body={"version": version} | start, parse=answer(Domain)),
+        lambda start: Call(method="PUT", path=path, body=body | start, parse=answer(Domain)),
     )
 
 
-def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
+def named(without: Iterable[str]) -> dict[str, list[str]]:
+    names = many(without, "without")
+    return {"without": names} if names else {}
+
+
+def rollback(domain: str, *, without: Iterable[str] = (), seen: Domain | None = None) -> Call[Domain]:
     """Swaps the champion and the previous version. They are swapped only once if the client retries the request."""
     path = f"domains/{segment(domain)}/rollback"
+    body = named(without)
     return starting_from(
         seen,
         domain,
         lambda start: Call(
-            method="POST", path=path, body=start or None, parse=answer(Domain), repeat=repeatability(start)
+            method="POST", path=path, body=body | start or None, parse=answer(Domain), repeat=repeatability(start)
         ),
     )
 

@@ -11,6 +11,7 @@ from ._retries import Repeat
 from .errors import ConnectionFailed, IsosimError, UnexpectedAnswer
 
 Space = Literal["calibrated", "raw"]
+Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]
 
 
 def similarity(

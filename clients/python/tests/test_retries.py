@@ -136,12 +136,17 @@ LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
 START = {"from": 2, "revision": 7}
 CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the body and the query that are sent
     "promote": (lambda client: client.promote("letters", 1), {"version": 1} | START, {}),
+    "promote_without": (
+        lambda client: client.promote("letters", 1, without=["duplicates"]),
+        {"version": 1, "without": ["duplicates"]} | START,
+        {},
+    ),
     "rollback": (lambda client: client.rollback("letters"), START, {}),
     "delete_version": (lambda client: client.delete_version("letters", 3), None, {"from": "2", "revision": "7"}),
     "add_labels": (
         lambda client: client.add_labels("letters", [("a", "b", 1)]),
         {"a": "a", "b": "b", "label": 1},  # one line of NDJSON
-        {"promote": "always", "seed": "0", "from": "2"},
+        {"kind": "matches", "promote": "if_better", "seed": "0", "from": "2"},
     ),
 }
 

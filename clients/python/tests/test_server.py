@@ -17,6 +17,7 @@ from isosim_client import (
     Conflict,
     ConnectionFailed,
     ConnectionLost,
+    InvalidInput,
     Job,
     JobCancelled,
     JobInterrupted,
@@ -221,6 +222,12 @@ def test_labels_make_a_version_with_probabilities(client: Client) -> None:
     done = client.wait(client.add_labels("labelled", labels))
     assert (done.version, done.base, done.labels) == (2, 1, 80)
     assert client.similarity(PAIRS, domain="labelled@2").probability is not None
+    with pytest.raises(InvalidInput, match=r"1 of 80 is neither 0 nor 1: 2 in labels\[0\]"):
+        client.add_labels("labelled", [(*labels[0][:2], 2), *labels[1:]])
+    client.save_threshold("labelled", "sure", precision=0.8)
+    with pytest.raises(Conflict, match="saved thresholds unreachable: sure"):
+        client.rollback("labelled")
+    assert client.promote("labelled", 1, without=["sure"]).champion == 1
 
 
 def test_an_error_of_the_servers_is_read_whole(client: Client) -> None:

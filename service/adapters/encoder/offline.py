@@ -44,23 +44,26 @@ WINDOW = 4096  # number of texts that are tokenized together and sorted by lengt
 @dataclass(frozen=True)
 class Encodings:
     """Vectors (N, D) of N texts, and facts about each text. `tokens`: number of tokens, with special ones. `truncated`:
-    the text was cut. `unreadable`: the encoder knows no token of the text."""
+    the text was cut. `unreadable`, `unknown_hash`: see `PooledVector`."""
 
     vectors: Vectors
     tokens: Rows
     truncated: npt.NDArray[np.bool_]
     unreadable: npt.NDArray[np.bool_]
+    unknown_hash: npt.NDArray[np.uint64]
 
     @classmethod
     def build(cls, count: int, dim: int) -> "Encodings":
         """Arrays for `count` texts, to be filled in."""
         vectors: Vectors = np.empty((count, dim), np.float32)
-        return cls(vectors, np.empty(count, np.intp), np.zeros(count, bool), np.zeros(count, bool))
+        no = np.zeros(count, bool)
+        return cls(vectors, np.empty(count, np.intp), no, no.copy(), np.zeros(count, np.uint64))
 
     def texts(self) -> list[PooledVector]:
         """One `PooledVector` per text, for scoring."""
-        columns = (self.tokens.tolist(), self.truncated.tolist(), self.unreadable.tolist())
-        return [PooledVector(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
+        columns = (self.tokens, self.truncated, self.unreadable, self.unknown_hash)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        return [PooledVector(vector, *own) for vector, own in zip(self.vectors, facts, strict=True)]
 
 
 class TextEncoder(Protocol):
@@ -227,6 +230,7 @@ class OfflineEncoder:
         encodings.tokens[rows] = [len(one) for one in ids]
         encodings.truncated[rows] = [one.truncated for one in tokens]
         encodings.unreadable[rows] = [one.unreadable for one in tokens]
+        encodings.unknown_hash[rows] = [one.unknown_hash for one in tokens]
         done = start
         for batch in batches([len(one) for one in ids], self.batch_tokens):
             vectors = self.encode([ids[row] for row in batch])
@@ -298,7 +302,7 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 
 
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts whose tokens are all unknown to the encoder. The encoder gives these texts nearly the same vector.
+    """The texts of which the encoder knows too few words (`FastTokenizer`).
 
     The set is empty if the encoder's tokenizer is not in this process.
     """

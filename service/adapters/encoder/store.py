@@ -83,6 +83,11 @@ class EncoderArtifact:
     unit_vectors: bool = False  # for the kind `vectors`: all vectors have norm 1
 
     @property
+    def known_length(self) -> bool:
+        """Whether the vectors in an index have norm 1: isosim normalizes those that it computes."""
+        return self.kind != "vectors" or self.unit_vectors
+
+    @property
     def digest(self) -> str:
         return self.spec.digest
 

@@ -1,9 +1,11 @@
 """Converts texts to token ids with Hugging Face tokenizers, and marks texts that were cut."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import orjson
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
@@ -23,13 +25,18 @@ class Piece(NamedTuple):
 
 
 SPACE = "▁"  # SentencePiece's sign for the space before a word
+# A text is unreadable if a larger share of its words is unknown to the encoder. At this share, a threshold for 1 %
+# passes about a third of random pairs, and no text of 146,000 English sentences has a larger share (docs/quality.md,
+# "Unknown words").
+MOST_UNKNOWN = 1 / 3
 
 
 class FastTokenizer:
     """Cuts texts at `max_length` tokens, including special tokens. Never pads. Thread-safe.
 
-    A text is marked `unreadable` if all its tokens are special or unknown. If the text begins with one of `prompts`,
-    the tokens of the prompt do not count, unless the text is only the prompt.
+    A text is marked `unreadable` if more than MOST_UNKNOWN of its word tokens are the unknown token, or if it has only
+    special tokens. Word tokens are the unknown token and tokens with a letter; digits and punctuation do not count. If
+    the text begins with one of `prompts`, the tokens of the prompt do not count, unless the text is only the prompt.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -37,11 +44,14 @@ class FastTokenizer:
         self.sides: dict[Side, Tokenizer] = {"right": self._open(path, "right"), "left": self._open(path, "left")}
         self.whole = self._open(path, None)
         self.size: int = self.whole.get_vocab_size(with_added_tokens=True)
-        self.unknown = frozenset(unknown_ids(self.whole, path))
+        # Some tokenizers use one token as the unknown token and as the end of every text.
+        self.unknown = frozenset(unknown_ids(self.whole, path)).difference(self.whole.encode("").ids)
+        # Ids of tokens without content; a text that has only these is unreadable.
+        self.blank = self.unknown.union(special_ids(self.whole))
         self.prompts = sorted({prompt for prompt in prompts if prompt}, key=len, reverse=True)
         known = [number for prompt in self.prompts for number in self.whole.encode(prompt).ids]
-        # An unreadable text has only these ids. A text with any other id is readable.
-        self._suspected = self.unknown.union(known)
+        # An unreadable text has only these ids, or an unknown token. All other texts are readable.
+        self._suspected = self.blank.union(known)
 
     def _open(self, path: Path, side: Side | None) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
@@ -68,26 +78,32 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # `issuperset` is fast: it stops at the first id that is not suspected, usually the id after [CLS].
-            # `_is_unreadable` is slower, and is called only if all ids are suspected.
-            unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
-            tokens.append(Tokens(ids, truncated, unreadable))
+            # Nearly all texts have no unknown token. `issuperset` stops at the first id that is not suspected, usually
+            # the id after [CLS].
+            unknown = not self.unknown.isdisjoint(ids)
+            unreadable = (unknown or self._suspected.issuperset(ids)) and self._is_unreadable(content, ids, side)
+            tokens.append(Tokens(ids, truncated, unreadable, hash_of(ids) if unknown and not truncated else 0))
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether all tokens are special or unknown. If the text begins with a prompt, the tokens of the prompt do not
-        count, unless the text is only the prompt."""
-        if self.unknown.issuperset(ids):
+        """See the class. `ids` are the tokens of `content`, cut from `side`."""
+        if self.blank.issuperset(ids):
             return True
-        if not isinstance(content, str):
-            return False
-        begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        # The text is only a prompt, and at least one of its tokens is neither special nor unknown.
-        if not content[begin:].strip():
-            return False
-        encoding = self.sides[side].encode(content)
-        places = zip(encoding.ids, encoding.offsets, strict=True)
-        return all(number in self.unknown or stop <= begin for number, (_, stop) in places)
+        prompt = next((one for one in self.prompts if isinstance(content, str) and content.startswith(one)), "")
+        if isinstance(content, str) and prompt:
+            if not content[len(prompt) :].strip():  # only a prompt, with at least one known token
+                return False
+            encoding = self.sides[side].encode(content)
+            places = zip(encoding.ids, encoding.offsets, strict=True)
+            ids = [number for number, (_, stop) in places if stop > len(prompt)]  # without special tokens
+        unknown = sum(number in self.unknown for number in ids)
+        if not unknown:
+            return self.blank.issuperset(ids)
+        return unknown > MOST_UNKNOWN * (unknown + sum(map(self._is_word, ids)))
+
+    def _is_word(self, number: int) -> bool:
+        """Whether a known token has a letter."""
+        return number not in self.blank and any(map(str.isalpha, self.whole.id_to_token(number) or ""))
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> list[list[Piece]]:
         """All tokens of each text, without truncation. Raises TokenizerFailure."""
@@ -118,15 +134,22 @@ class FastTokenizer:
             raise InvalidInput(f"token id {wrong} is not in this encoder's vocabulary, which has {self.size} tokens")
 
 
-def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
-    """Ids of tokens without content: special tokens, the unknown token, and SentencePiece's token for a single
-    space."""
+def special_ids(tokenizer: Tokenizer) -> list[int]:
+    """Ids of special tokens, and of SentencePiece's token for a single space."""
     ids = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    space = tokenizer.token_to_id(SPACE) if isinstance(tokenizer.model, BPE | Unigram) else None
+    return ids if space is None else [*ids, space]
+
+
+def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
+    """The id of the unknown token. The list is empty if the tokenizer has none, like those that fall back to bytes."""
     model = tokenizer.model
-    names: list[str | None] = [SPACE] if isinstance(model, BPE | Unigram) else []
     if isinstance(model, BPE | WordPiece | WordLevel):
-        names.append(model.unk_token)
+        number = tokenizer.token_to_id(model.unk_token) if model.unk_token else None
     else:
         number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # `Unigram` has no attribute for this id
-        ids += [] if number is None else [number]
-    return ids + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]
+    return [] if number is None else [number]
+
+
+def hash_of(ids: Sequence[int]) -> int:  # 64 bits, never 0
+    return int.from_bytes(hashlib.blake2b(np.array(ids, "<i8").tobytes(), digest_size=8).digest(), "little") or 1

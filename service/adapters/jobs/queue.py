@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from rq import Queue, Retry, Worker, get_current_job
 from rq.command import send_stop_job_command
 from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError, StopRequested
@@ -89,7 +89,7 @@ class RqJobs:
         try:
             workers = await self._call(self._workers)
         except (RedisError, OSError) as error:
-            raise Unavailable(f"the job queue cannot be reached: {why(error)}") from error
+            raise Unavailable(f"Redis, the job queue, cannot be used: {why(error)}") from error
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
@@ -108,7 +108,7 @@ class RqJobs:
         try:
             await self._call(self._enqueue, job_id, attempt)
         except (RedisError, OSError) as error:
-            raise Unavailable(f"the job queue cannot be reached: {why(error)}; retry the job") from error
+            raise Unavailable(f"Redis, the job queue, cannot be used: {why(error)}; retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
         with contextlib.suppress(RedisError, OSError):  # the next call of `recover` tries again
@@ -300,11 +300,8 @@ def work(connection: Redis, on_lost: Callable[[str, int, int | None], None], log
             return
         except RedisError as error:
             if burst:
-                raise Unavailable(f"the job queue cannot be reached: {why(error)}") from error
-            refuses = isinstance(error, ResponseError)  # Redis answers, but is full or read-only, or forbids a command
-            log.warning(
-                "Redis %s, trying again (%s)", "refuses commands" if refuses else "cannot be reached", why(error)
-            )
+                raise Unavailable(f"Redis, the job queue, cannot be used: {why(error)}") from error
+            log.warning("Redis cannot be used, trying again: %s", why(error))
         if burst or (worker is not None and worker.stopping):
             return
         try:

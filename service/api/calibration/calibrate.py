@@ -114,6 +114,9 @@ async def calibrate(
     force: Annotated[
         bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
     ] = False,
+    label_kind: Annotated[
+        str, Query(alias="kind", description="what the labels in lines of NDJSON mean: matches or grades")
+    ] = "matches",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Starts a job that fits a calibration to unlabelled text of a domain."""
@@ -128,7 +131,7 @@ async def calibrate(
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder,
+                "encoder": encoder, "kind": label_kind,
             }  # fmt: skip
             options = checked_options(CalibrateOptions, given)
             check_domain(options.domain, trace)
@@ -139,7 +142,7 @@ async def calibrate(
             # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
             if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", force=force)
+            intake = intake_of(artifact, spool, limits, direct or "file", force=force, kind=options.kind)
             if direct is None:
                 reading = reading.of_lines(force)
                 facts = await feed_sentences(request, service, reading, intake.feed)
@@ -171,6 +174,7 @@ async def calibrate(
             normalization=options.normalization,
             sentences=intake.sentences,
             labels=intake.labels,
+            kind=options.kind,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
@@ -191,7 +195,7 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
 
 
 def intake_of(
-    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
+    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool, kind: str
 ) -> Intake | VectorIntake:
     """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
 
@@ -202,8 +206,8 @@ def intake_of(
     """
     check_takes(artifact, form)
     if artifact.kind == "vectors":
-        return VectorIntake(spool, limits, artifact, npy=form == "npy")
-    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force)
+        return VectorIntake(spool, limits, artifact, npy=form == "npy", kind=kind)
+    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force, kind=kind)
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:
@@ -248,7 +252,7 @@ CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
     options = parse_json(CALIBRATE_REQUEST, body)
     check_domain(options.domain, trace)
-    intake = Intake(spool, limits)
+    intake = Intake(spool, limits, kind=options.kind)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
         intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))

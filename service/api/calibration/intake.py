@@ -58,6 +58,7 @@ class Intake:
 
     Args:
         force: accept such lines as sentences.
+        kind: what the labels mean (LABEL_KINDS).
         parse: reads a line, whose number it also gets; by default as `form` says.
     """
 
@@ -68,6 +69,7 @@ class Intake:
         form: Format = "ndjson",
         *,
         force: bool = False,
+        kind: str = "matches",
         parse: Callable[[bytes, int], str | LabelledPair] | None = None,
     ) -> None:
         self.spool, self.limits = spool, limits
@@ -76,7 +78,7 @@ class Intake:
         self.lines = 0
         self.sentences = 0
         self.labels = 0
-        self._summary = LabelSummary()
+        self._summary = LabelSummary(kind)
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
         # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
@@ -190,7 +192,7 @@ class Intake:
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
             try:
-                self._summary.add(*stripped(pair))
+                self._summary.add(stripped(pair), where(index))
             except InvalidInput as error:
                 raise InvalidInput(f"{where(index)}: {error}") from None
         self.labels += len(labels)

@@ -11,12 +11,19 @@ from service.adapters.encoder.store import EncoderArtifact
 from service.api.bodies import Own, Sentences, example
 from service.api.validation import ENCODER_PATTERN
 from service.core.errors import InvalidInput
-from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
+from service.core.jobs.job import LABEL_KINDS, METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
 from service.core.wording import place
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
 Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
+LabelKind = Annotated[
+    Literal[LABEL_KINDS],  # type: ignore[valid-type]
+    Field(
+        description="what the labels mean. matches: 1 for a match, 0 for no match; any other label is refused. grades: "
+        "similarities within 0 to 1 or 0 to 5; the probability is then the expected grade, and no precision is known"
+    ),
+]
 
 
 class CalibrateOptions(Own):
@@ -28,7 +35,8 @@ class CalibrateOptions(Own):
         default="if_better",
         description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
         "its false-match rates are significantly more accurate than the champion's. It is not promoted if it lacks a "
-        "match probability or an item normalization that the champion has",
+        "match probability or an item normalization that the champion has. Whatever the value, a version that makes a "
+        "saved threshold unreachable is not promoted",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
@@ -43,6 +51,7 @@ class CalibrateOptions(Own):
         "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
         "server does not run it)",
     )
+    kind: LabelKind = "matches"
 
 
 def typed_label(value: Any) -> Any:
@@ -70,7 +79,7 @@ LabelledSide = Annotated[
 
 
 class Label(NamedTuple):
-    """[text, text, label] or [text, text, label, weight]; the label is 0, 1 or a grade, the weight above 0.
+    """[text, text, label] or [text, text, label, weight]; the label is 0 or 1, or a grade, the weight above 0.
 
     The weight is 1 divided by the probability of drawing this pair. If the encoder takes vectors instead of texts, each
     text is replaced by a vector: a list of numbers, or base64 of float32.
@@ -110,8 +119,8 @@ LabelledPairs = Annotated[
     list[Label],
     FailFast(),
     Field(
-        description="[text, text, label] or [text, text, label, weight]; label: 0, 1 or a grade; weight: inverse of "
-        "the probability with which the pair was drawn"
+        description="[text, text, label] or [text, text, label, weight]; label: 0 or 1, or a grade (see `kind`); "
+        "weight: inverse of the probability with which the pair was drawn"
     ),
 ]
 
@@ -128,11 +137,14 @@ class CalibrateRequest(CalibrateOptions):
 class LabelsOptions(Own):
     """Options of labels for a version: query parameters if the body is NDJSON, fields of the body if it is JSON."""
 
+    kind: LabelKind = "matches"
     version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
-        default="always",
-        description="when the new version becomes champion; the values mean the same as in POST /calibrate. If the "
-        "champion has changed since this request, the new version is not promoted, whatever the value",
+        default="if_better",
+        description="when the new version becomes champion. if_better: if its probabilities predict the labels at "
+        "least as well as the champion's, or the champion has none, and the labels agree with the similarities. "
+        "Whatever the value, a version is not promoted if the champion has changed since this request, or if it makes "
+        "a saved threshold unreachable",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(

@@ -31,14 +31,16 @@ class VectorIntake:
     A labelled pair consists of two vectors, or of the row numbers (from 0) of two posted vectors.
     """
 
-    def __init__(self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool) -> None:
+    def __init__(
+        self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool, kind: str = "matches"
+    ) -> None:
         self.spool, self.limits, self.npy = spool, limits, npy
         self.artifact, self.dim = artifact, artifact.spec.dim
         self.sentences = 0  # number of vectors
         self.labels = 0
         self.lines = 0
         self._expected = self._received = 0  # bytes of a .npy file: total by its header, received so far
-        self._summary = LabelSummary()
+        self._summary = LabelSummary(kind)
         self._highest: tuple[int, int] = (-1, 0)  # highest row number in a labelled pair, and the pair's line
         self._texts = False
         self._rest = b""
@@ -180,7 +182,7 @@ class VectorIntake:
         except ValidationError as error:
             raise InvalidInput(labelled_pair_fault(error)) from None
         pair = LabelledPair(a, b, label, weight)
-        self._summary.add(*pair)
+        self._summary.add(pair, f"line {self.lines}")
         self.labels += 1
         if self.labels > MAX_LABELS:
             raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TypeVar
 
 from service.api import requests
-from service.api.scoring.pipeline import Space
 from service.api.state import Service
 from service.api.trace import Trace
 from service.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
 from service.core.grants import Grant
 from service.core.scoring.calibration import DomainRef
+from service.core.scoring.distances import Space
 from service.core.scoring.registry import DEFAULT
 from service.migration.encoders import Resolution
 

@@ -32,7 +32,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     """Ranks texts by their match with the query, best first. Scores are percentiles among the domain's random pairs, or
     similarities if the domain's version has no random pairs.
 
-    A text in which the encoder knows no token comes last, with score 0.
+    A text of which the encoder knows too few words comes last, with score 0.
     """
     texts = candidates(body, service)
     check_text(body.query, "query", service.settings.max_characters)
@@ -90,7 +90,7 @@ def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArr
 
 
 def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
-    """False-hit rate of each text in a search among `gallery` texts; None if the encoder knows no token of the text.
+    """False-hit rate of each text in a search among `gallery` texts; None for an unreadable text.
 
     Raises:
         Conflict: the version has no counts of false hits; or it uses item normalization, and the model is not raw.

@@ -64,7 +64,8 @@ class EmbeddingsRequest(Compatible):
         default=None,
         ge=1,
         le=65_536,
-        description="only for raw vectors: keeps this many leading dimensions, and normalizes the shortened vectors",
+        description="number of leading dimensions to keep, then the vectors are normalized; fewer than the "
+        "encoder's only for raw vectors",
     )
     user: str | None = None
 

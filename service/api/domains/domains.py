@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -50,12 +51,13 @@ from service.api.requests import (
     resolve,
 )
 from service.api.state import Service, ServiceDep, pay_for
+from service.api.trace import Trace
 from service.api.validation import parse_json
 from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import NO_REFERENCE
-from service.core.scoring.calibration import DomainRef
+from service.core.scoring.advice import NO_REFERENCE, check_lost, lost_targets
+from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import DEFAULT
 from service.core.wording import place
 
@@ -195,7 +197,8 @@ async def post_labels(
     service: ServiceDep,
     trace: TraceDep,
     version: Annotated[int | None, Query(ge=1, description="version to start from; default: the champion")] = None,
-    promote: Annotated[str, Query()] = "always",
+    label_kind: Annotated[str, Query(alias="kind", description="what the labels mean: matches or grades")] = "matches",
+    promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     from_: Annotated[int | None, Query(alias="from", ge=0, description="as the field `from` of a JSON body")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
@@ -206,7 +209,7 @@ async def post_labels(
     await check_room(service, trace)
     body: LabelsOptions
     if content_type(request)[0] == NDJSON:
-        given = {"version": version, "promote": promote, "seed": seed, "from": from_}
+        given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "from": from_}
         body = checked_options(LabelsOptions, given)
     else:
         check_json(head_of(request.headers.raw), request.scope.get("route"))
@@ -224,7 +227,9 @@ async def post_labels(
     if base.encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
     async with spooling(service, trace) as spool:
-        intake = Intake(spool, limits, "ndjson", parse=partial(parse_label, artifact=base.encoder.artifact))
+        intake = Intake(
+            spool, limits, "ndjson", kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact)
+        )
         if isinstance(body, LabelsRequest):
             pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
             await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
@@ -242,6 +247,7 @@ async def post_labels(
             promote=body.promote,
             seed=body.seed,
             labels=intake.labels,
+            kind=body.kind,
             base=base.calibration.version,
             normalization="none" if normalization is None else normalization.kind,
             champion=aliases.champion,
@@ -249,17 +255,34 @@ async def post_labels(
         return await accept(service, trace, wanted, spool, [], idempotency_key)
 
 
+async def check_targets(
+    service: Service, trace: Trace, expected: Aliases, wanted: Calibration, without: Collection[str]
+) -> None:
+    """Raises Conflict if the version `wanted` would make saved targets unreachable that `without` does not name."""
+    if not expected.targets or expected.champion is None:
+        return
+    domain = wanted.domain
+    try:
+        champion = (await resolve(service, trace, DomainRef(domain, expected.champion))).calibration
+    except (CorruptArtifact, NotFound):
+        return  # a damaged or deleted champion reaches no target
+    lost = await service.scoring(lost_targets, champion.model, wanted.model, domain, expected.targets)
+    check_lost(lost, without, wanted.version)
+
+
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
     before = await service.store(state, service, domain)
     known = {s.digest: await service.store(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
-    digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
+    wanted = await resolve(service, trace, DomainRef(domain, body.version))
+    digest = wanted.encoder.digest
     # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
     shown = service.encoders.home_encoder(domain).digest
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None
+    await check_targets(service, trace, expected, wanted.calibration, body.without)
     promoted = await service.store(
         service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
     )
@@ -282,7 +305,8 @@ async def rollback(
         return await state_after(service, before, expected)  # a retry: an earlier request made this change
     start.check(domain, expected)
     if expected.previous is not None:
-        await resolve(service, trace, DomainRef(domain, expected.previous))
+        wanted = await resolve(service, trace, DomainRef(domain, expected.previous))
+        await check_targets(service, trace, expected, wanted.calibration, [] if body is None else body.without)
     repeatable = start.version is not None
     swapped = await service.store(service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable)
     return await state_after(service, before, swapped)

@@ -1,10 +1,10 @@
 """Bodies and answers about domains: versions, drift, thresholds, and moves to another encoder."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.adapters.domains.store import Start
+from service.adapters.domains.store import MOST_TARGETS, Start
 from service.api.bodies import Own, TargetFacts, example
 from service.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from service.core.scoring.distances import Metric
@@ -206,6 +206,17 @@ REVISION = (
 )
 
 
+Without = Annotated[
+    list[str],
+    Field(
+        default_factory=list,
+        max_length=MOST_TARGETS,
+        description="names of saved thresholds that the version may make unreachable. Without the names, the answer is "
+        "409 if the champion reaches a saved target and the version does not",
+    ),
+]
+
+
 class StartOfChange(Own):
     """State of the domain that the caller saw; if left out, the change is made whatever the state is."""
 
@@ -219,6 +230,8 @@ class StartOfChange(Own):
 
 class RollbackRequest(StartOfChange):
     model_config = example({"from": 2})
+
+    without: Without
 
 
 class TargetRequest(Own):
@@ -253,6 +266,7 @@ class ChampionRequest(StartOfChange):
     model_config = example({"version": 2, "from": 1})
 
     version: int = Field(ge=1)
+    without: Without
 
 
 class MigrationStart(Own):

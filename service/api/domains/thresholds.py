@@ -1,7 +1,7 @@
 """Similarity thresholds: computed for a target, or saved with a domain under a name."""
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
@@ -10,10 +10,10 @@ from service.adapters.jobs.store import JobStore
 from service.api.domains.schemas import REVISION, SavedTarget, SavedThreshold, TargetRequest, Threshold, Thresholds
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, needs, resolve
 from service.api.state import ServiceDep
-from service.core.errors import Conflict, InvalidInput
+from service.core.errors import Conflict
 from service.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target, advise, decision_threshold
 from service.core.scoring.calibration import DOMAIN_NAME
-from service.core.scoring.distances import METRICS, Unit, check_metric, distance_of
+from service.core.scoring.distances import METRICS, Space, Unit, check_metric, distance_of, space_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -49,14 +49,18 @@ async def get_threshold(
     ] = None,
     gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="number of entries searched")] = None,
     space: Annotated[
-        Literal["calibrated", "raw"] | None,
+        Space | None,
         Query(
-            description="raw: a threshold for the frozen encoder's cosine. Default: calibrated; raw if `unit` is sent "
-            "with a value other than `similarity`"
+            description="calibrated: a threshold for vectors of the model isosim/<domain>; raw: for the frozen "
+            "encoder's vectors, isosim/<domain>:raw. Default: calibrated. Required with a `unit` other than "
+            "`similarity`, unless the version uses the method identity, which keeps the encoder's vectors"
         ),
     ] = None,
     unit: Annotated[
-        Unit, Query(description=f"also returns the threshold in this unit, for a search of raw vectors: {METRICS}")
+        Unit,
+        Query(
+            description=f"also returns the threshold in this unit, for an index of the vectors of `space`: {METRICS}"
+        ),
     ] = "similarity",
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision or a rate of false hits."""
@@ -67,10 +71,8 @@ async def get_threshold(
         await service.store(check_no_labels_wait, service.jobs, calibration.domain, artifact.digest)
     facts: dict[str, Any] = {}
     if unit != "similarity":
-        if space == "calibrated":
-            raise InvalidInput(f"unit: {unit} is only for raw vectors; leave out space, or send space=raw")
-        check_metric(unit, artifact.id, unit=artifact.unit_vectors)
-        space = "raw"
+        check_metric(unit, artifact.id, unit=artifact.known_length)
+        space = space_of(space, f"unit={unit}", calibration.domain, identity=calibration.transform is None)
     space = space or "calibrated"
     raw = space == "raw" and calibration.transform is not None
     advice = advise(calibration.model, calibration.domain, target, raw=raw)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from service.core.encoding.embedding import Embeddings
 from service.core.encoding.texts import Content, Side, Text
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.scoring.calibration import Calibration
+from service.core.scoring.distances import Space
 from service.core.scoring.similarity import Scores, normalized, score
 from service.migration.encoders import Resolution
-
-Space = Literal["calibrated", "raw"]
 
 INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
 
@@ -72,13 +71,14 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
-    """Raises InvalidInput if vectors cannot be cut to `dimensions`. Calibrated vectors cannot be cut at all, because
-    they would lose their meaning. Raw vectors can be cut to at most `dim` numbers, the length that they have."""
-    if dimensions is not None and space == "calibrated":
+    """Raises InvalidInput if vectors cannot be cut to `dimensions`. Calibrated vectors cannot be cut, because they
+    would lose their meaning; raw vectors can. `dim` itself, which some clients always send, cuts nothing."""
+    if dimensions not in (None, dim) and space == "calibrated":
         raise fault(
             InvalidInput,
             "dimensions",
-            ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)",
+            f": a calibrated vector has {dim} numbers and cannot be cut; ask for the raw one "
+            "(space: raw, or isosim/<domain>:raw)",
         )
     if dimensions is not None and dimensions > dim:
         raise fault(InvalidInput, "dimensions", f": {dimensions} requested, but the encoder has {dim}")
@@ -169,6 +169,8 @@ async def scores(
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # a migration may also score these pairs with the new encoder
             service.shadow.offer(resolution, embeddings, a, b, result)
+    if result.unreadable is not None:
+        trace.headers["x-isosim-flags"] = "unreadable"
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
 

@@ -15,7 +15,7 @@ from service.api.bodies import (
     all_texts,
     example,
 )
-from service.core.scoring.distances import METRICS, Metric
+from service.core.scoring.distances import METRICS, Metric, Space
 
 ThresholdField = Annotated[
     str | None,
@@ -77,13 +77,19 @@ class PercentileRequest(Own):
     cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="cosines, -1 to 1")
     distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="distances, by `metric`")
     metric: Metric | None = Field(default=None, description=METRICS)
+    space: Space | None = Field(
+        default=None,
+        description="calibrated: the values compare vectors of the model isosim/<domain>; raw: vectors of the frozen "
+        "encoder, isosim/<domain>:raw. Required unless the version uses the method identity, which keeps the encoder's "
+        "vectors",
+    )
     domain: DomainField = "default"
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
 
 
 class PercentileResponse(BaseModel):
-    """Lists with one entry for each cosine or distance that was sent. Percentiles and rates are those of the frozen
-    encoder's cosines (`space=raw`)."""
+    """Lists with one entry for each cosine or distance that was sent. Percentiles and rates are those of the
+    cosines in `space`."""
 
     model_config = example(
         {
@@ -91,6 +97,7 @@ class PercentileResponse(BaseModel):
             "version": 1,
             "encoder": "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0",
             "method": "identity",
+            "space": "calibrated",
             "cosine": [0.31, 0.87],
             "percentile": [0.9871, 0.99999993],
             "false_match_rate": [0.0129, 7e-08],
@@ -104,13 +111,14 @@ class PercentileResponse(BaseModel):
     version: int
     encoder: str
     method: str
+    space: Space
     cosine: list[float] = Field(description="the cosines that were sent, or that were computed from the distances")
     percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="probability of a match; null unless the version has labels, uses the method identity and has "
-        "no item normalization"
+        description="probability of a match; null if the version has no labels or has item normalization, and in the "
+        "raw space of a version whose method is not identity"
     )
     notices: list[str]
 
@@ -173,8 +181,8 @@ Flag = Literal["truncated", "unreadable", "out_of_domain"]
 
 
 class PairFlags(BaseModel):
-    """Flags of each text. truncated: it was cut; unreadable: the encoder knows none of its tokens; out_of_domain: it
-    is unlike the domain's own text."""
+    """Flags of each text. truncated: it was cut; unreadable: the encoder knows too few of its words, or cannot
+    see where the pair's two texts differ; out_of_domain: it is unlike the domain's own text."""
 
     a: list[Flag]
     b: list[Flag]
@@ -255,6 +263,9 @@ class SimilarityResponse(BaseModel):
     detail: SimilarityDetail | None = Field(default=None, description="only if the request asks for it")
 
 
+DIMENSIONS = "number of leading dimensions to keep, fewer than the encoder's only for raw vectors"
+
+
 class EmbedRequest(Compatible):
     """text-embeddings-inference's body, plus a domain and a space."""
 
@@ -265,6 +276,6 @@ class EmbedRequest(Compatible):
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
     prompt_name: PromptName = None
-    dimensions: int | None = Field(default=None, ge=1, le=65_536)
+    dimensions: int | None = Field(default=None, ge=1, le=65_536, description=DIMENSIONS)
     domain: DomainField = "default"
     space: Literal["calibrated", "raw"] = "calibrated"

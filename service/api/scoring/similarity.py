@@ -41,7 +41,7 @@ from service.core.encoding.texts import PooledVector
 from service.core.errors import Conflict, EncoderMismatch, InvalidInput
 from service.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
 from service.core.scoring.calibration import Calibration
-from service.core.scoring.distances import check_metric, cosines_of
+from service.core.scoring.distances import check_metric, cosines_of, space_of
 from service.core.scoring.similarity import Scores, flags_of
 from service.core.wording import place
 from service.migration.encoders import Resolution
@@ -129,7 +129,7 @@ async def answer_of(
 ) -> Response:
     """The answer for pairs whose texts alternate in `embeddings`: a, b, a, b, …"""
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
-    calibration = resolution.calibration
+    calibration, left, right = resolution.calibration, embeddings.rows[::2], embeddings.rows[1::2]
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
@@ -140,7 +140,7 @@ async def answer_of(
         "percentile": result.percentile,
         "extrapolated": result.extrapolated,
         "probability": result.probability,
-        "flags": sides(flags_of(embeddings, result)),
+        "flags": [{"a": a, "b": b} for a, b in zip(*flags_of(embeddings.texts, result, left, right), strict=True)],
         "notices": calibration.notices,
     }
     if decision is not None:
@@ -213,11 +213,14 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     check_encoder(body.encoder, resolution)
     artifact, calibration = resolution.encoder.artifact, resolution.calibration
     if body.metric is not None:
-        check_metric(body.metric, artifact.id, unit=artifact.unit_vectors)
+        check_metric(body.metric, artifact.id, unit=artifact.known_length)
+    space = space_of(body.space, name, calibration.domain, identity=calibration.transform is None)
     trace.release = await service.limits.admit(trace.grant, 1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
     placed = (
-        calibration.place(cosines) if len(values) <= MOST_INLINE else await service.scoring(calibration.place, cosines)
+        calibration.place(cosines, raw=space == "raw")
+        if len(values) <= MOST_INLINE
+        else await service.scoring(calibration.place, cosines, raw=space == "raw")
     )
     if placed is None:
         raise Conflict(NO_REFERENCE.format(calibration.domain))
@@ -228,12 +231,13 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
             "version": calibration.version,
             "encoder": calibration.encoder,
             "method": calibration.method,
+            "space": space,
             "cosine": cosines,
             "percentile": 1.0 - rates,
             "false_match_rate": rates,
             "extrapolated": extrapolated,
             "probability": probability,
-            "notices": calibration.raw_notices,
+            "notices": calibration.notices_of_places(raw=space == "raw"),
         }
     )
 

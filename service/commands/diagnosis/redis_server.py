@@ -33,7 +33,7 @@ def look(settings: Settings) -> Iterator[Finding]:
             times = [ping(redis) for _ in range(PINGS)]
             cluster = is_cluster(redis)
         except (RedisError, OSError) as error:
-            yield fault("redis", f"cannot be reached: {why(error)}", "start it, or correct ISOSIM_REDIS_URL")
+            yield fault("redis", f"cannot be used: {why(error)}", "start it, or correct ISOSIM_REDIS_URL")
             return
         yield version(str(facts["redis_version"]))
         if cluster:

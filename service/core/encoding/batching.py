@@ -388,10 +388,9 @@ class MicroBatcher:
                     self._runs_since.pop(threading.get_ident())
                     spent = time.perf_counter() - start
             for pending, vector in zip(batch, self.codec.round(vectors), strict=True):
-                tokens = pending.tokens
-                truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
+                _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
                 # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
-                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable)
+                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
         except IsosimError as known:
             error = known
         except Exception as unknown:  # a bad batch must not end the thread

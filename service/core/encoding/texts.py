@@ -21,7 +21,8 @@ Side = Literal["right", "left"]  # "right": truncation removes the last tokens o
 class Tokens(NamedTuple):
     ids: Sequence[int]
     truncated: bool
-    unreadable: bool = False  # whether the text has only special and unknown tokens
+    unreadable: bool = False  # whether too many of the text's words are unknown tokens, or it has only special tokens
+    unknown_hash: int = 0  # see `PooledVector`
 
 
 Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, including special tokens
@@ -42,14 +43,17 @@ class Verdict(NamedTuple):
 class PooledVector:
     """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
 
-    `unreadable`: all tokens of the text are unknown to the encoder; such texts have nearly the same vector. `verdict`
-    is the result of the most recent out-of-domain test of the text.
+    `unreadable`: the encoder knows too few words of the text, so that its vector says little about it. `unknown_hash`:
+    64-bit hash of the token ids if the unknown token is one of them; 0 if it is not, or if the text was truncated. Two
+    different texts with the same hash have the same vector, because the encoder cannot see where they differ.
+    `verdict` is the result of the most recent out-of-domain test of the text.
     """
 
     vector: npt.NDArray[np.float32]
     tokens: int
     truncated: bool
     unreadable: bool = False
+    unknown_hash: int = 0
     verdict: Verdict | None = None
 
 
@@ -107,13 +111,14 @@ class KeyMaker:
         return key.digest()
 
 
-HEADER = struct.Struct("<BBH")
+HEADER = struct.Struct("<BBHQ")
 TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
 CHECK = 8  # bytes of the checksum
 
 
 class VectorCodec:
-    """Encodes cache entries: version byte (which implies the precision), flag byte, token count, vector, checksum.
+    """Encodes cache entries: version byte (which implies the precision), flag byte, token count, hash of the token ids
+    (`PooledVector.unknown_hash`), vector, checksum.
 
     The checksum covers entry and key. A changed entry is a miss. An entry stored under a wrong key is also a miss.
     Every vector passes through `round` before use, so that a cache hit and a miss give the same bits.
@@ -121,8 +126,8 @@ class VectorCodec:
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        # Entries of earlier releases: versions 1 to 4 have no flag `unreadable`, versions 1 and 2 have no checksum.
-        self.version = {"float32": 5, "float16": 6}[precision]
+        # Versions 1 to 6 are of earlier formats, whose entries are misses.
+        self.version = {"float32": 7, "float16": 8}[precision]
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
@@ -131,7 +136,7 @@ class VectorCodec:
 
     def encode(self, key: bytes, pooled: PooledVector) -> bytes:
         flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
-        header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF))
+        header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF), pooled.unknown_hash)
         entry = header + pooled.vector.astype(self.dtype).tobytes()
         return entry + checksum(key, entry)
 
@@ -139,11 +144,11 @@ class VectorCodec:
         """The stored vector, or None if version, size or checksum do not match."""
         if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
             return None
-        version, flags, tokens = HEADER.unpack_from(entry)
+        version, flags, tokens, unknown_hash = HEADER.unpack_from(entry)
         if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
             return None
         vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
-        return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE))
+        return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE), unknown_hash)
 
 
 def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes

@@ -48,6 +48,8 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
+# What labels mean: `matches` are 1 (a match) or 0 (no match); `grades` are similarities from 0 to 1 or from 0 to 5.
+LABEL_KINDS = ("matches", "grades")
 # Marks a field that was added after release 0.1.0. The field is stored only if its value is not the default, because
 # release 0.1.0 cannot read records with unknown fields.
 LATER = {"later": True}
@@ -82,6 +84,7 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
+    kind: str = field(default="matches", metadata=LATER)  # one of LABEL_KINDS
     # None for a job with text. Otherwise the job only adds labels to the version with this number. The new version has
     # the same weights and reference distribution.
     base: int | None = None

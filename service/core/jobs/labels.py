@@ -9,13 +9,15 @@ from service.core.jobs.job import LabelledPair
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
 WANTED = "write 1 for a match and 0 for no match, or a grade from 0 to 5"
-LABEL, WEIGHT = "label", "weight"  # column names
+LABEL, WEIGHT = "label", "weight"  # column names, as are `a` and `b`
 
 
-def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
-    """Reads labelled pairs from a table with the columns label, sentence, sentence or sentence, sentence, label.
+def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[tuple[int, LabelledPair]]:
+    """Reads labelled pairs and their line numbers from a table.
 
-    These rules are tried in order until one of them decides whether the first or the last column holds the labels:
+    If the header names the columns a, b and label, other columns than these and `weight` are ignored. Otherwise the
+    columns are label, sentence, sentence or sentence, sentence, label, and these rules are tried in order until one of
+    them decides whether the first or the last column holds the labels:
 
     1. If one of the two columns contains more numbers, it holds the labels.
     2. If one of them contains fewer numbers outside 0 to 5, it holds the labels.
@@ -37,11 +39,13 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
             both hold the labels.
 
     >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
-    [LabelledPair(a='red car', b='crimson car', label=1.0, weight=1.0)]
+    [(2, LabelledPair(a='red car', b='crimson car', label=1.0, weight=1.0))]
     >>> parse_pairs([(1, ["a", "b", "match", "weight"]), (2, ["red car", "slow boat", "0", "12.5"])], "pairs.tsv")
-    [LabelledPair(a='red car', b='slow boat', label=0.0, weight=12.5)]
+    [(2, LabelledPair(a='red car', b='slow boat', label=0.0, weight=12.5))]
+    >>> parse_pairs([(1, ["id", "a", "b", "label"]), (2, ["7", "red car", "slow boat", "0"])], "pairs.tsv")
+    [(2, LabelledPair(a='red car', b='slow boat', label=0.0, weight=1.0))]
     """
-    table = list(rows)
+    table = named_columns(list(rows), name)
     weights: list[float] = [1.0] * len(table)
     names = [cell.strip().lower() for cell in table[0][1]] if table else []
     if len(names) == COLUMNS + 1 and names.count(WEIGHT) == 1:
@@ -50,7 +54,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
         if len(cells) != COLUMNS:
             raise InvalidInput(
                 f"{name}, line {line}: expected a label and two sentences (label, a, b or a, b, label), "
-                f"found {len(cells)} columns"
+                f"found {len(cells)} columns; with more columns, the header names the three: a, b, label"
             )
     header: list[str] = []
     every = [*table]
@@ -65,7 +69,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
             f"{cells[-1][:20]!r}); one of the two has to hold the labels: {WANTED}{in_the_middle(table)}"
         )
     first = is_first(table, header, worse(firsts), worse(lasts), name)
-    pairs: list[LabelledPair] = []
+    pairs: list[tuple[int, LabelledPair]] = []
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
             raise InvalidInput(
@@ -74,8 +78,20 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
         a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
         if not a.strip() or not b.strip():
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")
-        pairs.append(LabelledPair(a, b, label, weight))
+        pairs.append((line, LabelledPair(a, b, label, weight)))
     return pairs
+
+
+def named_columns(table: list[tuple[int, Sequence[str]]], name: str) -> list[tuple[int, Sequence[str]]]:
+    """The columns a, b, label and weight of a table whose header names at least the first three; else all columns."""
+    header = [cell.strip().lower() for cell in table[0][1]] if table else []
+    if any(header.count(column) != 1 for column in ("a", "b", LABEL)):
+        return table
+    columns = [header.index(column) for column in ("a", "b", LABEL, WEIGHT) if column in header]
+    for line, cells in table:
+        if len(cells) != len(header):
+            raise InvalidInput(f"{name}, line {line}: expected {len(header)} columns, found {len(cells)}")
+    return [(line, [cells[column] for column in columns]) for line, cells in table]
 
 
 def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
@@ -99,6 +115,8 @@ def is_first(
     Raises:
         InvalidInput: both columns could hold the labels (rule 4 of `parse_pairs`).
     """
+    if [*names] == ["a", "b", LABEL]:
+        return False
     if first != last:
         return first < last
     if names and LABEL in (names[0], names[-1]):

@@ -4,7 +4,7 @@ Usage: `advise(model, "tickets", Target(fmr=0.01)).similarity` is the similarity
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Self
@@ -339,6 +339,32 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
         notice=f"{domain!r} normalizes scores by item ({normalization.kind}), so no single similarity corresponds "
         f"to the target: pairs match if their percentile is at least {1 - target.fmr:.9g}",
     )
+
+
+def lost_targets(
+    champion: DomainModel, challenger: DomainModel, domain: str, targets: Mapping[str, Target]
+) -> dict[str, str]:
+    """Saved targets that the champion reaches and the challenger does not: name -> why not."""
+    lost = {}
+    for name, target in targets.items():
+        decision = decide(challenger, domain, target)
+        if not decision.reached and decide(champion, domain, target).reached:
+            lost[name] = str(decision.notice)
+    return lost
+
+
+def told(lost: Mapping[str, str]) -> str:
+    """Names of lost targets, with the reasons."""
+    return "; ".join(f"{name} ({why})" for name, why in lost.items())
+
+
+def check_lost(lost: Mapping[str, str], without: Collection[str], version: int) -> None:
+    """Raises Conflict if a promotion loses saved targets that are not named in `without`."""
+    if unnamed := {name: why for name, why in lost.items() if name not in without}:
+        raise Conflict(
+            f"version {version} makes saved thresholds unreachable: {told(unnamed)}; to promote it all the same, name "
+            f"them: without={','.join(unnamed)}"
+        )
 
 
 def in_single_precision(similarity: float) -> float:

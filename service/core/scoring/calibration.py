@@ -154,30 +154,28 @@ class Calibration:
         """Cache of `advice.decision_threshold`, by target."""
         return {}
 
-    @cached_property
-    def raw_notices(self) -> list[str]:
+    def notices_of_places(self, *, raw: bool) -> list[str]:
         """Notices that callers receive with the scores from `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
-        return graded if self._is_raw else ["raw_scale"]
+        return graded if self._has_probability(raw=raw) else ["raw_scale"]
 
-    @property
-    def _is_raw(self) -> bool:
-        """Whether the version computes percentiles from the encoder's cosine, without calibration or normalization."""
-        return self.transform is None and self.model.normalization is None
+    def _has_probability(self, *, raw: bool) -> bool:
+        """Whether labels give a cosine a probability: they are fitted to the calibrated similarity."""
+        return self.model.normalization is None and (self.transform is None or not raw)
 
-    def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
-        """Scores cosines (N,) of the frozen encoder.
+    def place(self, cosines: Doubles, *, raw: bool) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
+        """Scores cosines (N,) of calibrated vectors, or with `raw` of the frozen encoder's vectors.
 
         Returns three arrays (N,): the false-match rates, whether each rate is extrapolated, and the probabilities of a
-        match. The probabilities are None if the version has a transform or item normalization, or has no labels. The
-        whole result is None for a version without a reference for cosines.
+        match. The probabilities are None if the version has item normalization or no labels, and for raw cosines of a
+        version with a transform. The whole result is None for a version without a reference for the cosines.
         """
         model = self.model
-        scale = model.raw_reference or (model.reference if self.transform is None else None)
+        scale = model.raw_reference if raw and self.transform is not None else model.reference
         if scale is None:
             return None
         rates = scale.false_match_rate(cosines)
-        learnt = model.probability if self._is_raw else None
+        learnt = model.probability if self._has_probability(raw=raw) else None
         return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
 
     def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:

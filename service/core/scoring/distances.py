@@ -8,6 +8,7 @@ from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
 from service.core.wording import place
 
+Space = Literal["calibrated", "raw"]
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
 # unit in which a threshold is given
 Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]
@@ -59,6 +60,23 @@ def distance_of(cosine: float, metric: Metric) -> float:
         return cosine
     distance = 1 - cosine
     return {"cosine_distance": distance, "l2": float(np.sqrt(2 * distance)), "l2_squared": 2 * distance}[metric]
+
+
+def space_of(space: Space | None, asked: str, domain: str, *, identity: bool) -> Space:
+    """The space of the vectors whose cosines or distances are meant; optional for the identity, which keeps vectors.
+
+    Args:
+        asked: what was requested, for the message.
+
+    Raises:
+        InvalidInput: the domain has other vectors than its encoder, and `space` does not say which ones are meant.
+    """
+    if space is None and not identity:
+        raise InvalidInput(
+            f"space: {asked} needs it, because {domain!r} transforms the encoder's vectors. Send calibrated if your "
+            f"index holds vectors of isosim/{domain}, or raw if it holds vectors of isosim/{domain}:raw"
+        )
+    return space or "calibrated"
 
 
 def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from service.core.arrays import Doubles, Rows, Vectors
-from service.core.encoding.embedding import Embeddings
 from service.core.encoding.texts import PooledVector, Verdict
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.out_of_domain import FALSE_ALARMS
@@ -24,11 +23,12 @@ class Scores(NamedTuple):
     extrapolated: npt.NDArray[np.bool_] | None  # whether the percentile is extrapolated instead of counted
     probability: Doubles | None  # None: the domain has no labels
     verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
-    unreadable: npt.NDArray[np.bool_] | None = None  # whether a text of the pair has no known token; None: all False
+    # Whether a pair's scores mean nothing (see `unreadable_pairs`); None: all False.
+    unreadable: npt.NDArray[np.bool_] | None = None
 
     @property
     def readable(self) -> Rows:
-        """Indices of pairs whose texts both have known tokens; drift and shadow scoring count only these."""
+        """Indices of pairs whose scores mean something; drift and shadow scoring count only these."""
         return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
 
 
@@ -58,10 +58,9 @@ def score(
     *,
     brought: bool = False,
 ) -> Scores:
-    """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
+    """Scores the pairs (left[i], right[i]) of N distinct texts, whose vectors are the rows of `pooled` (N, D).
 
-    Percentile and probability of a pair are 0 if one of its texts has no known token, because the vector of such a text
-    is meaningless.
+    Percentile and probability of a pair are 0 if its scores mean nothing (`unreadable_pairs`).
 
     `brought`: the caller sent vectors instead of texts. The out-of-domain test is then left out, because it needs the
     number of tokens of each text.
@@ -75,8 +74,7 @@ def score(
     verdicts = None if brought else calibration.judge(texts, pooled, latents)
     percentile = None if rates is None else 1.0 - rates
     extrapolated = None if rates is None or model.scale is None else model.scale.extrapolated(rates)
-    blind = [row for row, text in enumerate(texts) if text.unreadable]
-    unreadable = np.isin(left, blind) | np.isin(right, blind) if blind else None
+    unreadable = unreadable_pairs(texts, left, right)
     if unreadable is not None:
         for column in (percentile, extrapolated, labelled):
             if column is not None:
@@ -84,17 +82,39 @@ def score(
     return Scores(raw, similarity, percentile, extrapolated, labelled, verdicts, unreadable)
 
 
-def flags_of(embeddings: Embeddings, scores: Scores) -> list[list[str]]:
-    """Flags of each requested text: `truncated`, `unreadable`, `out_of_domain`."""
+def unreadable_pairs(texts: Sequence[PooledVector], left: Rows, right: Rows) -> npt.NDArray[np.bool_] | None:
+    """Whether the scores of each pair of distinct texts mean nothing; None if all mean something.
+
+    They mean nothing if one of the texts is unreadable, or if two different texts have equal tokens and one of the
+    tokens is the unknown one, because the encoder cannot see where the texts differ.
+    """
+    hashes = [text.unknown_hash for text in texts]
+    blind = [row for row, text in enumerate(texts) if text.unreadable]
+    if not blind and not any(hashes):
+        return None
+    numbers = np.array(hashes, np.uint64)
+    same = (left != right) & (numbers[left] == numbers[right]) & (numbers[left] != 0)
+    unreadable: npt.NDArray[np.bool_] = same | np.isin(left, blind) | np.isin(right, blind)
+    return unreadable if unreadable.any() else None
+
+
+def flags_of(
+    texts: Sequence[PooledVector], scores: Scores, left: Rows, right: Rows
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Flags of the two texts of each pair: `truncated`, `unreadable`, `out_of_domain`."""
     flags: list[list[str]] = []
-    for row, text in enumerate(embeddings.texts):
+    for row, text in enumerate(texts):
         own = ["truncated"] if text.truncated else []
         if text.unreadable:
             own.append("unreadable")
         if scores.verdicts is not None and scores.verdicts[row].p_value < FALSE_ALARMS:
             own.append("out_of_domain")
         flags.append(own)
-    return [flags[row] for row in embeddings.rows.tolist()]
+    a, b = [flags[row] for row in left.tolist()], [flags[row] for row in right.tolist()]
+    for pair in [] if scores.unreadable is None else np.flatnonzero(scores.unreadable).tolist():
+        if not (texts[left[pair]].unreadable or texts[right[pair]].unreadable):  # different texts with equal tokens
+            a[pair], b[pair] = ["unreadable", *a[pair]], ["unreadable", *b[pair]]
+    return a, b
 
 
 def normalized(vectors: Vectors) -> Vectors:

@@ -18,7 +18,16 @@ from service.adapters.encoder.vector_files import VectorFile, draw_rows
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
-from service.core.jobs.requirements import check_labels, check_sentences, distinct_labels, draw
+from service.core.jobs.requirements import (
+    besides,
+    check_labels,
+    check_readable,
+    check_sentences,
+    check_vectors,
+    distinct_labels,
+    draw,
+    without_contradictions,
+)
 from service.core.scoring.advice import operating_points
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.out_of_domain import level_energies
@@ -153,6 +162,9 @@ def calibrate_job(
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
     direction_facts = {} if text_vectors.labels is None else check_direction(text_vectors.labels)
+    repeats = repeated_facts(vectors, sample.lines)
+    same = repeats["texts"] - repeats["vectors"] if repeats else 0
+    check_vectors(request.method, encoder.spec.dim, len(vectors), len(vectors) - same)
     clock.lap("embedding")
 
     report("choosing", EMBED_SHARE)
@@ -205,13 +217,13 @@ def calibrate_job(
         "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
-        "repeated": repeated_facts(vectors, sample.lines),
+        "repeated": repeats,
         "normalization": request.normalization,
         "domain_test": model.domain_test is not None,
         "labels": None,
     }
     if text_vectors.labels is not None:
-        model, learnt = with_labels(model, fitted, text_vectors.labels, request.seed)
+        model, learnt = with_labels(model, fitted, text_vectors.labels, request)
         facts["labels"] = {**learnt, **direction_facts, "posted": len(inputs.labels), **sample.label_facts}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
@@ -233,9 +245,10 @@ def sample_texts(
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     distinct = drawn.texts
     blind = find_unreadable(distinct, encoder)
+    check_readable(len(distinct), len(blind))
     distinct = [text for text in distinct if text not in blind] if blind else distinct
     check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
-    labels, unreadable_labels = readable_labels(inputs.labels, encoder)
+    labels, label_facts = readable_labels(inputs.labels, encoder, request.kind)
     rng = np.random.default_rng(request.seed)
     text_vectors = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
     facts: dict[str, Any] = {
@@ -244,8 +257,8 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts without a known token; they are left out
-    return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
+        facts["unreadable"] = len(blind)  # number of distinct texts that are left out
+    return Sample(text_vectors, [lines[text] for text in distinct], facts, label_facts)
 
 
 NOT_JUDGED = {
@@ -286,7 +299,7 @@ def sample_vectors(
             f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
         )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
-    labels, _ = readable_labels(inputs.labels, encoder)
+    labels, label_facts = readable_labels(inputs.labels, encoder, request.kind)
     sides = list(dict.fromkeys(side for pair in labels for side in pair[:2]))
     pairs = labelled_vectors(labels, sides, encode(sides).vectors) if labels else None
     facts = {
@@ -296,7 +309,7 @@ def sample_vectors(
         "not_judged": {name: why for name, why in NOT_JUDGED.items() if texts is None or name != "rawness"},
     }
     text_vectors = TextVectors(texts, drawn.vectors, None, None, None, pairs)
-    return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
+    return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, label_facts)
 
 
 WITHOUT_TEXT = (
@@ -352,22 +365,32 @@ def embed(
 
 
 def readable_labels(
-    labels: Sequence[LabelledPair], encoder: EncoderArtifact
-) -> tuple[list[LabelledPair], dict[str, int]]:
-    """Distinct labelled pairs whose texts the encoder can read, and the number of pairs left out, for the report.
+    labels: Sequence[LabelledPair], encoder: EncoderArtifact, kind: str
+) -> tuple[list[LabelledPair], dict[str, Any]]:
+    """Distinct labelled pairs whose texts the encoder can read, and facts about the pairs left out, for the report.
 
-    Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them.
+    Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them. So are
+    pairs that are labelled both 0 and 1.
 
     Raises:
         InvalidInput: the remaining labels are not usable.
     """
+    facts: dict[str, Any] = {}
+    left_out = ""
+    if kind == "matches":
+        labels, contradictions = without_contradictions(labels)
+        if contradictions:
+            facts["contradictions"] = contradictions
+            left_out = f" ({contradictions['pairs']:,} others are labelled both 0 and 1)"
     distinct = distinct_labels(labels)
     blind = find_unreadable(list({text for pair in distinct for text in pair[:2]}), encoder)
     kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
-    left_out = len(distinct) - len(kept)
-    if distinct:
-        check_labels(kept, unreadable=left_out)
-    return kept, {"unreadable": left_out} if left_out else {}
+    unreadable = len(distinct) - len(kept)
+    if unreadable:
+        facts["unreadable"] = unreadable
+    if distinct or facts:
+        check_labels(kept, kind, left_out=left_out + besides(unreadable))
+    return kept, facts
 
 
 def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
@@ -453,7 +476,7 @@ def label_job(
 ) -> Result:
     """Makes a copy of an existing version, with probabilities learnt from labels."""
     assert request.base is not None  # noqa: S101 - the caller checks this
-    distinct, left_out = readable_labels(labels, encoder)
+    distinct, label_facts = readable_labels(labels, encoder, request.kind)
     stored: StoredVersion = domains.load(request.domain, request.base)
     if stored.manifest["encoder"]["digest"] != encoder.digest:
         raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
@@ -466,20 +489,24 @@ def label_job(
     pairs = labelled_vectors(distinct, texts, vectors)
     direction_facts = check_direction(pairs)
     fitted = FittedMap(stored.manifest["method"], stored.weights, {})
-    model, learnt = with_labels(stored.model, fitted, pairs, request.seed)
+    model, learnt = with_labels(stored.model, fitted, pairs, request)
     clock.lap("measuring")
     earlier = domains.report(request.domain, request.base)
     facts = {
         **earlier,
-        "labels": {**learnt, **direction_facts, "posted": len(labels), **left_out},
+        "labels": {**learnt, **direction_facts, "posted": len(labels), **label_facts},
         "base": request.base,
         "duration_seconds": clock.spent,
     }
     return Result(request, encoder, fitted, model, vectors[:0], facts)
 
 
-def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
+def with_labels(
+    model: DomainModel, fitted: FittedMap, labels: Labels, request: JobRequest
+) -> tuple[DomainModel, dict[str, Any]]:
     """The model with probabilities fitted to labelled pairs, and the report on the labels.
+
+    If the model has probabilities from earlier labels, the report compares the two (see `probability.compare`).
 
     Raises:
         InvalidInput: there are too few pairs, all labels are equal, or the version has no reference.
@@ -494,7 +521,15 @@ def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int
         both = np.concatenate([left, right])
         similarities = model.normalization.score(both, rows, rows + len(left), similarities)
         scale = model.normalization.reference
-    learnt, facts = probability.fit(similarities, scale, labels.values, seed, labels.weights)
+    learnt, facts = probability.fit(
+        similarities,
+        scale,
+        labels.values,
+        request.seed,
+        labels.weights,
+        graded=request.kind == "grades",
+        rival=model.probability,
+    )
     labelled = replace(model, probability=learnt)
     return labelled, {**facts, "table": operating_points(labelled)}
 

@@ -77,20 +77,22 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
 
 
 def check_pairs(
-    similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
+    similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None, *, graded: bool = False
 ) -> LabelledScores:
-    """Checks labelled pairs (M,). If all labels are 0 or 1, they mean no match and match; otherwise they are grades.
+    """Checks labelled pairs (M,). `graded`: the labels are grades; otherwise 1 means a match and 0 no match.
 
     The number of pairs, and the range of the labels and weights, were checked before (`requirements.check_labels`).
 
     Raises:
         InvalidInput: all labels are equal, a similarity is not a number, or the weights differ too much (see
             `checked_weights`).
+        ValueError: a label is neither 0 nor 1, and the labels are no grades.
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
     w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
     low, high = label_range(y)
-    graded = bool(((y != 0) & (y != 1)).any())
+    if not graded and not np.isin(y, (0, 1)).all():
+        raise ValueError("labels other than 0 and 1 are grades")
     if (y == y[0]).all():
         needed = "more than one grade" if graded else "both kinds of label, 0 and 1"
         raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
@@ -392,6 +394,9 @@ def fit(
     labels: npt.ArrayLike,
     seed: int,
     weights: npt.ArrayLike | None = None,
+    *,
+    graded: bool = False,
+    rival: ProbabilityMap | None = None,
 ) -> tuple[ProbabilityMap, dict[str, Any]]:
     """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
@@ -402,13 +407,17 @@ def fit(
         reference: reference distribution of the values in `similarities`.
         weights: (M,) number of pairs of the population that each pair represents; the map, the precisions and the
             recalls then apply to the population.
+        graded: the labels are grades, not 0 and 1.
+        rival: a map learnt from earlier labels. The report's `compared` says which of the two predicts these labels
+            better; see `compare`.
 
     Raises:
         InvalidInput: nothing can be learnt from the pairs; see `check_pairs`.
     """
-    pairs = check_pairs(similarities, labels, weights)
+    pairs = check_pairs(similarities, labels, weights, graded=graded)
     rng = np.random.default_rng(seed)
-    x = evidence(reference.false_match_rate(pairs.similarities))
+    rates = reference.false_match_rate(pairs.similarities)
+    x = evidence(rates)
     local = within_scores(x, pairs.weights)
     mixture = mix(x, pairs.targets, local, pairs.graded, rng)
     held_out = out_of_fold(x, pairs.targets, local, pairs.graded, rng)
@@ -416,7 +425,27 @@ def fit(
     table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
     knots, logits = knots_of(mixture, x)
     learnt = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
-    return learnt, report(pairs, held_out, mixture, rng)
+    facts = report(pairs, held_out, mixture, rng)
+    if rival is not None and rival.graded == graded:
+        facts["compared"] = compare(pairs, held_out, rival.probability(rates))
+    return learnt, facts
+
+
+def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> dict[str, float]:
+    """Mean loss of out-of-fold predictions (M,) and of a rival's (M,), and the standard error of their difference.
+
+    The loss is the log-loss in nats, or for grades the squared error on a scale of 0 to 1. The rival has a small
+    advantage: some of these labels may be those that it was fitted to.
+    """
+
+    def loss(predictions: Doubles) -> Doubles:
+        return (predictions - pairs.targets) ** 2 if pairs.graded else log_loss(predictions, pairs.targets)
+
+    share = pairs.weights / pairs.weights.sum()
+    ours, theirs = loss(predicted), loss(rival)
+    difference = ours - theirs
+    error = float(np.sqrt(np.square(share * (difference - share @ difference)).sum()))
+    return {"loss": float(share @ ours), "rival_loss": float(share @ theirs), "standard_error": error}
 
 
 BINS = 15

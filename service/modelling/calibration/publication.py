@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.domains.store import DomainStore
+from service.adapters.domains.store import Aliases, DomainStore, StoredVersion
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Rows, Vectors
 from service.core.errors import Conflict, IsosimError
 from service.core.jobs.job import Job, JobRequest
+from service.core.scoring.advice import lost_targets, told
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.reference import ReferenceDistribution
 from service.modelling.calibration import evidence, reference
@@ -71,7 +72,7 @@ class Result:
         }
         again = job is not None and job.attempt > 1
         expected = domains.aliases(request.domain, self.encoder.digest)
-        promote, why = self._wanted(domains, expected.champion, again=again)
+        promote, why = self._wanted(domains, expected, again=again)
         report = {**self.report, "promotion": why}
         version = domains.publish(
             request.domain,
@@ -93,7 +94,7 @@ class Result:
                 # Raises Conflict if the domain was deleted before its aliases were read. If it is deleted later,
                 # `domains.promote` fails in the next round, and then this check raises Conflict.
                 domains.check_generation(request.domain, request.generation)
-                promote, why = self._wanted(domains, expected.champion, again=again)
+                promote, why = self._wanted(domains, expected, again=again)
             except OSError as error:
                 why = f"it could not be promoted ({error})"
                 return version, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
@@ -101,21 +102,41 @@ class Result:
                 return version, True, why
         return version, False, "other versions became champion first, in each of 5 attempts"
 
-    def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
-        """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted."""
-        request = self.request
+    def _wanted(self, domains: DomainStore, aliases: Aliases, *, again: bool = False) -> tuple[bool, str]:
+        """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted.
+
+        A version that makes saved targets unreachable is never promoted; the report then names them as `unreachable`.
+        """
+        request, champion = self.request, aliases.champion
         if request.promote == "never":
             return False, "promote: never"
         if newer := self._newer(champion, again=again):
             return False, newer
+        stored, damage = None, ""
+        if champion is not None:
+            try:
+                stored = domains.load(request.domain, champion)
+            except IsosimError as error:
+                damage = f"the champion, version {champion}, cannot be read: {error}"
+        lost = {} if stored is None else lost_targets(stored.model, self.model, request.domain, aliases.targets)
+        self.report.pop("unreachable", None)
+        if lost:
+            self.report["unreachable"] = lost
+            return False, f"it would make saved thresholds unreachable: {told(lost)}"
         if request.promote == "always":
             return True, "promote: always"
+        return self._better(champion, stored, damage)
+
+    def _better(self, champion: int | None, stored: StoredVersion | None, damage: str) -> tuple[bool, str]:
+        """Whether this version is better than the champion, and why. `damage`: why the champion could not be read."""
         notice = (self.report.get("labels") or {}).get("notice")
         if notice is not None or champion is None:
             return notice is None, notice or "the domain had no champion"
-        if champion == request.base:
-            return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
-        return self._compare(domains, champion)
+        if stored is None:
+            return True, damage
+        if champion == self.request.base:
+            return self._compare_labels(champion, stored.model)
+        return self._compare(champion, stored)
 
     def _newer(self, champion: int | None, *, again: bool) -> str | None:
         """Reason to keep a champion that was promoted after this job was requested; None if there is no such reason."""
@@ -132,7 +153,32 @@ class Result:
             return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
         return None
 
-    def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
+    def _compare_labels(self, champion: int, base: DomainModel) -> tuple[bool, str]:
+        """Decides whether new labels of the champion replace its earlier ones, and says why.
+
+        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
+        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
+        them, and seems to predict them better.)
+        """
+        if base.probability is None:
+            return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
+        kind, earlier = ("grades" if graded else "matches" for graded in (self._graded, base.probability.graded))
+        if kind != earlier:
+            return False, f"version {champion} has learnt from {earlier} and this version from {kind}"
+        labels, count = self.report["labels"]["pairs"], base.probability.pairs
+        if labels >= count:
+            return True, f"it has learnt from {labels:,} labelled pairs, and version {champion} from {count:,}"
+        compared = self.report["labels"]["compared"]
+        new, old = compared["loss"], compared["rival_loss"]
+        measure = "squared error" if self._graded else "log-loss"
+        what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with version {champion}"
+        return new - old <= SURE * compared["standard_error"], what
+
+    @property
+    def _graded(self) -> bool:
+        return self.model.probability is not None and self.model.probability.graded
+
+    def _compare(self, champion: int, stored: StoredVersion) -> tuple[bool, str]:
         """Decides by the threshold errors on the new text whether to promote this version, and says why.
 
         A version's threshold error says how far its measured false-match rates are from the nominal rates (see
@@ -145,10 +191,6 @@ class Result:
         sentences. They are at most a tenth of the distribution's sentences, and are scored by maps that were fitted
         without them.
         """
-        try:
-            stored = domains.load(self.request.domain, champion)
-        except IsosimError as error:
-            return True, f"the champion, version {champion}, cannot be read: {error}"
         lost = [part for part in LOST if loses(part, stored.model, self.model)]
         if lost:
             return False, (

@@ -50,8 +50,8 @@ def test_truncation_takes_away_the_end_named(tiny: EncoderArtifact, plain: Token
     whole = plain.encode(LONG).ids
     tokenize = FastTokenizer(tiny.tokenizer, 12)
     (right,), (left,) = tokenize([LONG], "right"), tokenize([LONG], "left")
-    assert right == (whole[:12], True, False)
-    assert left == (whole[-12:], True, False)
+    assert right == (whole[:12], True, False, 0)
+    assert left == (whole[-12:], True, False, 0)
 
 
 @pytest.mark.parametrize(("length", "truncated"), [(-1, True), (0, False), (1, False)])
@@ -153,10 +153,40 @@ def test_a_text_is_unreadable_where_the_vocabulary_knows_nothing_of_it(family: t
     kind, path = family
     tokenize = FastTokenizer(path, 16)
     assert [one.unreadable for one in tokenize(UNKNOWN, "right")] == [kind != "bytes"] * len(UNKNOWN)
-    mixed = [text + " boat" for text in UNKNOWN] + ["boat " + text for text in UNKNOWN] + sentences(50)
+    mixed = [f"the boat, the {text} boat, the boat and the boat" for text in UNKNOWN] + sentences(50)
     assert not any(one.unreadable for side in ("right", "left") for one in tokenize(mixed, side))  # type: ignore[arg-type]
     assert tokenize([sentences(1)[0] + " 🙂" * 50], "left")[0].unreadable is (kind != "bytes")  # what is left of it
     assert [one.unreadable for one in tokenize([tuple(tokenize(["🙂"], "right")[0].ids)], "right")] == [kind != "bytes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "unreadable"),
+    [
+        ("నా పార్శిల్ ఎక్కడ ఉంది.", True),  # the full stop and digits are known, and are no words
+        ("123: 😀 1!", True),
+        ("Order 123: నా పార్శిల్ ఎక్కడ", True),
+        ("thanks 😀", True),  # half of the words
+        ("many thanks 😀", False),  # a third
+        ("'Konoe no Tsubone' (近衛局)", False),
+        ("123 456", False),  # no words, but known tokens
+        ("!!!", False),
+    ],
+)
+def test_a_text_is_unreadable_if_more_than_a_third_of_its_words_are_unknown(
+    minilm_store: Path, text: str, unreadable: bool
+) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    assert FastTokenizer(artifact.tokenizer, 64)([text], "right")[0].unreadable is unreadable
+
+
+def test_texts_that_differ_only_in_unknown_words_have_the_same_hash_and_others_none(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, 8)
+    texts = ["my parcel is 😀.", "my parcel is 😡.", "my parcel was 😀.", "Resume", "résumé", "a boat 😀 " * 8]
+    one, same, other, *none = (tokens.unknown_hash for tokens in tokenize(texts, "right"))
+    assert one == same != other
+    assert 0 not in (one, other)
+    assert none == [0, 0, 0]  # no unknown token, or truncated
 
 
 def test_a_prompt_does_not_make_a_text_readable(family: tuple[str, Path]) -> None:
@@ -166,7 +196,7 @@ def test_a_prompt_does_not_make_a_text_readable(family: tuple[str, Path]) -> Non
     for prompt in prompts:
         found = tokenize([prompt + text for text in UNKNOWN], "right")
         assert [one.unreadable for one in found] == [kind != "bytes"] * len(UNKNOWN)
-        known = [prompt + "boat", prompt + prompt, prompt, prompt.strip(), "boat a wooden", prompt + "🙂 pilot"]
+        known = [prompt + "boat", prompt + prompt, prompt, prompt.strip(), "boat a wooden", prompt + "🙂 pilot boat"]
         assert not any(one.unreadable for one in tokenize(known, "right"))
 
 

@@ -65,10 +65,10 @@ def server(servers: list[Server]) -> Iterator[Server]:
     """The first one; version 2 of `news` answers again after the test, and nothing is saved."""
     yield servers[0]
     client = servers[0].client
-    client.put("/domains/news/champion", json={"version": 2}).raise_for_status()
     for domain in ("news", "normal"):
         for one in client.get(f"/domains/{domain}/thresholds").json()["thresholds"]:
             client.delete(f"/domains/{domain}/thresholds/{one['name']}").raise_for_status()
+    client.put("/domains/news/champion", json={"version": 2}).raise_for_status()
 
 
 def save(server: Server, name: str = "duplicates", domain: str = "news", **body: Any) -> dict[str, Any]:
@@ -162,6 +162,29 @@ def test_every_version_has_a_similarity_of_its_own_through_promotion_and_rollbac
     assert scored(server)["threshold"] == second
     save(server, fmr=0.2)
     assert scored(server, domain="news@previous")["threshold"]["similarity"] < first["similarity"]
+
+
+def test_a_version_that_loses_a_saved_target_is_promoted_only_if_the_target_is_named(
+    server: Server, store: Path
+) -> None:
+    client = server.client
+    save(server, fmr=0.1)
+    save(server, "sure", precision=0.9)  # version 2, the champion, does not reach it
+    client.put("/domains/news/champion", json={"version": 1}).raise_for_status()
+    lost = "version 2 makes saved thresholds unreachable: sure (domain 'news' was given no labels"
+    for without in ([], ["duplicates"]):
+        refused(client.put("/domains/news/champion", json={"version": 2, "without": without}), 409, lost)
+        refused(client.post("/domains/news/rollback", json={"without": without}), 409, lost)
+    calibrate(store, "news", "identity", [])
+    report = client.get("/domains/news/versions/3").json()["report"]
+    assert list(report["unreachable"]) == ["sure"]
+    assert report["promotion"].startswith("it would make saved thresholds unreachable: sure (domain 'news'")
+    assert client.get("/domains/news").json()["champion"] == 1
+    client.delete("/domains/news/versions/3").raise_for_status()
+    named = {"without": ["sure"]}
+    assert client.post("/domains/news/rollback", json=named).json()["champion"] == 2
+    client.put("/domains/news/champion", json={"version": 1}).raise_for_status()
+    assert client.put("/domains/news/champion", json={"version": 2} | named).json()["champion"] == 2
 
 
 def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_with_the_reason(server: Server) -> None:

@@ -45,7 +45,9 @@ def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ("labelled", labels(300)),
         ("graded", labels(300, graded=True)),
     ):
-        job = made.calibrate(domain, TEXTS, labels=posted, method="whitening")
+        job = made.calibrate(
+            domain, TEXTS, labels=posted, method="whitening", kind="grades" if domain == "graded" else "matches"
+        )
         assert job["status"] == "succeeded", job["error"]
         wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
     yield made
@@ -78,6 +80,44 @@ def test_the_raw_space_has_thresholds_of_its_own(server: Server) -> None:
     assert raw["similarity"] != own["similarity"]
     answer = score(server, OWN, domain="plain")
     assert np.mean(np.array(answer["cosine"]) >= raw["similarity"]) < 0.3
+
+
+@pytest.mark.parametrize("space", ["raw", "calibrated"])
+def test_thresholds_and_percentiles_hold_for_the_vectors_that_an_index_holds(server: Server, space: str) -> None:
+    embedded = server.client.post("/embed", json={"inputs": TEXTS[:600], "domain": "plain", "space": space}).json()
+    vectors = np.array(embedded)
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    distances = {
+        "cosine_distance": 1 - cosines, "l2": np.sqrt(np.maximum(0, 2 - 2 * cosines)), "l2_squared": 2 - 2 * cosines,
+        "inner_product": cosines,
+    }  # fmt: skip
+    for unit, values in distances.items():
+        found = threshold(server, "plain", fmr=0.01, unit=unit, space=space).json()
+        passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
+        assert found["space"] == space
+        assert 0.007 < passing.mean() < 0.014, unit
+        body = {"distances": [found["distance"]], "metric": unit, "domain": "plain", "space": space}
+        placed = server.client.post("/percentile", json=body).json()
+        assert placed["space"] == space
+        assert abs(placed["false_match_rate"][0] - 0.01) < 1e-4
+
+
+def test_where_vectors_are_transformed_a_unit_or_distances_need_a_space(server: Server) -> None:
+    placed = [{"cosines": [0.5]}, {"distances": [0.5], "metric": "l2"}]
+    answers = [server.client.post("/percentile", json={**body, "domain": "plain"}) for body in placed]
+    for answer in [threshold(server, "plain", fmr=0.01, unit="l2"), *answers]:
+        assert answer.status_code == 422
+        assert "raw if it holds vectors of isosim/plain:raw" in answer.text
+    assert threshold(server, "plain", fmr=0.01).json()["space"] == "calibrated"
+
+
+def test_probabilities_belong_to_calibrated_cosines(server: Server) -> None:
+    scores = score(server, OWN, domain="labelled")
+    body = {"cosines": scores["similarity"], "domain": "labelled", "space": "calibrated"}
+    placed = server.client.post("/percentile", json=body).json()
+    np.testing.assert_allclose(placed["probability"], scores["probability"], atol=1e-4)
+    raw = {"cosines": scores["cosine"], "domain": "labelled", "space": "raw"}
+    assert server.client.post("/percentile", json=raw).json()["probability"] is None
 
 
 def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server: Server) -> None:
@@ -218,10 +258,12 @@ def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -
     [
         (labels(19), 422, "at least 20"),
         ([[a, b, 1] for a, b, _ in labels(30)], 422, "both"),
-        ([*labels(30), ["a", "b", 7.5]], 422, "labels[30]"),
-        ([*labels(30), ["a", "b", -1]], 422, "labels[30]"),
+        ([*labels(30), ["a", "b", 2], ["a", "c", 0.5]], 422, "2 of 32 are neither 0 nor 1: 2 in labels[30]"),
+        ([*labels(30), ["a", "b", -1]], 422, "-1 in labels[30]"),
         ([["a boat", "a ship", number % 2] for number in range(40)], 422, "distinct"),
         ([["a", "b", 1] if number % 2 else ["b", "a", 0] for number in range(40)], 422, "distinct"),
+        ([[a, b, label + 1] for a, b, label in labels(30)], 422, "of 30 are neither 0 nor 1"),
+        ([[a, b, 2 * label] for a, b, label in labels(30)], 422, "of 30 are neither 0 nor 1"),
         ([*labels(30), ["", "b", 1]], 400, "labels[30]"),
         ([*labels(30), ["a", "b"]], 422, "labels[30]"),
         ([*labels(30), ["a", "b", "yes"]], 422, "labels[30]"),
@@ -320,6 +362,15 @@ def test_ndjson_takes_labelled_pairs_between_sentences(server: Server) -> None:
     )
     assert bad.status_code == 422
     assert "line 1" in bad.json()["error"]
+    lines[310]["label"] = 2
+    graded = b"\n".join(map(orjson.dumps, lines))
+    ndjson = {"headers": {"content-type": "application/x-ndjson"}, "content": graded}
+    refused = server.client.post("/calibrate?domain=mixed", **ndjson)
+    assert (refused.status_code, "1 of 40 is neither 0 nor 1: 2 in line 311" in refused.text) == (422, True), (
+        refused.text
+    )
+    taken = server.client.post("/calibrate?domain=mixed&method=identity&kind=grades&promote=never", **ndjson)
+    assert server.wait_for(taken.json()["job"])["report"]["labels"]["graded"]
 
 
 def test_text_of_another_kind_is_flagged_and_own_text_is_not(server: Server) -> None:
@@ -392,7 +443,7 @@ def test_the_text_of_labels_is_gone_when_the_job_ends(server: Server) -> None:
 
 def test_the_same_labels_posted_again_are_the_same_job_also_when_the_champion_has_changed(server: Server) -> None:
     server.calibrate("again", TEXTS, method="sn")
-    post = {"json": {"labels": labels(60)}, "headers": {"idempotency-key": "labels-of-again"}}
+    post = {"json": {"labels": labels(60), "promote": "always"}, "headers": {"idempotency-key": "labels-of-again"}}
     first = server.client.post("/domains/again/labels", **post)
     assert first.status_code == 202, first.text
     assert server.wait_for(first.json()["job"])["promoted"]
@@ -406,6 +457,21 @@ def test_labels_given_twice_count_once(server: Server) -> None:
     response = server.client.post("/domains/plain/labels", json={"labels": twice, "promote": "never"})
     job = server.wait_for(response.json()["job"])
     assert (job["report"]["labels"]["pairs"], job["report"]["labels"]["posted"]) == (60, 120)
+
+
+def test_pairs_labelled_both_ways_are_left_out_and_named(server: Server) -> None:
+    given = [*labels(60), *([b, a, 1 - label] for a, b, label in labels(20))]
+    response = server.client.post("/domains/plain/labels", json={"labels": given, "promote": "never"})
+    facts = server.wait_for(response.json()["job"])["report"]["labels"]
+    assert (facts["pairs"], facts["posted"]) == (40, 80)
+    first = [[1, 61], [2, 62], [3, 63], [4, 64], [5, 65]]
+    assert facts["contradictions"] == {"pairs": 20, "labels": 40, "first": first}
+    few = [*labels(30), *([b, a, 1 - label] for a, b, label in labels(20))]
+    response = server.client.post("/domains/plain/labels", json={"labels": few, "promote": "never"})
+    failed = server.wait_for(response.json()["job"])
+    assert failed["status"] == "failed"
+    assert "10 distinct labelled pairs" in failed["error"]
+    assert "20 others are labelled both 0 and 1" in failed["error"]
 
 
 def test_texts_that_are_all_alike_to_the_encoder_make_a_domain_without_an_out_of_domain_test(server: Server) -> None:
@@ -433,9 +499,10 @@ def exchanged(posted: list[list[Any]]) -> list[list[Any]]:
 @pytest.mark.parametrize("graded", [False, True])
 def test_labels_the_wrong_way_round_fail_and_change_nothing(server: Server, graded: bool) -> None:
     wrong = exchanged(labels(100, graded))
+    kind = {"kind": "grades" if graded else "matches"}
     before = server.client.get("/domains/plain").json()
-    jobs = [server.calibrate("plain", TEXTS, labels=wrong, method="sn", promote="always")]
-    answer = server.client.post("/domains/plain/labels", json={"labels": wrong, "promote": "always"})
+    jobs = [server.calibrate("plain", TEXTS, labels=wrong, method="sn", promote="always", **kind)]
+    answer = server.client.post("/domains/plain/labels", json={"labels": wrong, "promote": "always"} | kind)
     jobs.append(server.wait_for(answer.json()["job"]))
     for job in jobs:
         assert (job["status"], job["version"]) == ("failed", None), job

@@ -103,6 +103,14 @@ def test_raw_vectors_can_be_cut_and_are_normalized_after(tiny_server: Server) ->
     np.testing.assert_allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
 
 
+def test_the_encoders_own_dimensions_cut_nothing(tiny_server: Server) -> None:
+    body = {"inputs": "the garden gate"}
+    whole = tiny_server.client.post("/embed", json=body).json()
+    assert tiny_server.client.post("/embed", json={**body, "dimensions": 32}).json() == whole
+    sent = {"input": "the garden gate", "dimensions": 32}
+    assert tiny_server.client.post("/v1/embeddings", json=sent).json()["data"][0]["embedding"] == whole[0]
+
+
 def test_truncation_side_decides_which_end_counts(tiny_server: Server) -> None:
     text = "a wooden boat " * 20 + "the violinist"
     body = {"inputs": text, "space": "raw"}

@@ -66,6 +66,24 @@ def test_their_pairs_have_percentile_and_probability_0_and_the_flag_on_each_side
         assert flags == [[True, True]] * 4 + [[False, True], [False, False]]
 
 
+def test_different_texts_with_equal_unknown_tokens_are_flagged_wherever_pairs_are_scored(server: Server) -> None:
+    a, b = "the old boat 🙂 boat.", "the old boat 🚀 boat."
+    for _ in range(2):  # computed, and out of the cache
+        answer = post(server, "/similarity", pairs=[[a, b], [a, a], [a, TEXTS[0]]], domain="clean").json()
+        assert answer["flags"] == [{"a": ["unreadable"], "b": ["unreadable"]}, *answer["flags"][1:]]
+        assert not any("unreadable" in flags for pair in answer["flags"][1:] for flags in pair.values())
+        assert (answer["percentile"][0], answer["probability"][0], answer["extrapolated"][0]) == (0, 0, False)
+        assert all(value > 0 for value in answer["percentile"][1:])
+    ranked = post(server, "/rerank", query=a, texts=[b, TEXTS[0]], domain="clean")
+    assert [(rank["index"], rank["score"] > 0) for rank in ranked.json()] == [(1, True), (0, False)]
+    for path, body in (
+        ("/similarity", {"inputs": {"source_sentence": a, "sentences": [b]}}),
+        ("/score", {"model": "isosim/clean", "text_1": a, "text_2": b}),
+    ):
+        assert post(server, path, **body).headers["x-isosim-flags"] == "unreadable"
+    assert "x-isosim-flags" not in post(server, "/score", model="isosim/clean", text_1=a, text_2=TEXTS[0]).headers
+
+
 def test_a_domain_without_a_reference_flags_them_too(server: Server) -> None:
     answer = post(server, "/similarity", pairs=PAIRS[:1]).json()
     assert answer["flags"] == [{"a": ["unreadable"], "b": ["unreadable"]}]
@@ -126,7 +144,13 @@ def test_they_enter_neither_a_reference_nor_a_probability_and_the_report_counts_
 
 
 def test_a_calibration_of_too_few_others_says_so(store: Path) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"100 distinct sentences.*300 others contain no token that the encoder knows"
-    ):
-        calibrate(store, "runes", [*TEXTS[:100], *("ᚠ" + "ᛇ" * n for n in range(1, 301))])
+    with pytest.raises(InvalidInput, match=r"199 distinct sentences.*150 others are unreadable"):
+        calibrate(store, "runes", [*TEXTS[:199], *("ᚠ" + "ᛇ" * n for n in range(1, 151))])
+
+
+def test_a_calibration_of_text_that_the_encoder_cannot_read_is_refused(store: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"300 of 599 distinct sentences are unreadable"):
+        calibrate(store, "runes", [*TEXTS[:299], *(f"ᚠ{'ᛇ' * n}." for n in range(1, 301))])
+    few = [f"the boat {'ᛇ' * n} boat." for n in range(1, 301)]  # readable, but all have the same tokens
+    with pytest.raises(InvalidInput, match=r"300 distinct sentences have only 1 distinct vectors"):
+        calibrate(store, "runes", few)

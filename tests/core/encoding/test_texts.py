@@ -18,16 +18,28 @@ vectors = arrays(np.float32, DIM, elements=st.floats(-60000, 60000, width=32))
 
 
 @precisions
-@given(vector=vectors, tokens=st.integers(0, 0xFFFF), truncated=st.booleans(), unreadable=st.booleans())
+@given(
+    vector=vectors,
+    tokens=st.integers(0, 0xFFFF),
+    truncated=st.booleans(),
+    unreadable=st.booleans(),
+    unknown_hash=st.integers(0, 2**64 - 1),
+)
 def test_a_rounded_vector_comes_back_from_the_cache_bit_by_bit(
-    precision: str, vector: npt.NDArray[np.float32], tokens: int, truncated: bool, unreadable: bool
+    precision: str,
+    vector: npt.NDArray[np.float32],
+    tokens: int,
+    truncated: bool,
+    unreadable: bool,
+    unknown_hash: int,
 ) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
     rounded = codec.round(vector[None])[0]
-    found = codec.decode(KEY, codec.encode(KEY, PooledVector(rounded, tokens, truncated, unreadable)))
+    found = codec.decode(KEY, codec.encode(KEY, PooledVector(rounded, tokens, truncated, unreadable, unknown_hash)))
     assert found is not None
     assert (found.vector.tobytes(), found.vector.dtype) == (rounded.tobytes(), np.dtype(np.float32))
     assert (found.tokens, found.truncated, found.unreadable) == (tokens, truncated, unreadable)
+    assert found.unknown_hash == unknown_hash
 
 
 @precisions

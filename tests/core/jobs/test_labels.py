@@ -12,7 +12,7 @@ LAST = [["red car", "crimson car", "1"], ["red car", "slow boat", "0.25"]]
 
 
 def parse(rows: list[list[str]]) -> list[LabelledPair]:
-    return parse_pairs(enumerate(rows, 1), "pairs.tsv")
+    return [pair for _, pair in parse_pairs(enumerate(rows, 1), "pairs.tsv")]
 
 
 @pytest.mark.parametrize("rows", [FIRST, LAST])
@@ -40,7 +40,7 @@ def test_a_column_named_weight_holds_weights(rows: list[list[str]], column: int)
     def weighted(cells: list[str], weight: str) -> list[str]:
         return [*cells[:column], weight, *cells[column:]]
 
-    names = weighted(["label", "a", "b"], " Weight")
+    names = weighted(["label", "a", "b"] if rows is FIRST else ["a", "b", "label"], " Weight")
     table = [names, weighted(rows[0], "2"), weighted(rows[1], "0.5")]
     assert parse(table) == [PAIRS[0]._replace(weight=2.0), PAIRS[1]._replace(weight=0.5)]
     for wrong in ("0", "-1", "heavy", "inf"):
@@ -85,7 +85,7 @@ def test_where_both_ends_of_a_table_of_numbers_could_be_labels_its_first_row_dec
 def test_among_row_numbers_the_labels_are_the_column_of_small_ones(last: bool) -> None:
     rows = [("17", "4", "1"), ("3", "250", "0"), ("5", "2", "1")]
     table = [(number, [a, b, label] if last else [label, a, b]) for number, (a, b, label) in enumerate(rows, 1)]
-    assert [(pair.a, pair.b, pair.label) for pair in parse_pairs(table, "p.csv")] == [
+    assert [(pair.a, pair.b, pair.label) for _, pair in parse_pairs(table, "p.csv")] == [
         ("17", "4", 1.0), ("3", "250", 0.0), ("5", "2", 1.0)
     ]  # fmt: skip
 
@@ -102,3 +102,15 @@ def test_labels_in_the_middle_are_named() -> None:
     rows = [["red car", "1", "crimson car"], ["red car", "0", "slow boat"]]
     with pytest.raises(InvalidInput, match="Column 2 seems to hold the labels: move it to the front"):
         parse(rows)
+
+
+def test_named_columns_are_read_wherever_they_stand_and_others_are_ignored() -> None:
+    table = [["B", "id", "label", "weight", "a", "comment"], ["crimson car", "1", "1", "2", "red car", "0"]]
+    assert parse(table) == [PAIRS[0]._replace(weight=2.0)]
+    typo = [["a", "b", "label", "comment"], ["1", "2", "x", ""], ["3", "4", "1", ""]]
+    with pytest.raises(InvalidInput, match="line 2: the label 'x' is not a number"):
+        parse(typo)
+    with pytest.raises(InvalidInput, match="line 3: expected 4 columns, found 3"):
+        parse([*typo[:2], ["3", "4", "1"]])
+    with pytest.raises(InvalidInput, match="with more columns, the header names the three: a, b, label"):
+        parse([["query", "entry", "label", "comment"], ["red car", "crimson car", "1", ""]])

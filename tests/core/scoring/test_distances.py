@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.scoring.distances import Metric, check_metric, cosines_of, distance_of
+from service.core.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
@@ -50,6 +50,13 @@ def test_what_stands_for_no_cosine_is_named(metric: Any, values: list[float], me
 def test_rounding_of_databases_is_taken() -> None:
     assert cosines_of(np.array([1.0000002, -1.0005]), None, "cosines").tolist() == [1.0, -1.0]
     assert cosines_of(np.array([-1e-7]), "l2_squared", "distances").tolist() == [1.0]
+
+
+def test_a_domain_that_transforms_vectors_asks_which_ones_are_meant() -> None:
+    assert space_of(None, "unit=l2", "news", identity=True) == "calibrated"
+    assert [space_of(space, "unit=l2", "news", identity=False) for space in get_args(Space)] == list(get_args(Space))
+    with pytest.raises(InvalidInput, match=r"calibrated if your index holds vectors of isosim/news, or raw"):
+        space_of(None, "unit=l2", "news", identity=False)
 
 
 def test_only_vectors_of_one_length_have_other_distances_than_the_cosines() -> None:

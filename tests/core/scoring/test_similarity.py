@@ -14,7 +14,7 @@ from service.core.arrays import Vectors
 from service.core.encoding.texts import PooledVector
 from service.core.scoring.calibration import Calibration, DomainModel
 from service.core.scoring.out_of_domain import DomainTest, Judgement
-from service.core.scoring.similarity import cosine, normalized, score
+from service.core.scoring.similarity import cosine, flags_of, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.modelling.calibration.domains import fitted
 
@@ -148,6 +148,18 @@ def test_a_pair_with_a_text_without_a_known_token_has_percentile_and_probability
         expected = np.where(found.unreadable, 0.0, getattr(plain, column))
         np.testing.assert_array_equal(getattr(found, column), expected)
     assert found.similarity.tobytes() == plain.similarity.tobytes()
+
+
+def test_two_different_texts_with_equal_unknown_tokens_are_an_unreadable_pair() -> None:
+    texts = [replace(text, unknown_hash=number) for text, number in zip(TEXTS, (7, 7, 8, 0, 0), strict=True)]
+    left, right = np.array([0, 0, 0, 3]), np.array([1, 0, 2, 4])  # equal tokens; one text; other tokens; none unknown
+    found = score(calibration(model=DomainModel(REFERENCE, probability=MAP)), texts, POOLED, left, right)
+    assert found.unreadable is not None
+    assert found.unreadable.tolist() == [True, False, False, False]
+    assert found.percentile is not None and found.probability is not None
+    assert (found.percentile[0], found.probability[0]) == (0, 0)
+    assert (found.percentile[1:] > 0).all()
+    assert flags_of(texts, found, left, right) == ([["unreadable"], [], [], []], [["unreadable"], [], [], []])
 
 
 def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_other() -> None:

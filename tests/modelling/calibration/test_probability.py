@@ -76,7 +76,7 @@ def test_labels_tell_their_range_and_whether_they_are_grades(
     labels: list[float], ends: tuple[float, float], graded: bool
 ) -> None:
     assert label_range(labels) == ends
-    pairs = check_pairs(np.zeros(30), np.resize(labels, 30))
+    pairs = check_pairs(np.zeros(30), np.resize(labels, 30), graded=graded)
     assert (pairs.low, pairs.high, pairs.graded) == (*ends, graded)
     assert ((pairs.targets >= 0) & (pairs.targets <= 1)).all()
 
@@ -91,7 +91,7 @@ def test_labels_tell_their_range_and_whether_they_are_grades(
 )
 def test_labels_that_teach_nothing_are_refused(similarities: Doubles, labels: Doubles, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        fit(similarities, REFERENCE, labels, seed=0)
+        fit(similarities, REFERENCE, labels, seed=0, graded=bool((labels > 1).any()))
 
 
 def test_the_fewer_the_labels_the_further_their_targets_stay_from_certainty() -> None:
@@ -413,7 +413,7 @@ def test_grades_teach_their_mean() -> None:
     rng = np.random.default_rng(0)
     similarities = rng.uniform(-0.2, 0.7, 600)
     grades = np.clip(5 * truth(similarities) + rng.normal(0, 0.4, 600), 0, 5)
-    model, report = fit(similarities, REFERENCE, grades, seed=0)
+    model, report = fit(similarities, REFERENCE, grades, seed=0, graded=True)
     asked = np.linspace(0.0, 0.6, 100)
     assert np.abs(model.probability(REFERENCE.false_match_rate(asked)) - truth(asked)).mean() < 0.03
     assert model.graded
@@ -442,7 +442,7 @@ tied = st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.30000001, 1.0]), min_size=20,
 @given(tied | st.lists(st.floats(-1, 1), min_size=20, max_size=60), st.sampled_from([1, 2, 5]), st.booleans())
 def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], every: int, graded: bool) -> None:
     labels = (np.arange(len(similarities)) % (every + 1) == 0) * (2.5 if graded else 1.0)
-    model, report = fit(np.array(similarities), REFERENCE, labels, seed=0)
+    model, report = fit(np.array(similarities), REFERENCE, labels, seed=0, graded=graded)
     ProbabilityMap.from_arrays(model.arrays())
     json.dumps(report, allow_nan=False)
 
@@ -512,3 +512,14 @@ def test_weights_that_leave_nothing_to_learn_from_are_refused(weights: Doubles, 
         return
     with pytest.raises(InvalidInput, match=said):
         fit(similarities, REFERENCE, labels, 0, weights)
+
+
+def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fold_probabilities() -> None:
+    first, _ = fit(*_arguments(1500), seed=0)
+    _, report = fit(*_arguments(300), seed=1, rival=first)
+    compared = report["compared"]
+    assert compared["loss"] == pytest.approx(report["log_loss"])
+    assert 0 < compared["rival_loss"] < compared["loss"]
+    assert 0 < compared["standard_error"] < 0.05
+    similarities, scale, known = _arguments(300)
+    assert "compared" not in fit(similarities, scale, known, seed=1, rival=first, graded=True)[1]

@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from service import worker
-from service.adapters.domains.store import DomainStore
+from service.adapters.domains.store import Aliases, DomainStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.store import JobStore
 from service.core.arrays import Vectors
 from service.core.errors import Conflict, JobCancelled
 from service.core.jobs.job import Job, JobRequest, Status
+from service.core.scoring.advice import Target
 from service.core.scoring.calibration import DomainModel
 from service.modelling.calibration import normalization, probability, reference
 from service.modelling.calibration.methods import FittedMap
@@ -61,7 +63,7 @@ def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, dom
     promoted = []
     for seed in range(20):
         same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
-        promoted.append(same._wanted(domains, 1)[0])
+        promoted.append(same._wanted(domains, Aliases(1))[0])
     assert sum(promoted) <= 6  # a coin would give ten
 
 
@@ -90,6 +92,71 @@ def test_nobody_loses_a_part_of_the_answer_without_a_word(
     assert part in why
     asked = replace(better, request=replace(better.request, promote="always"))
     assert asked.publish(domains)[:2] == (3, True)
+
+
+def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Result:
+    """Version 1 of `news`, or its champion with new labels."""
+    made, rng = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)), np.random.default_rng(seed)
+    scale = made.model.reference
+    assert scale is not None
+    x = rng.uniform(-0.3, 0.5, count)
+    y = rng.random(count) < 1 / (1 + np.exp(-20 * (x - 0.1)))
+    return replace(made, report={**made.report, "x": x, "y": y.astype(np.float64), "graded": graded, "seed": seed})
+
+
+def post(
+    domains: DomainStore, tiny: EncoderArtifact, given: Result, promote: str = "if_better", **facts: Any
+) -> tuple[bool, str]:
+    """Publishes the champion with new labels, as a job does."""
+    aliases = domains.aliases("news", tiny.digest)
+    assert aliases.champion is not None
+    base = domains.load("news", aliases.champion).model
+    assert base.reference is not None
+    x, y, graded, seed = (given.report[name] for name in ("x", "y", "graded", "seed"))
+    learnt, report = probability.fit(x, base.reference, y, seed, graded=graded, rival=base.probability)
+    posted = replace(given.request, base=aliases.champion, champion=aliases.champion, promote=promote)
+    made = replace(
+        given,
+        request=posted,
+        model=replace(base, probability=learnt),
+        report={"sentences": 500, "labels": {**report, **facts}},
+    )
+    return made.publish(domains)[1:]
+
+
+def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)
+    added = post(domains, tiny, labelled(tiny, 1))
+    assert added == (True, "it adds probabilities learnt from labels to the champion, version 1")
+    again = post(domains, tiny, labelled(tiny, 1))
+    assert again == (True, "it has learnt from 400 labelled pairs, and version 2 from 400")
+    for error, expected in ((0.05, False), (0.07, True)):  # by 2 standard errors and by 1.4
+        compared = {"loss": 0.5, "rival_loss": 0.4, "standard_error": error}
+        promoted, why = post(domains, tiny, labelled(tiny, 2, count=399), compared=compared)
+        assert promoted == expected
+        assert why == "the log-loss of these labels is 0.5000 with this version and 0.4000 with version 3"
+    promoted, why = post(domains, tiny, labelled(tiny, 3, graded=True))
+    assert (promoted, why) == (False, "version 5 has learnt from matches and this version from grades")
+
+
+@pytest.mark.parametrize("promote", ["always", "if_better"])
+def test_no_version_that_makes_a_saved_target_unreachable_is_promoted_by_itself(
+    tiny: EncoderArtifact, domains: DomainStore, promote: str
+) -> None:
+    result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)
+    post(domains, tiny, labelled(tiny, 1))
+    domains.set_target("news", "sure", Target(precision=0.8))
+    domains.set_target("news", "usual", Target(fmr=0.01))
+    better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4), promote)
+    version, promoted, why = better.publish(domains)
+    assert (promoted, champion(domains, tiny)) == (False, 2)
+    assert why.startswith("it would make saved thresholds unreachable: sure (domain 'news' was given no labels")
+    assert list(domains.report("news", version)["unreachable"]) == ["sure"]
+    assert not post(domains, tiny, labelled(tiny, 5, graded=True), promote)[0]
+    domains.set_target("news", "sure", None)
+    assert better.publish(domains)[1] == (promote == "always")  # the champion's probabilities would be lost
 
 
 @pytest.mark.parametrize("promote", ["always", "if_better"])
