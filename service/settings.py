@@ -50,7 +50,7 @@ def entries(value: object) -> object:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-# pydantic-settings would raise its own error, without the value's fault, for a list that is not JSON.
+# NoDecode: pydantic-settings would end with a traceback if the variable's value is not JSON.
 List = Annotated[tuple[str, ...], NoDecode, BeforeValidator(entries)]
 
 

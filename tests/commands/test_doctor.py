@@ -1,21 +1,24 @@
 """`isosim doctor` through the real entry point: each fault is found, and a remedy given."""
 
+import contextlib
 import json
 import os
 import re
 import socket
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from service.commands.diagnosis import machine, packages, redis_server
 from service.commands.diagnosis.redis_server import workers
 from service.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run, publish_repeated
-from tests.processes import RedisServer, Serve, free_port
+from tests.processes import RedisServer, Serve, free_port, wait_until
 
 
 def examined(run: Run, *words: str, code: int = 0, **settings: Any) -> dict[str, list[dict[str, Any]]]:
@@ -206,6 +209,33 @@ def test_a_redis_that_refuses_every_lookup_is_a_fault(run: Run, redis_server: Re
     finding = one(examined(run, code=1, redis_url=redis_server.url), "redis lookup")
     assert finding["state"] == "fault"
     assert "mget" in finding["found"]
+
+
+def test_a_replica_is_a_fault(run: Run, redis_server: RedisServer) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        redis.replicaof("127.0.0.1", free_port())
+    assert "replica" in one(examined(run, code=1, redis_url=redis_server.url), "redis role")["found"]
+
+
+def test_a_sentinel_is_a_fault(run: Run, redis_server: RedisServer, tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "sentinel.conf").write_text(f"port {port}\nsentinel monitor one 127.0.0.1 {redis_server.port} 1\n")
+    with subprocess.Popen(
+        ["redis-server", str(tmp_path / "sentinel.conf"), "--sentinel"], stdout=subprocess.DEVNULL
+    ) as it:
+        try:
+            with Redis(port=port) as sentinel:
+                wait_until(lambda: answers(sentinel))
+            finding = one(examined(run, code=1, redis_url=f"redis://127.0.0.1:{port}/0"), "redis role")
+        finally:
+            it.kill()
+    assert "is a Sentinel" in str(finding)
+
+
+def answers(redis: Redis) -> bool:
+    with contextlib.suppress(ConnectionError, RedisError):
+        return bool(redis.ping())
+    return False
 
 
 def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:

@@ -112,6 +112,44 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
     assert done.stderr.startswith("isosim: ISOSIM_PORT: ")
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"providers": "NoSuchProvider"}, "execution providers ['NoSuchProvider'] are not installed"),
+        (
+            {"cors_origins": "https://a.example,b.example"},
+            "ISOSIM_CORS_ORIGINS: Value error, 'b.example' is not an origin",
+        ),
+        ({"cors_origins": '["https://a.example"'}, "ISOSIM_CORS_ORIGINS: "),
+        ({"api_keys_file": "/nowhere/keys"}, "ISOSIM_API_KEYS_FILE: /nowhere/keys: No such file or directory"),
+    ],
+)
+def test_a_setting_that_stops_the_start_is_said_in_one_line(
+    run: Run, settings: dict[str, str], said: str, log_format: str
+) -> None:
+    done = run("serve", "--port", "0", log_format=log_format, **settings)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_lists_have_commas_or_are_json() -> None:
+    origins = ("https://a.example", "https://b.example")
+    for value in ("https://a.example, https://b.example", '["https://a.example", "https://b.example"]', origins):
+        assert Settings(cors_origins=value).cors_origins == origins  # type: ignore[arg-type]
+
+
+def test_a_socket_is_an_address_of_redis() -> None:
+    from redis import Redis
+
+    for password, shown in ((None, "unix:///run/redis.sock?db=2"), ("p/w", "unix://:p%2Fw@/run/redis.sock?db=2")):
+        settings = Settings(redis_url="unix:///run/redis.sock?db=2", redis_password=password)  # type: ignore[arg-type]
+        assert settings.redis_address == shown
+        taken = Redis.from_url(shown).connection_pool.connection_kwargs
+        assert (taken["path"], taken["db"], taken.get("password")) == ("/run/redis.sock", 2, password)
+
+
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])
 def test_a_misspelt_or_deprecated_setting_is_said_by_every_command_that_reads_settings(
     run: Run, words: tuple[str, ...]

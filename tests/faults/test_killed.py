@@ -52,7 +52,7 @@ def killed_at_every_stage(server: Server, process: Process, store: Path, lives: 
         assert score(server, "news").content == before
         assert whole_versions(store, "news") == [1, 2]
         if died % lives == 0:
-            assert "retry" in becomes(server, job, "interrupted", 15)["error"]
+            assert "was killed while" in becomes(server, job, "interrupted", 15)["error"]
             assert holds(store, TEXTS[7])
             retry(server, job)
     done = becomes(server, job, "succeeded")

@@ -150,7 +150,7 @@ def test_the_pages_on_redis(site: Site) -> None:
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
     wait_until(lambda: "\nisosim_workers" not in server.client.get("/metrics").text)  # else its alert would not fire
     assert score(server, "films").status_code == 200
-    shows(site.look("redis-down"), "cannot be reached", "Redis does not answer")
+    shows(site.look("redis-down"), "cannot be used: the connection is refused", "Redis cannot be used")
     body = {"domain": "films", "texts": sentences(300)}
     assert server.client.post("/calibrate", json=body).status_code == 503
     wait_until(lambda: "the job queue, cannot be used" in site.look("errors"))

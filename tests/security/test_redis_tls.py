@@ -97,6 +97,13 @@ def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
     assert metric(server, ERRORS) > 0
     answer = server.client.post("/calibrate", json={"domain": "d", "texts": sentences(250)})
     assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
+    reasons = {
+        "authority": "TLS fails: ",
+        "name": "TLS fails: ",
+        "password": "it refuses the user or password",
+        "plain": "",
+    }
+    assert reasons[wrong] in answer.json()["error"]
     assert PASSWORD not in answer.text + server.log.read_text()
     with guarded.as_admin() as admin:
         assert admin.dbsize() == 0

@@ -82,7 +82,7 @@ def test_a_quiet_server_says_that_redis_went_and_came_back(
     redis_server.start()
     wait_until(lambda: metric(server, "isosim_redis_up") == 1)
     wait_until(lambda: "Redis answers again" in server.log.read_text())
-    assert server.log.read_text().count("Redis does not answer") == 1
+    assert server.log.read_text().count("Redis cannot be used (the connection is refused)") == 1
 
 
 def test_no_text_reaches_metrics_or_log(tiny_server: Server) -> None:

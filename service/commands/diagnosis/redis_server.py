@@ -41,7 +41,7 @@ def look(settings: Settings) -> Iterator[Finding]:
             return
         if facts.get("redis_mode") == "sentinel":
             yield fault(
-                "redis", "is a Sentinel, which stores nothing", "give the address of the primary that it watches"
+                "redis role", "is a Sentinel, which stores nothing", "give the address of the primary that it watches"
             )
             return
         if facts.get("role") == "slave":
