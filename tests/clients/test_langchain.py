@@ -1,6 +1,7 @@
 """langchain-openai and langchain-huggingface."""
 
 import asyncio
+import os
 
 import numpy as np
 import openai
@@ -8,6 +9,8 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
+from langchain_tests.integration_tests import EmbeddingsIntegrationTests
+from langchain_tests.unit_tests import EmbeddingsUnitTests
 
 from .conftest import TEXTS
 
@@ -38,3 +41,26 @@ def test_huggingface_endpoint_embeddings_on_a_client_of_ones_own(
     np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, rtol=1e-6)
     np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], rtol=1e-6)
     np.testing.assert_allclose(asyncio.run(client.aembed_query(TEXTS[0])), vectors[0], rtol=1e-6)
+
+
+class WhitenedEmbeddings:
+    """What LangChain's own suites test: the documented options, on calibrated vectors."""
+
+    @property
+    def embeddings_class(self) -> type[OpenAIEmbeddings]:
+        return OpenAIEmbeddings
+
+    @property
+    def embedding_model_params(self) -> dict[str, object]:
+        return {
+            "base_url": f"{os.environ['ISOSIM_OPEN_URL']}/v1", "api_key": "none", "model": "isosim/whitened",
+            "dimensions": 384, "check_embedding_ctx_length": False,
+        }  # fmt: skip
+
+
+class TestUnit(WhitenedEmbeddings, EmbeddingsUnitTests):
+    pass
+
+
+class TestIntegration(WhitenedEmbeddings, EmbeddingsIntegrationTests):
+    pass

@@ -51,6 +51,18 @@ def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path,
     return folder / "brought", folder / "unseen.npy"
 
 
+def whiten(store: Path, data: Path, folder: Path) -> Path:
+    """Adds the domain `whitened`, and returns a file of other sentences of the same kind."""
+    texts = sample(data, HOME, 5800, least=5800)
+    (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
+    artifact, domains = EncoderStore(store).find("minilm"), DomainStore(store)
+    request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")
+    calibrate_job(request, CalibrationInput(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(
+        domains
+    )
+    return folder / "held-out.txt"
+
+
 def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_indexes(
     serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +72,7 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_
     keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read domains=* clients\n")
     copy = tmp_path / "store"
     shutil.copytree(minilm_store, copy)
+    held_out = whiten(copy, data, tmp_path)
     server = serve(model_store=minilm_store, encoder="minilm", api_keys_file=keys)
     unlocked = serve(model_store=copy, encoder="minilm")
     brought, unseen = brought_vectors(minilm_store, data, tmp_path)
@@ -68,7 +81,9 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_
         "ISOSIM_URL": server.url, "ISOSIM_KEY": KEY, "ISOSIM_DATA": str(data), "ISOSIM_OPEN_URL": unlocked.url,
         "ISOSIM_STSB_SPEARMAN": stsb_spearman(minilm_store, data, tmp_path / "sts"), "PYTHONWARNINGS": "ignore",
         "ISOSIM_VECTORS_URL": vectors.url, "ISOSIM_VECTORS": str(unseen),
-        "PYTHONPATH": str(LOCAL_ONLY), "HF_HUB_DISABLE_TELEMETRY": "1",
+        "ISOSIM_HELD_OUT": str(held_out), "PYTHONPATH": str(LOCAL_ONLY), "HF_HUB_DISABLE_TELEMETRY": "1",
+        "MEM0_TELEMETRY": "false", "MEM0_DIR": str(tmp_path / "mem0"), "ANONYMIZED_TELEMETRY": "false",
+        "ORT_DISABLE_TELEMETRY": "1",
     }  # fmt: skip
     clean = {name: value for name, value in environment().items() if not name.startswith("PYTEST_")}
     suite = ROOT / "tests" / "clients"

@@ -1,0 +1,169 @@
+"""Indexes of vectors that isosim computes, in a whitened domain: a threshold for 1 % lets 1 % of random pairs through,
+in the unit that each index returns by default.
+
+ISOSIM_OPEN_URL serves the domain `whitened`; ISOSIM_HELD_OUT is a file of other sentences of the same kind.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import chromadb
+import faiss
+import httpx
+import lancedb
+import numpy as np
+import pytest
+from lancedb.embeddings.openai import OpenAIEmbeddings as LanceEmbeddings
+from lancedb.embeddings.registry import register
+from lancedb.pydantic import LanceModel, Vector
+from langchain_chroma import Chroma
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import OpenAIEmbeddings
+from mem0.utils.factory import EmbedderFactory, VectorStoreFactory
+from qdrant_client import QdrantClient, models
+
+URL = os.environ["ISOSIM_OPEN_URL"]
+MODEL, DIM = "isosim/whitened", 384
+ENTRIES, QUERIES = 600, 200  # 120,000 pairs
+RATE = 0.01
+
+# Returns what the index gives for each pair of a query and an entry.
+Values = Callable[[list[str], list[str], str, Path], Any]
+
+
+@register("isosim")
+class Isosim(LanceEmbeddings):
+    """LanceDB's client of OpenAI's API takes other models only in a class that knows their dimensions."""
+
+    def ndims(self) -> int | None:
+        return self.dim
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return Path(os.environ["ISOSIM_HELD_OUT"]).read_text(encoding="utf-8").splitlines()[: ENTRIES + QUERIES]
+
+
+def embedded(texts: list[str], model: str) -> Any:
+    body = {"model": model, "input": texts, "dimensions": DIM}
+    answer = httpx.post(f"{URL}/v1/embeddings", json=body, timeout=300).raise_for_status().json()
+    return np.array([row["embedding"] for row in answer["data"]], np.float32)
+
+
+def faiss_index(index: Any, entries: list[str], queries: list[str], model: str) -> Any:
+    index.add(embedded(entries, model))
+    return index.search(embedded(queries, model), ENTRIES)[0]
+
+
+def faiss_squares(entries: list[str], queries: list[str], model: str, _: Path) -> Any:
+    return faiss_index(faiss.IndexFlatL2(DIM), entries, queries, model)
+
+
+def faiss_products(entries: list[str], queries: list[str], model: str, _: Path) -> Any:
+    return faiss_index(faiss.IndexFlatIP(DIM), entries, queries, model)
+
+
+def chroma(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
+    collection = chromadb.PersistentClient(str(folder)).create_collection("entries")
+    collection.add(ids=[str(row) for row in range(ENTRIES)], embeddings=embedded(entries, model))
+    found = [collection.query(query_embeddings=[query], n_results=ENTRIES) for query in embedded(queries, model)]
+    return [result["distances"][0] for result in found]
+
+
+def qdrant_lengths(entries: list[str], queries: list[str], model: str, _: Path) -> Any:
+    client = QdrantClient(":memory:")
+    client.create_collection("entries", models.VectorParams(size=DIM, distance=models.Distance.EUCLID))
+    points = enumerate(embedded(entries, model).tolist())
+    client.upsert("entries", [models.PointStruct(id=row, vector=vector) for row, vector in points])
+    found = [
+        client.query_points("entries", query=query, limit=ENTRIES).points for query in embedded(queries, model).tolist()
+    ]
+    return [[point.score for point in points] for points in found]
+
+
+def lance(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
+    embedder = Isosim.create(name=model, dim=DIM, base_url=f"{URL}/v1", max_retries=0)
+
+    class Entry(LanceModel):  # type: ignore[misc]
+        text: str = embedder.SourceField()
+        vector: Vector(embedder.ndims()) = embedder.VectorField()  # type: ignore[valid-type]
+
+    table = lancedb.connect(folder).create_table("t", schema=Entry)
+    table.add([{"text": text} for text in entries])
+    found = [table.search(query).limit(ENTRIES).to_arrow() for query in queries]
+    return [rows["_distance"].to_pylist() for rows in found]
+
+
+def mem0(store: str, entries: list[str], queries: list[str], model: str, **options: Any) -> Any:
+    settings = {"model": model, "embedding_dims": DIM, "openai_base_url": f"{URL}/v1"}
+    embedder = EmbedderFactory.create("openai", settings, None)
+    memories = VectorStoreFactory.create(
+        store, {"collection_name": "entries", "embedding_model_dims": DIM, "on_disk": True, **options}
+    )
+    memories.insert(vectors=[embedder.embed(text) for text in entries], ids=[*range(ENTRIES)], payloads=[{}] * ENTRIES)
+    found = [memories.search(query, embedder.embed(query), limit=ENTRIES) for query in queries]
+    return [[memory.score for memory in memories] for memories in found]
+
+
+def mem0_qdrant(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
+    return mem0("qdrant", entries, queries, model, path=str(folder))
+
+
+def langchain_embeddings(model: str) -> OpenAIEmbeddings:
+    return OpenAIEmbeddings(base_url=f"{URL}/v1", model=model, dimensions=DIM, check_embedding_ctx_length=False)
+
+
+def langchain(store: Any, entries: list[str], queries: list[str]) -> Any:
+    store.add_texts(entries)
+    return [[score for _, score in store.similarity_search_with_score(query, k=ENTRIES)] for query in queries]
+
+
+def langchain_chroma(entries: list[str], queries: list[str], model: str, folder: Path) -> Any:
+    return langchain(Chroma("entries", langchain_embeddings(model), str(folder)), entries, queries)
+
+
+def langchain_memory(entries: list[str], queries: list[str], model: str, _: Path) -> Any:
+    return langchain(InMemoryVectorStore(langchain_embeddings(model)), entries, queries)
+
+
+INDEXES: dict[str, tuple[Values, str]] = {  # the values of an index, and their unit
+    "FAISS IndexFlatL2": (faiss_squares, "l2_squared"),
+    "FAISS IndexFlatIP": (faiss_products, "inner_product"),
+    "Chroma": (chroma, "l2_squared"),
+    "Qdrant Euclid": (qdrant_lengths, "l2"),
+    "LanceDB": (lance, "l2_squared"),
+    "mem0, Qdrant": (mem0_qdrant, "similarity"),
+    "LangChain, Chroma": (langchain_chroma, "l2_squared"),
+    "LangChain, in memory": (langchain_memory, "similarity"),
+}
+
+
+@pytest.mark.parametrize("space", ["calibrated", "raw"])
+@pytest.mark.parametrize("name", INDEXES)
+def test_a_threshold_in_the_unit_of_an_index_lets_its_share_of_random_pairs_through(
+    name: str, space: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    search, unit = INDEXES[name]
+    model = MODEL if space == "calibrated" else f"{MODEL}:raw"
+    values = np.array(search(texts[:ENTRIES], texts[ENTRIES:], model, tmp_path), np.float64)
+    assert values.shape == (QUERIES, ENTRIES)
+
+    wanted = {"fmr": RATE, "unit": unit, "space": space}
+    limit = httpx.get(f"{URL}/domains/whitened/threshold", params=wanted).raise_for_status().json()
+    near = limit["similarity"] if unit == "similarity" else limit["distance"]
+    share = float((values >= near if unit in ("similarity", "inner_product") else values <= near).mean())
+    print(f"{name}, {unit}, {space}: {share:.2%} of {values.size:,} random pairs")
+    assert 0.7 * RATE <= share <= 1.4 * RATE, share
+
+    scores = (
+        {"cosines": values[0].tolist()} if unit == "similarity" else {"distances": values[0].tolist(), "metric": unit}
+    )
+    sent = {**scores, "domain": "whitened", "space": space}
+    placed = httpx.post(f"{URL}/percentile", json=sent).raise_for_status().json()
+    passing = values[0] >= near if unit in ("similarity", "inner_product") else values[0] <= near
+    assert (
+        abs((np.array(placed["false_match_rate"]) <= RATE).sum() - passing.sum()) <= 1
+    )  # one pair may lie at the limit
