@@ -28,7 +28,8 @@ METRICS = {
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
     "isosim_shadow_changed_sides_total",
     "isosim_shadow_dropped_total", "isosim_shadow_percentile_difference", "isosim_shared_computations_total",
-    "isosim_servable_domains", "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
+    "isosim_servable_domains",
+    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
 }  # fmt: skip
 
 
