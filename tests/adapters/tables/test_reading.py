@@ -268,7 +268,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
         (b"ab\n", Hints(sheet="a"), "applies only to Excel workbooks"),
         (b"ab\n", Hints(header=True), "applies only to CSV"),
         (b'[{"a": "b"},\n{"a": "c"}]\n', Hints(), "one JSON list.*jq"),
-        (b"{\n" + b'  "text": "a",\n' * 30 + b"}\n", Hints(), "looks like indented JSON.*jq"),
+        (b"{\n" + b'"text":\n{\n' * 30 + b"}\n" * 31, Hints(), "looks like indented JSON.*jq"),
         (b'{"text": "a"}\n"b"\n', Hints(), "strings and others JSON objects"),
         (b'{"text": "a"}\n{"text"\n', Hints(format="ndjson"), "line 2 is not JSON"),
         (b'"\\ud800"\n', Hints(format="ndjson"), "half of a surrogate pair"),
