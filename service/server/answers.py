@@ -144,6 +144,7 @@ ANSWERS: dict[str, Any] = {
         "version": 1,
         "encoder": ENCODER,
         "method": "identity",
+        "space": "calibrated",
         "cosine": [0.31, 0.87],
         "percentile": [0.9569, 0.9998],
         "false_match_rate": [0.0431, 0.0002],

@@ -10,7 +10,7 @@ from service.measurements.sources import quora_pairs
 
 @pytest.mark.parametrize(
     ("labels", "why"),
-    [([0, 1] * 10, None), ([0, 1] * 9, "18 distinct"), ([0] * 30, "both kinds"), ([0, 6] * 15, "label 6")],
+    [([0, 1] * 10, None), ([0, 1] * 9, "18 distinct"), ([0] * 30, "both kinds"), ([0, 6] * 15, "neither 0 nor 1")],
 )
 def test_pairs_that_no_probability_can_be_fitted_to_are_refused_before_they_are_embedded(
     tmp_path: Path, labels: list[int], why: str | None

@@ -105,7 +105,7 @@ OTHER: dict[str, Any] = {
     "without": ["sure"], "idempotency_key": "mine",
     "version": 2, "seen": Domain(domain="d", champion=8, revision=9), "after": "d", "contains": "d", "fmr": 0.1,
     "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100, "threshold": "duplicates", "column": 2,
-    "charset": "windows-1252", "sheet": "Tickets", "header": False,
+    "charset": "windows-1252", "sheet": "Tickets", "header": False, "unit": "l2",
 }  # fmt: skip
 
 

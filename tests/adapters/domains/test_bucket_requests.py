@@ -115,7 +115,7 @@ def test_few_resident_domains_are_compared_one_by_one_and_many_by_a_listing(plac
 
 def test_a_store_without_a_bell_is_listed_at_every_look(place: Bucket) -> None:
     """As an earlier release left it."""
-    empty = Bucket(place.url)
+    empty = Bucket(place.url, place.pid)
     empty.root = place.root.parent / "another"
 
     async def looks() -> Counter[str]:

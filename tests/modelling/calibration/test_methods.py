@@ -83,12 +83,11 @@ def test_one_vector_that_differs_is_enough_for_finite_weights(method: str) -> No
     assert np.isfinite(fitted(vectors)).all()
 
 
-def test_auto_keeps_the_raw_scale_where_nearly_all_vectors_are_equal(tiny: EncoderArtifact, tmp_path: Path) -> None:
+def test_text_whose_vectors_are_nearly_all_equal_is_refused(tiny: EncoderArtifact, tmp_path: Path) -> None:
     wanted = JobRequest("same", tiny.digest, tiny.id, sentences=250)
     posted, domains = CalibrationInput(sentences(250)), DomainStore(tmp_path)
-    result = calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
-    assert result.fitted.method == "identity"
-    assert "the same vector" in result.report["reason"]
+    with pytest.raises(InvalidInput, match=r"only 2 distinct vectors.*cannot tell the sentences apart"):
+        calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
 
 
 def test_only_identity_has_no_weights() -> None:
