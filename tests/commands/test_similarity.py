@@ -198,7 +198,7 @@ def test_a_reader_that_has_enough_is_no_error(calibrated_store: Path, tmp_path: 
 
 
 def test_a_terminal_gets_columns_that_fit(calibrated_store: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text(TABBED + "The pilot describes\x07 the garden gate 日本.\t" + "long " * 60 + "\n")
+    (tmp_path / "pairs.tsv").write_text(TABBED + "The pilot describes\x07 the gate 日本.\t" + "long " * 60 + "\n")
     shown = on_a_terminal(calibrated_store, "similarity", "--fmr", "0.2", "--all", str(tmp_path / "pairs.tsv"))
     lines = shown.replace("\r\n", "\n").splitlines()
     assert lines[0].split() == ["similarity", "percentile", "a", "b"]
