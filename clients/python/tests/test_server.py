@@ -222,7 +222,7 @@ def test_labels_make_a_version_with_probabilities(client: Client) -> None:
     done = client.wait(client.add_labels("labelled", labels))
     assert (done.version, done.base, done.labels) == (2, 1, 80)
     assert client.similarity(PAIRS, domain="labelled@2").probability is not None
-    with pytest.raises(InvalidInput, match=r"1 of 80 is neither 0 nor 1: 2 in labels\[0\]"):
+    with pytest.raises(InvalidInput, match=r"1 of 80 is neither 0 nor 1: 2 in line 1;"):
         client.add_labels("labelled", [(*labels[0][:2], 2), *labels[1:]])
     client.save_threshold("labelled", "sure", precision=0.8)
     with pytest.raises(Conflict, match="saved thresholds unreachable: sure"):

