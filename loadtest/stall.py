@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ STEP = 0.01  # s between two questions of the probe
 SENDERS = 8  # connections that send JSON; each large body has a connection of its own
 STUCK = 16  # clients that wait for the store
 ASKED = 50  # requests for scores while the store hangs
+PAUSE = 0.3  # s between them, so that they go on beyond the deadline of calls of the store
 
 
 def probe(port: int) -> None:
@@ -132,15 +134,17 @@ def while_stuck(
             with contextlib.suppress(OSError, http.client.HTTPException):
                 statuses.append(ask(*stuck(number))[0])
 
-    statuses: list[int] = []
+    statuses: list[int] = []  # of the clients that wait
     texts = orjson.dumps({"query": "a dog", "texts": [f"text number {number}" for number in range(100)]})
     for _ in range(2):
         ask("POST", "/rerank", texts)  # fills the cache
     with hanging:
         for number in range(STUCK):
             threading.Thread(target=wait, args=(number,), daemon=True).start()
-        time.sleep(2.0)
-        answers = [ask("POST", "/rerank", texts) for _ in range(ASKED)]
+        answers = []
+        for _ in range(ASKED):
+            time.sleep(PAUSE)
+            answers.append(ask("POST", "/rerank", texts))
         probes = [ask("GET", path, b"") for path in ("/livez", "/readyz", "/metrics")]
         ended.set()
     took = [seconds for _, seconds in answers]
@@ -154,18 +158,20 @@ def while_stuck(
 
 def stuck_scoring(setup: Setup, stack: ExitStack) -> Result:
     """Cached scoring while the store hangs: a folder whose lock another process holds, and a stopped bucket."""
-    found: Result = {}
+    fmr = orjson.dumps({"fmr": 0.01})
+
+    def change(number: int) -> tuple[str, str, bytes]:
+        return "PUT", f"/domains/default/thresholds/t{number}", fmr
+
     folder = stack.enter_context(servers.own_store(setup.store, setup.fp32))
     with servers.isosim(folder, setup.fp32) as server:
-        fmr = orjson.dumps({"fmr": 0.01})
-        found["folder"] = while_stuck(
-            server.port, locked(folder), lambda number: ("PUT", f"/domains/default/thresholds/t{number}", fmr)
-        )
+        in_folder = while_stuck(server.port, locked(folder), change)
     store = stack.enter_context(bucket.bucket())
     seed(folder, store.root)
-    with servers.isosim(store.root, setup.fp32) as server:
-        found["bucket"] = while_stuck(server.port, stopped(store.pid), lambda _: ("GET", f"/calibrate/{'0' * 32}", b""))
-    return found
+    jobs = stack.enter_context(tempfile.TemporaryDirectory())
+    with servers.isosim(store.root, setup.fp32, jobs_folder=jobs) as server:
+        in_bucket = while_stuck(server.port, stopped(store.pid), change)
+    return {"folder": in_folder, "bucket": in_bucket}
 
 
 def measure(setup: Setup) -> Result:

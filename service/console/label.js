@@ -462,7 +462,7 @@ function sendPart(labels, { domain, champion }, changed, context) {
       const lines = all.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`);
       const kind = isGraded(all) ? "grades" : "matches";
       const { job } = await call("POST", `${path("domains", domain, "labels")}?from=${champion}&kind=${kind}`, {
-        body: new Blob(lines),
+        body: lines.join(""),
         headers: { "content-type": "application/x-ndjson", "idempotency-key": labels.posting }, signal,
       });
       labels.sentAs(job);

@@ -162,20 +162,20 @@ def test_what_is_sent_are_all_labels_with_weights_that_make_up_for_the_drawing(v
     draw(analyst, sentences(120))
     judge(analyst, 25)
     stored = kept(analyst)
-    with analyst.page.expect_request(lambda request: request.url.endswith("/domains/letters/labels")) as sent:
+    with analyst.page.expect_request(re.compile("/domains/letters/labels")) as sent:
         analyst.presses("Send 25 labels")
-    body = json.loads(sent.value.post_data)
-    assert body["from"] == 1
+    assert sent.value.url.endswith("?from=1&kind=matches")
+    sent_labels = [json.loads(line) for line in sent.value.post_data.splitlines()]
     strata, queue = stored["drawing"]["strata"], stored["drawing"]["queue"]
     places = [place for place, _ in stored["judged"]]
     counts = [sum(queue[place][2] == number for place in places) for number in range(len(strata))]
     pairs = 120 * 119 / 2
     assert sum(stratum["size"] for stratum in strata) == pairs
     assert min(counts) > 0
-    for (a, b, label, weight), (place, judged) in zip(body["labels"], stored["judged"], strict=True):
+    for label, (place, judged) in zip(sent_labels, stored["judged"], strict=True):
         _, _, stratum, _ = queue[place]
-        assert (a, b, label) == (*queue[place][:2], judged)
-        assert weight == pytest.approx(strata[stratum]["size"] / counts[stratum] * 25 / pairs)
+        assert (label["a"], label["b"], label["label"]) == (*queue[place][:2], judged)
+        assert label["weight"] == pytest.approx(strata[stratum]["size"] / counts[stratum] * 25 / pairs)
     analyst.sees(OUTCOME, 120)
 
 

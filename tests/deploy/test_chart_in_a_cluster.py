@@ -20,7 +20,7 @@ def rendered() -> dict[str, list[Manifest]]:
 
 
 VARIABLE = re.compile(r"\bISOSIM_[A-Z][A-Z_]*[A-Z]\b")
-NO_SETTINGS = {"ISOSIM_REQUIRE_ALL", "ISOSIM_DATA", "ISOSIM_URL", "ISOSIM_KEY"}  # of the tests and the clients
+NO_SETTINGS = {"ISOSIM_REQUIRE_ALL", "ISOSIM_RECORD", "ISOSIM_DATA", "ISOSIM_URL", "ISOSIM_KEY"}  # of the tests and the clients
 
 
 def test_every_variable_of_the_chart_is_a_setting(rendered: dict[str, list[Manifest]]) -> None:
