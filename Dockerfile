@@ -96,12 +96,12 @@ ARG ENCODER
 # More options of `isosim export`, such as --layers 3 --pooling mean
 ARG EXPORT_OPTIONS=
 # Only the code that exports, so that a change of the API does not repeat the export.
-COPY service/__init__.py service/cli.py service/settings.py /source/service/
-COPY service/core /source/service/core
-COPY service/adapters /source/service/adapters
-COPY service/commands /source/service/commands
-COPY service/modelling /source/service/modelling
-WORKDIR /source
+COPY service/isosim/__init__.py service/isosim/cli.py service/isosim/settings.py /source/service/isosim/
+COPY service/isosim/core /source/service/isosim/core
+COPY service/isosim/adapters /source/service/isosim/adapters
+COPY service/isosim/commands /source/service/isosim/commands
+COPY service/isosim/modelling /source/service/isosim/modelling
+WORKDIR /source/service
 # The options have to be split into words.
 # hadolint ignore=SC2086
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -112,7 +112,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=bind,source=docker/checkpoints,target=/checkpoints \
     mkdir /baked \
     && PIP_FIND_LINKS=/wheels HF_TOKEN_PATH=/run/secrets/hub_token \
-       python -m service.cli export --encoder "$ENCODER" $EXPORT_OPTIONS --model-store /baked --json > /baked/exported.json
+       python -m isosim.cli export --encoder "$ENCODER" $EXPORT_OPTIONS --model-store /baked --json > /baked/exported.json
 
 # A stage, not an image.
 # hadolint ignore=DL3006

@@ -27,10 +27,10 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     A deployment mounts its store, so an empty volume is a new store here. That a full one was expected is told by
     `isosim_servable_domains` and its alert.
     """
-    from service.adapters.storage.identity import create  # noqa: PLC0415 - `--help` does not need it
-    from service.commands.terminal import complain  # noqa: PLC0415
-    from service.core.errors import IsosimError  # noqa: PLC0415
-    from service.settings import Settings  # noqa: PLC0415
+    from isosim.adapters.storage.identity import create  # noqa: PLC0415 - `--help` does not need it
+    from isosim.commands.terminal import complain  # noqa: PLC0415
+    from isosim.core.errors import IsosimError  # noqa: PLC0415
+    from isosim.settings import Settings  # noqa: PLC0415
 
     try:
         create(Settings().model_store)
@@ -46,9 +46,9 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
     ISOSIM_ENCODER contains the encoder's digest, because the store may have another encoder of the same name. If
     copying fails, the error is printed and the command still runs.
     """
-    from service.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
-    from service.commands.terminal import complain  # noqa: PLC0415
-    from service.settings import Settings  # noqa: PLC0415
+    from isosim.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
+    from isosim.commands.terminal import complain  # noqa: PLC0415
+    from isosim.settings import Settings  # noqa: PLC0415
 
     def failed(error: Exception) -> None:
         complain(f"could not copy an encoder or calibration of this image into the model store: {error}")
@@ -63,8 +63,8 @@ def main() -> None:
     # The kernel ignores SIGTERM for a container's first process if the process has no handler. Without this handler, a
     # container that is stopped during start-up would run until SIGKILL.
     signal.signal(signal.SIGTERM, stop)
-    from service.cli import main as isosim  # noqa: PLC0415 - after the signal
-    from service.commands.terminal import ended  # noqa: PLC0415
+    from isosim.cli import main as run  # noqa: PLC0415 - after the signal
+    from isosim.commands.terminal import ended  # noqa: PLC0415
 
     command = next(iter(sys.argv[1:]), "--help")
     if not command.startswith("-") and (code := ended(lambda: prepare(os.environ))):
@@ -73,12 +73,12 @@ def main() -> None:
         # During the import, SIGTERM calls `os._exit` instead of `stop`. An extension module may turn the SystemExit of
         # `stop` into another error. `os._exit` runs no cleanup; there is nothing to clean up yet.
         signal.signal(signal.SIGTERM, lambda _, __: os._exit(STOPPED))
-        import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
+        import isosim.server.app  # noqa: F401, PLC0415 - takes seconds: import it while SIGTERM is handled
 
         # uvicorn saves the current handler when it starts. After SIGTERM it finishes open requests, restores the saved
         # handler and raises SIGTERM again. With the default handler, SIGTERM then ends the process.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    isosim()
+    run()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import ConfigDict
 
-from service import CONTRACT
-from service.api.middleware import GUARD
-from service.api.scoring.schemas import PairsRequest
+from isosim import CONTRACT
+from isosim.api.middleware import GUARD
+from isosim.api.scoring.schemas import PairsRequest
 
 DIGEST = "0" * 64
 HEADERS = {

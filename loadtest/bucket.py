@@ -27,21 +27,21 @@ from typing import Any
 import httpx
 import numpy as np
 
+from isosim.adapters.domains.calibrations import FULL_LOOK, StoredCalibrations
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.domains.objects import ALIASES, MANIFESTS
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.jobs.census import JobCensus
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.storage.artifacts import manifest_bytes
+from isosim.core.jobs.job import Job, JobRequest, Status
+from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.core.scoring.registry import Registry
+from isosim.server.store_watch import DISTANT_COUNT_SECONDS
+from isosim.settings import Settings
+from isosim.worker import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup
-from service.adapters.domains.calibrations import FULL_LOOK, StoredCalibrations
-from service.adapters.domains.migrations import MigrationStore
-from service.adapters.domains.objects import ALIASES, MANIFESTS
-from service.adapters.domains.store import DomainStore
-from service.adapters.jobs.census import JobCensus
-from service.adapters.jobs.store import JobStore
-from service.adapters.storage.artifacts import manifest_bytes
-from service.core.jobs.job import Job, JobRequest, Status
-from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from service.core.scoring.registry import Registry
-from service.server.store_watch import DISTANT_COUNT_SECONDS
-from service.settings import Settings
-from service.worker import DISTANT_HEARTBEAT
 
 DOMAINS, WATCHERS, WORKERS = 10_000, 50, 100
 RESIDENT = 10  # domains that each API process has loaded, besides `default`

@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.bulk.plan import PART_ROWS
 from loadtest import servers
 from loadtest.setup import Line, Result, Setup
 from loadtest.throughput import STREAM, best
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
-from service.bulk.plan import PART_ROWS
 
 TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")
 SHORTEST, LONGEST = 6, 9  # words
@@ -69,7 +69,7 @@ def command(setup: Setup, source: Path, output: Path, *more: str) -> list[str]:
     store = ["--model-store", str(setup.store), "--encoder", setup.fp32]
     parts = ["--part-rows", str(max(64, min(PART_ROWS, setup.sentences // FEWEST_PARTS)))]
     embed = ["bulk", "embed", str(source), str(output)]
-    return [sys.executable, "-m", "service.cli", *embed, *store, *parts, "--json", *more]
+    return [sys.executable, "-m", "isosim.cli", *embed, *store, *parts, "--json", *more]
 
 
 def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, Any]:

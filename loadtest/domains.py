@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.core.jobs.job import JobRequest
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
 from loadtest import servers, texts
 from loadtest.many import multiply
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
-from service.core.jobs.job import JobRequest
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000

@@ -25,17 +25,17 @@ from typing import Any
 
 import numpy as np
 
+from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, load_cuda
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.core.arrays import Vectors
+from isosim.core.scoring.similarity import cosine
+from isosim.modelling.calibration.linear import identity
+from isosim.modelling.calibration.methods import weights_of
 from loadtest import servers, texts
 from loadtest.bench import hardware
 from loadtest.client import request
 from loadtest.setup import UNCACHED, drive
-from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, load_cuda
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
-from service.core.arrays import Vectors
-from service.core.scoring.similarity import cosine
-from service.modelling.calibration.linear import identity
-from service.modelling.calibration.methods import weights_of
 
 LENGTHS = (16, 64, 128, 256)
 BATCHES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)  # padded tokens

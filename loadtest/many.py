@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import orjson
 
+from isosim.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 from loadtest import servers
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup
-from service.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 
 COUNT = 10_000
 TOUCHED = 3000  # number of domains that are requested, one after another

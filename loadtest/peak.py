@@ -47,8 +47,8 @@ def export(store: Path, data: Path) -> None:
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
     from transformers import BertConfig, BertModel  # noqa: PLC0415
 
-    from service.modelling.encoder import checkpoints, encoder  # noqa: PLC0415
-    from service.modelling.store import export as write  # noqa: PLC0415
+    from isosim.modelling.encoder import checkpoints, encoder  # noqa: PLC0415
+    from isosim.modelling.store import export as write  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = BertWordPieceTokenizer(lowercase=True)
@@ -114,7 +114,7 @@ def from_file(store: Path, file: Path, domain: str, method: str) -> dict[str, fl
     """Peak memory and duration of `isosim calibrate FILE`."""
     began = time.monotonic()
     command = [
-        sys.executable, "-m", "service.cli", "calibrate", str(file), "--domain", domain, "--method", method,
+        sys.executable, "-m", "isosim.cli", "calibrate", str(file), "--domain", domain, "--method", method,
         "--promote", "never", "--model-store", str(store), "--encoder", "wide",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our own

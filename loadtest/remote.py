@@ -14,11 +14,11 @@ from statistics import median
 import httpx
 import numpy as np
 
+from isosim.modelling.encoder.remote import register
 from loadtest import servers, texts
 from loadtest.host import GPU_BATCHES, cost, new_pairs
 from loadtest.servers import Server
 from loadtest.setup import Line, Result, Setup
-from service.modelling.encoder.remote import register
 
 SAME = 400  # pairs whose scores are compared
 PARITY = 1e-4

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 
+from isosim.adapters.encoder.device import GROWTH
 from loadtest import servers
 from loadtest.many import multiply
 from loadtest.servers import Server
 from loadtest.setup import Line, Result, Setup
-from service.adapters.encoder.device import GROWTH
 
 COUNT = 600  # domains; 1.7 MB each
 WARM = 20  # requests to `default` before the first measurement

@@ -95,7 +95,7 @@ def serving(command: list[str], port: int, path: str, environment: dict[str, str
 def isosim(
     store: Path,
     encoder: str,
-    module: str = "service.cli",
+    module: str = "isosim.cli",
     *,
     environment: Mapping[str, str] | None = None,
     **settings: object,
@@ -103,7 +103,7 @@ def isosim(
     """Runs the service as `isosim serve` does, with default settings except the given ones.
 
     Args:
-        module: module to run instead of `service.cli`.
+        module: module to run instead of `isosim.cli`.
         environment: more environment variables.
     """
     port = free_port()

@@ -42,7 +42,7 @@ class Phase(NamedTuple):
 def two_encoders(setup: Setup, store: Path) -> None:
     """Calibrates a domain for the encoder, and for an equally fast encoder with the same weights and other pooling."""
     words = ["export", "--encoder", setup.fp32, "--pooling", "cls", "--id", NEXT, "--model-store", str(store)]
-    subprocess.run([sys.executable, "-m", "service.cli", *words], check=True, capture_output=True)  # noqa: S603
+    subprocess.run([sys.executable, "-m", "isosim.cli", *words], check=True, capture_output=True)  # noqa: S603
     for encoder in (setup.fp32, NEXT):
         fitted(setup, store, DOMAIN, encoder)
 

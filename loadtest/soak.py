@@ -41,7 +41,7 @@ def worker(store: Path, redis: str) -> Iterator[None]:
     environment = {**os.environ, "ISOSIM_MODEL_STORE": str(store), "ISOSIM_REDIS_URL": redis}
     with (
         tempfile.NamedTemporaryFile(suffix=".log") as log,
-        servers.process([sys.executable, "-m", "service.cli", "worker"], environment, Path(log.name)),
+        servers.process([sys.executable, "-m", "isosim.cli", "worker"], environment, Path(log.name)),
     ):
         yield
 

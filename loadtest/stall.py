@@ -27,10 +27,10 @@ from statistics import median
 import numpy as np
 import orjson
 
+from isosim.adapters.seeding import seed
 from loadtest import bucket, hostile, servers
 from loadtest.bodies import DIMENSIONS, Body, large_bodies, small_bodies, vector_bodies
 from loadtest.setup import Line, Result, Setup
-from service.adapters.seeding import seed
 
 STEP = 0.01  # s between two questions of the probe
 SENDERS = 8  # connections that send JSON; each large body has a connection of its own
@@ -179,7 +179,7 @@ def measure(setup: Setup) -> Result:
     found: Result = {"texts": [], "vectors": []}
     with ExitStack() as stack:
         folder = stack.enter_context(servers.own_store(setup.store, setup.fp32))
-        add = [sys.executable, "-m", "service.cli", "encoder", "add", "mine", "--dimensions", str(DIMENSIONS)]
+        add = [sys.executable, "-m", "isosim.cli", "encoder", "add", "mine", "--dimensions", str(DIMENSIONS)]
         subprocess.run([*add, "--model-store", str(folder)], check=True, cwd=servers.ROOT)  # noqa: S603
         for name, encoder, bodies in (("texts", setup.fp32, small + large), ("vectors", "mine", list(vector_bodies()))):
             for _ in range(setup.rounds):  # a server for each round, since jobs of an earlier one would still run

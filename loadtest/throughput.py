@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
 from loadtest import servers, texts
 from loadtest.bare_session import PAIR
 from loadtest.client import Load
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
 
 CONNECTIONS = (1, 16, 64)
 VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # whether the CPU computes int8 dot products in one instruction

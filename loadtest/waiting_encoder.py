@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.encoder import probe
-from service.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
-from service.cli import main
-from service.core.arrays import Vectors
-from service.migration import encoders
+from isosim.adapters.encoder import probe
+from isosim.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
+from isosim.cli import main
+from isosim.core.arrays import Vectors
+from isosim.migration import encoders
 
 RUN, TOKEN = 1e-3, 1e-6  # s per run and per padded token: estimates for a small encoder on a large GPU
 VECTORS = 1024  # number of distinct vectors

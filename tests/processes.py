@@ -144,7 +144,7 @@ def start(command: list[str], log: Path, *, release: Path | None = None, **setti
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(release), os.environ.get("PYTHONPATH")]))
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "service.cli", *command],
+            [sys.executable, "-m", "isosim.cli", *command],
             env=variables, cwd=release, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 

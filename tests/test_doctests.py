@@ -7,18 +7,18 @@ import pytest
 
 # Smallest number of example lines by module: fewer means that examples were lost, or that the parser missed them.
 EXAMPLES = {
-    "service.core.jobs.labels": 2,
-    "service.core.grants": 2,
-    "service.core.scoring.calibration": 2,
-    "service.core.scoring.distances": 4,
-    "service.core.scoring.migration": 1,
-    "service.core.scoring.similarity": 3,
-    "service.core.scoring.reference": 3,
-    "service.core.scoring.normalization": 5,
-    "service.core.scoring.probability": 4,
-    "service.modelling.calibration.linear": 5,
-    "service.modelling.calibration.flow": 6,
-    "service.modelling.calibrator": 5,
+    "isosim.core.jobs.labels": 2,
+    "isosim.core.grants": 2,
+    "isosim.core.scoring.calibration": 2,
+    "isosim.core.scoring.distances": 4,
+    "isosim.core.scoring.migration": 1,
+    "isosim.core.scoring.similarity": 3,
+    "isosim.core.scoring.reference": 3,
+    "isosim.core.scoring.normalization": 5,
+    "isosim.core.scoring.probability": 4,
+    "isosim.modelling.calibration.linear": 5,
+    "isosim.modelling.calibration.flow": 6,
+    "isosim.modelling.calibrator": 5,
 }
 
 

@@ -10,11 +10,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.api.errors import TABLE, V1_TYPES
-from service.core import errors
-from service.observability.metrics import SECONDS, Metrics
-from service.server.app import create_app
-from service.settings import DEPRECATED, Settings
+from isosim.api.errors import TABLE, V1_TYPES
+from isosim.core import errors
+from isosim.observability.metrics import SECONDS, Metrics
+from isosim.server.app import create_app
+from isosim.settings import DEPRECATED, Settings
 
 HERE = Path(__file__).parent
 GROUP = re.compile(r"    # (?P<title>.+)")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.seeding import seed
-from service.core.errors import CorruptArtifact
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.seeding import seed
+from isosim.core.errors import CorruptArtifact
 from tests.encoders import publish
 
 

@@ -10,15 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from isosim.api.bodies import MOST_ENTRIES
+from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
+from isosim.api.compatible.schemas import DecodeRequest, EmbeddingsRequest, RerankRequest, ScoreRequest
+from isosim.api.compatible.tensors import INFER
+from isosim.api.parameters import MOST_UNKNOWN
+from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
+from isosim.api.validation import PART, check_parts, describe, parse_json
+from isosim.core.errors import InvalidInput
 from loadtest.hostile import FORMS, bodies
-from service.api.bodies import MOST_ENTRIES
-from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
-from service.api.compatible.schemas import DecodeRequest, EmbeddingsRequest, RerankRequest, ScoreRequest
-from service.api.compatible.tensors import INFER
-from service.api.parameters import MOST_UNKNOWN
-from service.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
-from service.api.validation import PART, check_parts, describe, parse_json
-from service.core.errors import InvalidInput
 from tests.processes import Server
 
 ADAPTERS: dict[str, TypeAdapter[Any]] = {

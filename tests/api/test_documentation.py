@@ -13,10 +13,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from pydantic import BaseModel
 
-from service.api.bodies import ErrorBody, OpenAIErrorBody
-from service.server.answers import ANSWERS
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.api.bodies import ErrorBody, OpenAIErrorBody
+from isosim.server.answers import ANSWERS
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.api.conftest import OPEN
 from tests.processes import Serve, Server
 from tests.security.conftest import bearer

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service.api.errors import ERROR_TYPES
-from service.api.state import Phase
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.api.errors import ERROR_TYPES
+from isosim.api.state import Phase
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.encoders import export
 from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
 from tests.text import sentences

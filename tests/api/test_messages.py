@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from service.api.parameters import bodies, parameters
+from isosim.api.parameters import bodies, parameters
 from tests.api.conftest import NARROW, OPEN
 from tests.api.test_parameters import OWN
 from tests.processes import Server

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import isosim_client
 import pytest
 
-from service import CONTRACT
-from service.api.middleware import Envelope
-from service.server.app import create_app
-from service.settings import Settings
+import isosim_client
+from isosim import CONTRACT
+from isosim.api.middleware import Envelope
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.processes import Server
 
 SCORING = {

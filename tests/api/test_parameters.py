@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from service.api.parameters import OURS, flat, nearest, own_fields, parameters
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.api.parameters import OURS, flat, nearest, own_fields, parameters
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.processes import Server
 from tests.text import sentences
 

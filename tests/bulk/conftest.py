@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.bulk.plan import BulkRequest
-from service.bulk.run import RunOptions
-from service.core.scoring.calibration import DomainRef
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.bulk.plan import BulkRequest
+from isosim.bulk.run import RunOptions
+from isosim.core.scoring.calibration import DomainRef
 from tests.commands.conftest import calibrate
 from tests.processes import environment
 from tests.text import sentences
@@ -84,7 +84,7 @@ def run_bulk(bulk_store: Path) -> Callable[..., "subprocess.CompletedProcess[str
     """`isosim bulk` in a process of its own, on the tiny store."""
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "service.cli", "bulk", *words]
+        command = [sys.executable, "-m", "isosim.cli", "bulk", *words]
         settings = environment(model_store=bulk_store, encoder="tiny")
         return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300, check=False)
 

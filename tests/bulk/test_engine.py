@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.vector_files import NpyFile
-from service.bulk.engine import Engine
-from service.bulk.places import Place
-from service.bulk.plan import Plan, plan_for
-from service.core.errors import InvalidInput
-from service.core.jobs.job import JobRequest
-from service.core.scoring.calibration import DomainRef
-from service.core.scoring.similarity import cosine
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
-from service.modelling.encoder.brought import register
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.vector_files import NpyFile
+from isosim.bulk.engine import Engine
+from isosim.bulk.places import Place
+from isosim.bulk.plan import Plan, plan_for
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.calibration import DomainRef
+from isosim.core.scoring.similarity import cosine
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.modelling.encoder.brought import register
 from tests.bulk.conftest import TEXTS, asked
 from tests.processes import Serve
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.core.jobs.job import JobRequest
-from service.core.scoring.calibration import DomainModel
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.calibration import DomainModel
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.modelling.calibration.domains import as_earlier_releases_made_it, reference_of, texts_with
 from tests.processes import environment
 from tests.text import sentences
@@ -65,7 +65,7 @@ def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:
     """`isosim …` in a process of its own; what it was given on stdin is bytes or text."""
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *words],
+        [sys.executable, "-m", "isosim.cli", *words],
         input=given, env=environment(**settings), capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert b"Traceback" not in done.stderr, done.stderr.decode()

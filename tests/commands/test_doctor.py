@@ -14,9 +14,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from service.commands.diagnosis import machine, packages, redis_server
-from service.commands.diagnosis.redis_server import workers
-from service.settings import DEPRECATED, Settings
+from isosim.commands.diagnosis import machine, packages, redis_server
+from isosim.commands.diagnosis.redis_server import workers
+from isosim.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run, publish_repeated
 from tests.processes import RedisServer, Serve, free_port, wait_until
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.jobs.store import JobStore
-from service.commands.calibration import print_advice
-from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import Advice, Target
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.jobs.store import JobStore
+from isosim.commands.calibration import print_advice
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
 from tests.text import sentences
 

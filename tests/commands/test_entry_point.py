@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from service.cli import COMMANDS, load
-from service.settings import DEPRECATED, Settings
+from isosim.cli import COMMANDS, load
+from isosim.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run
 from tests.processes import environment
 from tests.text import sentences
@@ -20,7 +20,7 @@ from tests.text import sentences
 def test_every_command_in_the_list_can_be_loaded_and_helps() -> None:
     for name, (place, _) in COMMANDS.items():
         module, _, attribute = place.partition(":")
-        found = getattr(import_module(f"service.{module}"), attribute)
+        found = getattr(import_module(f"isosim.{module}"), attribute)
         command = load(name)
         assert command.name == name
         assert isinstance(found, typer.Typer) or found.__doc__, name
@@ -30,7 +30,7 @@ def test_every_command_in_the_list_can_be_loaded_and_helps() -> None:
 def test_help_and_version_import_no_package_but_typer() -> None:
     heavy = ("numpy", "onnxruntime", "pydantic_settings", "fastapi", "torch", "rich", "orjson")
     code = (
-        "import sys; from service.cli import app\n"
+        "import sys; from isosim.cli import app\n"
         f"try: app([sys.argv[1]])\nexcept SystemExit: print([n for n in {heavy} if n in sys.modules], file=sys.stderr)"
     )
     for asked, said in (("--help", "doctor"), ("--version", "isosim 0.")):
@@ -213,7 +213,7 @@ def completed(store: Path, words: str, position: int) -> list[str]:
     """What bash would be offered."""
     given = {"_ISOSIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli"], env=environment(model_store=store) | given, capture_output=True,
+        [sys.executable, "-m", "isosim.cli"], env=environment(model_store=store) | given, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
     return done.stdout.split()
@@ -239,7 +239,7 @@ def test_the_shell_completes_commands_domains_versions_and_encoders(calibrated_s
 def test_completion_can_be_installed(tmp_path: Path) -> None:
     # The shell is the process above: bash, which must not step aside for its only command.
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m service.cli --install-completion; true"],
+        ["bash", "-c", f"{sys.executable} -m isosim.cli --install-completion; true"],
         env=environment() | {"HOME": str(tmp_path)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     installed = [file for file in tmp_path.rglob("*") if file.is_file() and "_ISOSIM_COMPLETE" in file.read_text()]

@@ -143,7 +143,7 @@ def test_an_answer_comes_while_the_pipe_stays_open(calibrated_store: Path) -> No
 def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
     return subprocess.Popen(
-        [sys.executable, "-m", "service.cli", *words],
+        [sys.executable, "-m", "isosim.cli", *words],
         env=environment(model_store=store, encoder="tiny"),
         preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - no thread runs here, and it sets a signal, nothing else
         **streams,
@@ -158,7 +158,7 @@ def listen_to_ctrl_c() -> None:
 def test_memory_does_not_grow_with_the_input(calibrated_store: Path) -> None:
     """Beyond the caches, which are switched off here."""
     code = (
-        "import resource, sys; from service.cli import app\n"
+        "import resource, sys; from isosim.cli import app\n"
         "try: app(['similarity'])\n"
         "except SystemExit: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )
@@ -221,7 +221,7 @@ def on_a_terminal(store: Path, *words: str) -> str:
     ours, theirs = pty.openpty()
     settings = environment(model_store=store, encoder="tiny") | {"COLUMNS": "80", "TERM": "xterm"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", *words], env=settings, stdin=theirs, stdout=theirs, stderr=theirs
+        [sys.executable, "-m", "isosim.cli", *words], env=settings, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     shown = b""
@@ -239,7 +239,7 @@ def on_a_terminal(store: Path, *words: str) -> str:
 def test_it_imports_neither_torch_nor_the_web_framework(calibrated_store: Path) -> None:
     heavy = ("torch", "transformers", "sklearn", "scipy", "onnx", "fastapi", "uvicorn", "redis", "rich")
     code = (
-        "import sys; from service.cli import app\n"
+        "import sys; from isosim.cli import app\n"
         "try: app(['similarity'])\n"
         f"except SystemExit: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
     )

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.jobs.store import JobStore
-from service.adapters.seeding import seed
-from service.adapters.storage.artifacts import building
-from service.adapters.storage.identity import create
-from service.adapters.storage.object_storage import address, opened, remote
-from service.commands import store as command_of
-from service.core.jobs.job import JobRequest
-from service.core.scoring.calibration import DomainModel
-from service.settings import Settings
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.seeding import seed
+from isosim.adapters.storage.artifacts import building
+from isosim.adapters.storage.identity import create
+from isosim.adapters.storage.object_storage import address, opened, remote
+from isosim.commands import store as command_of
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.calibration import DomainModel
+from isosim.settings import Settings
 from tests.commands.conftest import command
 from tests.objects import objects  # noqa: F401 - a fixture
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from isosim.adapters.encoder.store import EncoderStore
 from loadtest.many import multiply
-from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import calibrate
 from tests.console.analyst import Analyst
 from tests.console.conftest import Visit

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.jobs.store import JobStore
-from service.core.jobs.job import JobRequest
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.jobs.job import JobRequest
 from tests.console.conftest import Visit, labelled
 from tests.faults.jobs import running_job
 from tests.processes import Process, Serve, Server, serve_with, start, wait_until

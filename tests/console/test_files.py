@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-import service
-from service.api.pages import CONSOLE
+import isosim
+from isosim.api.pages import CONSOLE
 from tests.processes import Serve, Server
 
-FOLDER = Path(service.__file__).parent / "console"
+FOLDER = Path(isosim.__file__).parent / "console"
 OWN = sorted(path for path in FOLDER.iterdir() if path.suffix in {".js", ".css", ".html", ".svg"})
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.core.jobs.labels import parse_pairs
-from service.core.scoring.advice import rarity
-from service.modelling.calibration.reference import build, sample_pairs
+from isosim.core.jobs.labels import parse_pairs
+from isosim.core.scoring.advice import rarity
+from isosim.modelling.calibration.reference import build, sample_pairs
 from tests.console.conftest import Visit
 from tests.processes import Server
 

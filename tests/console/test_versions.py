@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.storage.artifacts import read_manifest, sha256
 from loadtest.many import multiply
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.storage.artifacts import read_manifest, sha256
 from tests.commands.conftest import calibrate
 from tests.console.conftest import Visit
 from tests.processes import Process, Serve, Server, serve_with, wait_until

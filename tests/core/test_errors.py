@@ -2,9 +2,9 @@
 
 import re
 
-from service.api.errors import TABLE, look_up
-from service.core import errors
-from service.core.errors import IsosimError, JobCancelled
+from isosim.api.errors import TABLE, look_up
+from isosim.core import errors
+from isosim.core.errors import IsosimError, JobCancelled
 
 
 def below(error: type[IsosimError]) -> set[type[IsosimError]]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.errors import Overloaded
-from service.core.grants import Grant, LocalLimits, Rate, TokenBucket, nothing
+from isosim.core.errors import Overloaded
+from isosim.core.grants import Grant, LocalLimits, Rate, TokenBucket, nothing
 
 READ = frozenset({"read"})
 

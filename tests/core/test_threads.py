@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.storage.artifacts import locked
-from service.core.errors import Unavailable
-from service.core.threads import MARGIN, StoreCalls, Turns, lock_patience
+from isosim.adapters.storage.artifacts import locked
+from isosim.core.errors import Unavailable
+from isosim.core.threads import MARGIN, StoreCalls, Turns, lock_patience
 
 
 def run(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observability.metrics import Metrics
+from isosim.observability.metrics import Metrics
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 MATCHERS = re.compile(r"\{[^}]*\}")

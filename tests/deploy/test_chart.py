@@ -15,10 +15,10 @@ import pytest
 import typer
 import yaml
 
-from service.adapters.encoder.embeddings_api import checked_url
-from service.adapters.encoder.store import Endpoint
-from service.adapters.storage.object_storage import opened
-from service.commands import encoders
+from isosim.adapters.encoder.embeddings_api import checked_url
+from isosim.adapters.encoder.store import Endpoint
+from isosim.adapters.storage.object_storage import opened
+from isosim.commands import encoders
 from tests.deploy.chart import (
     ALONE,
     ANYBODY,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.settings import Settings, unread
+from isosim.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render, values_file
 from tests.deploy.combinations import EXTRAS, NODES, SPREAD, environment, pods, render_all
 from tests.deploy.rules import alerts as alerts_of_the_files
@@ -20,7 +20,13 @@ def rendered() -> dict[str, list[Manifest]]:
 
 
 VARIABLE = re.compile(r"\bISOSIM_[A-Z][A-Z_]*[A-Z]\b")
-NO_SETTINGS = {"ISOSIM_REQUIRE_ALL", "ISOSIM_RECORD", "ISOSIM_DATA", "ISOSIM_URL", "ISOSIM_KEY"}  # of the tests and the clients
+NO_SETTINGS = {
+    "ISOSIM_REQUIRE_ALL",
+    "ISOSIM_RECORD",
+    "ISOSIM_DATA",
+    "ISOSIM_URL",
+    "ISOSIM_KEY",
+}  # of the tests and the clients
 
 
 def test_every_variable_of_the_chart_is_a_setting(rendered: dict[str, list[Manifest]]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.modelling.encoder.packaged import KNOWN
-from service.settings import unread
+from isosim.modelling.encoder.packaged import KNOWN
+from isosim.settings import unread
 from tests.deploy.engine import ROOT, start_engine
 
 TOOLS = Path(sys.executable).parent

@@ -140,7 +140,7 @@ def test_a_change_of_the_code_installs_and_exports_nothing_anew(
 ) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(tree, changed, copy_function=os.link)
-    code = changed / "service" / "api" / "scoring" / "similarity.py"
+    code = changed / "service" / "isosim" / "api" / "scoring" / "similarity.py"
     text = code.read_text() + "\nCHANGED = True\n"
     code.unlink()  # the other name of the file keeps its content
     code.write_text(text)

@@ -14,11 +14,11 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import httpx
-import isosim_client
 import pytest
 from packaging.requirements import Requirement
 
-from service.modelling.encoder.checkpoints import resolve
+import isosim_client
+from isosim.modelling.encoder.checkpoints import resolve
 from tests.deploy.chart import IMAGE, KEYS, OWN_REDIS, TOOLS, manifests, merged, render
 from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
@@ -44,9 +44,11 @@ def test_the_distributions_hold_every_file_of_their_packages_and_no_other(dist: 
     (wheel,) = dist.glob("isosim-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
-    assert {name for name in held if ".dist-info/" not in name} == {n for n in tracked if (ROOT / n).is_file()}
-    assert {"service/py.typed", "service/console/index.html"} <= held
-    assert any(name.startswith("service/modelling/shipped/") for name in held)
+    assert {name for name in held if ".dist-info/" not in name} == {
+        name.removeprefix("service/") for name in tracked if (ROOT / name).is_file()
+    }
+    assert {"isosim/py.typed", "isosim/console/index.html"} <= held
+    assert any(name.startswith("isosim/modelling/shipped/") for name in held)
     names = {file.name for file in dist.iterdir()}
     client = isosim_client.__version__
     assert names == {
@@ -55,7 +57,7 @@ def test_the_distributions_hold_every_file_of_their_packages_and_no_other(dist: 
     }  # fmt: skip
     with tarfile.open(dist / f"isosim-{VERSION}.tar.gz") as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
-    assert {name for name in held if name.startswith("service/")} <= inside
+    assert {f"service/{name}" for name in held if name.startswith("isosim/")} <= inside
 
 
 def needed(requirement: Requirement, found: dict[str, Distribution]) -> None:
@@ -139,7 +141,7 @@ def test_from_the_wheel_alone_an_export_makes_a_store_and_the_server_scores_and_
     store = Path(f"/proc/{first.popen.pid}/cwd").resolve() / "model_store"
     assert f'"model_store":"{store}"' in said
     package = subprocess.run(
-        [installed / "python", "-c", "import service; print(service.__file__)"], env=outside(), cwd=store,
+        [installed / "python", "-c", "import isosim; print(isosim.__file__)"], env=outside(), cwd=store,
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert Path(package).is_relative_to(installed.parent)

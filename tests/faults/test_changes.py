@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import httpx2
 import pytest
-from isosim_client import Client, Conflict, Retries
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim_client import Client, Conflict, Retries
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domains.migrations import MigrationStore
-from service.adapters.domains.removal import remove_domain
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.jobs.store import JobStore
-from service.adapters.seeding import seed
-from service.adapters.storage.object_storage import address
-from service.core.jobs.job import JobRequest, Status
-from service.settings import Settings
-from service.worker import Reporter, fit, publish_result
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.domains.removal import remove_domain
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.seeding import seed
+from isosim.adapters.storage.object_storage import address
+from isosim.core.jobs.job import JobRequest, Status
+from isosim.settings import Settings
+from isosim.worker import Reporter, fit, publish_result
 from tests.commands.conftest import calibrate
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import RedisServer, Serve, Server, score, wait_until

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
 from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.faults.damage import GARBAGE, ask, refused

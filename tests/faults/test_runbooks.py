@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.jobs.store import JobStore
-from service.core.jobs.job import JobRequest, Status
-from service.modelling.encoder.remote import register
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.jobs.job import JobRequest, Status
+from isosim.modelling.encoder.remote import register
 from tests.adapters.encoder.remote_server import RemoteServer
 from tests.faults.damage import ask, refused
 from tests.faults.load import metric
@@ -62,7 +62,7 @@ class Site:
             "URL": self.server.url, "KEY": KEY, "LOG": self.server.log, "PYTHON": sys.executable, "PORT": port,
         }  # fmt: skip
         prelude = "\n".join(f"{name}={shlex.quote(str(value))}" for name, value in names.items()) + (
-            '\nlogs() { cat "$LOG"; }\nworker_logs() { cat "$LOG"; }\nisosim() { "$PYTHON" -m service.cli "$@"; }'
+            '\nlogs() { cat "$LOG"; }\nworker_logs() { cat "$LOG"; }\nisosim() { "$PYTHON" -m isosim.cli "$@"; }'
             '\nredis() { redis-cli -p "$PORT" "$@"; }\n'
         )
         said = ""
@@ -174,7 +174,7 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
             return jobs.create(wanted, spool, [], None).id
 
     failing = job("fails", normalization="of no kind")
-    subprocess.run([sys.executable, "-m", "service.worker", failing], env=site.settings, timeout=600, check=True)
+    subprocess.run([sys.executable, "-m", "isosim.worker", failing], env=site.settings, timeout=600, check=True)
     shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')
 
     waiting = job("waits")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import orjson
 
+from isosim.adapters.encoder.store import EncoderArtifact
 from loadtest import servers
 from loadtest.bare_session import main as bare_session
 from loadtest.client import Load, ask, closed_loop, forever, open_loop, request
 from loadtest.setup import Line, run
-from service.adapters.encoder.store import EncoderArtifact
 from tests.processes import Server
 from tests.text import sentences
 

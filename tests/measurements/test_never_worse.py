@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.measurements.fit_cost import Result
-from service.measurements.sts import View
+from isosim.measurements.fit_cost import Result
+from isosim.measurements.sts import View
 
 
 def view(auto: list[float], rival: list[float] | None = None) -> View:

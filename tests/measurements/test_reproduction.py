@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.labelled_pairs import SETS, read_sets
-from service.core.errors import InvalidInput
-from service.measurements.reproduction import (
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.labelled_pairs import SETS, read_sets
+from isosim.core.errors import InvalidInput
+from isosim.measurements.reproduction import (
     MethodDiagnostics,
     Reproduction,
     diagnostics_table,
@@ -18,8 +18,8 @@ from service.measurements.reproduction import (
     grids,
     write_report,
 )
-from service.measurements.sources import Encoder
-from service.measurements.sts import Evaluation
+from isosim.measurements.sources import Encoder
+from isosim.measurements.sts import Evaluation
 from tests.text import sentences
 
 words = st.lists(st.sampled_from("abc"), max_size=8)

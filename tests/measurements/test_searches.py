@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.scoring.similarity import normalized
-from service.measurements import recall, searches
-from service.measurements.sources import Encoder
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.scoring.similarity import normalized
+from isosim.measurements import recall, searches
+from isosim.measurements.sources import Encoder
 from tests.text import sentences
 
 

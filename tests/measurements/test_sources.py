@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import InvalidInput
-from service.measurements.sources import quora_pairs
+from isosim.core.errors import InvalidInput
+from isosim.measurements.sources import quora_pairs
 
 
 @pytest.mark.parametrize(

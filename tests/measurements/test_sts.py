@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.labelled_pairs import SETS, read_pairs, read_sets
-from service.adapters.text_lines import read_text
-from service.core.errors import InvalidInput
-from service.measurements.sts import Row, cell, spearman, table
+from isosim.adapters.labelled_pairs import SETS, read_pairs, read_sets
+from isosim.adapters.text_lines import read_text
+from isosim.core.errors import InvalidInput
+from isosim.measurements.sts import Row, cell, spearman, table
 
 
 @pytest.fixture

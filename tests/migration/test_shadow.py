@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.domains.migrations import MigrationStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.encoding.batching import BatchingPlan, PendingText
-from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from service.core.encoding.spec import EncoderSpec
-from service.core.encoding.texts import Text, VectorCodec
-from service.core.errors import NotFound
-from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from service.core.scoring.migration import Migration
-from service.core.scoring.registry import DomainAliases, Registry
-from service.core.scoring.similarity import score
-from service.migration.comparison import Batch
-from service.migration.encoders import Encoders, LoadedEncoder
-from service.migration.shadow import MOST_PAIRS, WAITING, Shadow, ShadowRequest
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.encoding.batching import BatchingPlan, PendingText
+from isosim.core.encoding.embedding import Embedder, Embeddings, MemoryCache
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.encoding.texts import Text, VectorCodec
+from isosim.core.errors import NotFound
+from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.core.scoring.migration import Migration
+from isosim.core.scoring.registry import DomainAliases, Registry
+from isosim.core.scoring.similarity import score
+from isosim.migration.comparison import Batch
+from isosim.migration.encoders import Encoders, LoadedEncoder
+from isosim.migration.shadow import MOST_PAIRS, WAITING, Shadow, ShadowRequest
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters
 from tests.core.scoring.references import REFERENCE
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.modelling.calibrator import (
+from isosim.modelling.calibrator import (
     DEPTH,
     LEVELS,
     Tensors,

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.storage.artifacts import verified
-from service.modelling.encoder import checkpoints, encoder
-from service.modelling.encoder.export import PARITY
-from service.modelling.store import export
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.storage.artifacts import verified
+from isosim.modelling.encoder import checkpoints, encoder
+from isosim.modelling.encoder.export import PARITY
+from isosim.modelling.store import export
 
 
 def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:

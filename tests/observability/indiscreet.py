@@ -10,14 +10,14 @@ import warnings
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter
 
-from service.api.errors import TABLE
-from service.api.state import ServiceDep
-from service.commands.serving import logged
-from service.core.errors import CallerLeft, IsosimError
-from service.observability import setup as logs
-from service.observability.sink import QueuedSink
-from service.server.process import Server
-from service.settings import Settings
+from isosim.api.errors import TABLE
+from isosim.api.state import ServiceDep
+from isosim.commands.serving import logged
+from isosim.core.errors import CallerLeft, IsosimError
+from isosim.observability import setup as logs
+from isosim.observability.sink import QueuedSink
+from isosim.server.process import Server
+from isosim.settings import Settings
 
 
 class Strict(BaseModel):

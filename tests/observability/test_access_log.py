@@ -16,10 +16,10 @@ import httpx
 import numpy as np
 import pytest
 
-from service.api.access_log import scoring
-from service.api.trace import ScoringRecord
-from service.core.encoding.embedding import CacheLookup, Embeddings, Timings
-from service.core.scoring.calibration import Calibration
+from isosim.api.access_log import scoring
+from isosim.api.trace import ScoringRecord
+from isosim.core.encoding.embedding import CacheLookup, Embeddings, Timings
+from isosim.core.scoring.calibration import Calibration
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.text import sentences
@@ -180,7 +180,7 @@ def test_a_calibration_is_told_by_whoever_runs_it(
 
 def test_a_refused_start_is_a_line_too(store: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "serve"], capture_output=True, text=True, check=False, timeout=60,
+        [sys.executable, "-m", "isosim.cli", "serve"], capture_output=True, text=True, check=False, timeout=60,
         env=environment(model_store=store, encoder="nope", prot=1),
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stderr.splitlines()]
@@ -195,7 +195,7 @@ def test_a_person_at_a_terminal_reads_words(store: Path, form: str) -> None:
     ours, theirs = pty.openpty()
     port = free_port()
     popen = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "serve"], stdout=theirs, stderr=theirs, start_new_session=True,
+        [sys.executable, "-m", "isosim.cli", "serve"], stdout=theirs, stderr=theirs, start_new_session=True,
         env=environment(model_store=store, encoder="tiny", port=port, log_format=form),
     )  # fmt: skip
     os.close(theirs)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from service.api.errors import TABLE
+from isosim.api.errors import TABLE
 from tests.observability.conftest import Line, event, events
 from tests.observability.indiscreet import KINDS
 from tests.processes import Server

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
-from service.observability.lines import LineHandler, about, as_json, as_text
+from isosim.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
+from isosim.observability.lines import LineHandler, about, as_json, as_text
 
 MARKER = "a sentence nobody else may read"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.jobs.queue import RqJobs
-from service.adapters.jobs.store import JobStore
-from service.core.jobs.job import JobRequest, Status
-from service.observability.lines import OURS
+from isosim.adapters.jobs.queue import RqJobs
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.jobs.job import JobRequest, Status
+from isosim.observability.lines import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
 from tests.processes import RedisServer, Server, environment, wait_until
@@ -86,7 +86,7 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
 @pytest.fixture
 def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
-    from service.adapters.encoder.store import EncoderStore
+    from isosim.adapters.encoder.store import EncoderStore
 
     artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
     with jobs.spool() as spool:
@@ -107,7 +107,7 @@ def test_a_child_logs_no_text(quoting_job: tuple[JobStore, str], tmp_path: Path)
     log = tmp_path / "child.log"
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "service.worker", job], stdout=file, stderr=file, check=True,
+            [sys.executable, "-m", "isosim.worker", job], stdout=file, stderr=file, check=True,
             env=environment(model_store=jobs.root.parent, log_level="debug"), start_new_session=True, timeout=120,
         )  # fmt: skip
     check_failure(log, jobs, job)
@@ -122,7 +122,7 @@ def test_a_worker_behind_redis_logs_no_text(
     log = tmp_path / "worker.log"
     with log.open("wb") as file:
         subprocess.run(
-            [sys.executable, "-m", "service.cli", "worker", "--burst"], stdout=file, stderr=file, check=True,
+            [sys.executable, "-m", "isosim.cli", "worker", "--burst"], stdout=file, stderr=file, check=True,
             env=environment(model_store=jobs.root.parent, redis_url=redis_server.url, log_level="debug"), timeout=120,
         )  # fmt: skip
     wait_until(lambda: jobs.read(job).status is Status.FAILED)
@@ -137,7 +137,7 @@ def test_no_password_of_redis_is_logged(store: Path) -> None:
 
     url = f"redis://somebody:{KEY}@127.0.0.1:{free_port()}/0"
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "worker", "--burst"], capture_output=True, check=False, timeout=60,
+        [sys.executable, "-m", "isosim.cli", "worker", "--burst"], capture_output=True, check=False, timeout=60,
         env=environment(model_store=store, redis_url=url, log_level="debug") | {"PATH": os.environ["PATH"]}, text=True,
     )  # fmt: skip
     assert "127.0.0.1" in done.stderr

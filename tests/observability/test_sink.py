@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.observability.sink import PAUSE, PIECE, QueuedSink
+from isosim.observability.sink import PAUSE, PIECE, QueuedSink
 from tests.processes import wait_until
 
 LINE = b"x" * 299 + b"\n"

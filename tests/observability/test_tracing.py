@@ -153,8 +153,8 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 
 def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
     code = (
-        "import sys, service.server.app, service.worker\n"
-        "from service.settings import Settings\nfrom service.observability.setup import tracing\n"
+        "import sys, isosim.server.app, isosim.worker\n"
+        "from isosim.settings import Settings\nfrom isosim.observability.setup import tracing\n"
         "assert tracing(Settings(), 'isosim') is None\n"
         # redis-py itself looks for the SDK's metrics
         "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"
@@ -173,7 +173,7 @@ def test_packages_that_are_missing_are_named_at_the_start(store: Path, tmp_path:
     path = f"{tmp_path}:{given.get('PYTHONPATH', '.')}"
     with log.open("wb") as file:
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", "serve"], stdout=file, stderr=file, timeout=60, check=False,
+            [sys.executable, "-m", "isosim.cli", "serve"], stdout=file, stderr=file, timeout=60, check=False,
             env=given | {"PYTHONPATH": path},
         )  # fmt: skip
     assert done.returncode == 1

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.jobs.store import JobStore
-from service.core.jobs.job import JobRequest, Status
-from service.core.scoring.calibration import DomainModel
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.jobs.job import JobRequest, Status
+from isosim.core.scoring.calibration import DomainModel
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with
 
 SCOPES = ("read", "calibrate", "admin")

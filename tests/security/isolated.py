@@ -77,7 +77,7 @@ def main(use: str, *words: str) -> None:
             ours[use]()
         else:
             given = os.environ | {"ISOSIM_MODEL_STORE": str(FOLDER / "store"), "ISOSIM_ENCODER": "tiny"}
-            subprocess.run([sys.executable, "-m", "service.cli", use, *words], env=given, check=True)
+            subprocess.run([sys.executable, "-m", "isosim.cli", use, *words], env=given, check=True)
         with contextlib.suppress(BlockingIOError):
             while packet := wire.recv(4096):
                 print("sent:", packet)

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.core.errors import Unavailable
-from service.server.composition import check_exposure
-from service.settings import Settings
+from isosim.core.errors import Unavailable
+from isosim.server.composition import check_exposure
+from isosim.settings import Settings
 from tests.processes import Serve, Server
 from tests.security.conftest import bearer, key_line
 from tests.security.operations import requests

@@ -222,7 +222,7 @@ def test_a_low_limit_of_open_files_does_not_let_idle_connections_keep_others_out
     port = free_port()
     with (tmp_path / "log").open("wb") as log, contextlib.ExitStack() as stack:
         popen = subprocess.Popen(
-            ["sh", "-c", 'ulimit -n 256; exec "$0" -m service.cli serve', sys.executable],
+            ["sh", "-c", 'ulimit -n 256; exec "$0" -m isosim.cli serve', sys.executable],
             env=environment(model_store=store, encoder="tiny", port=port), stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip

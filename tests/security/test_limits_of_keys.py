@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.jobs.store import JobStore
-from service.core.jobs.job import JobRequest
-from service.observability.metrics import MAX_KEYS, Metrics
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.jobs.job import JobRequest
+from isosim.observability.metrics import MAX_KEYS, Metrics
 from tests.faults.load import metric
 from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line

@@ -11,13 +11,13 @@ from statistics import median
 import httpx
 import pytest
 
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.api.state import MOST_ASKED, Listings
+from isosim.core.errors import Overloaded
+from isosim.core.grants import ANYBODY, NOBODY
+from isosim.core.threads import StoreCalls
 from loadtest.many import multiply
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.api.state import MOST_ASKED, Listings
-from service.core.errors import Overloaded
-from service.core.grants import ANYBODY, NOBODY
-from service.core.threads import StoreCalls
 from tests.processes import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 

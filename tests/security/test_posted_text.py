@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from service.adapters.jobs.store import JobStore
+from isosim.adapters.jobs.store import JobStore
 from tests.faults.jobs import child_of
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 from tests.text import sentences
@@ -197,7 +197,7 @@ def test_after_its_worker_was_killed(traces: Traces, calibrating: Begin) -> None
 
 
 def kill_runner(traces: Traces, server: Server, runner: Process) -> None:
-    os.kill(child_of(runner, "service.worker" if traces.redis_url is None else "worker"), signal.SIGKILL)
+    os.kill(child_of(runner, "isosim.worker" if traces.redis_url is None else "worker"), signal.SIGKILL)
 
 
 def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:

@@ -125,7 +125,7 @@ def test_an_address_that_is_wrong_is_named_and_not_shown(
     tmp_path: Path, given: dict[str, str], names: str, words: list[str]
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *words],
+        [sys.executable, "-m", "isosim.cli", *words],
         env=environment(model_store=tmp_path, **given), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr

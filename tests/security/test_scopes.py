@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from service.api.errors import flat
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.api.errors import flat
+from isosim.server.app import create_app
+from isosim.settings import Settings
 from tests.security.conftest import SUBSETS, Keyed
 from tests.security.operations import requests
 

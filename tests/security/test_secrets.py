@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.adapters.key_file import LOOK_SECONDS
+from isosim.adapters.key_file import LOOK_SECONDS
 from tests.faults.load import metric
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.security.conftest import bearer, key_line
@@ -105,7 +105,7 @@ def test_with_a_redis_that_fails(serve: Serve, store: Path, keys: Path, redis_se
     check("the log", server.log.read_text())
     for words in (["doctor"], ["doctor", "--json"], ["worker", "--burst"]):
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *words],
+            [sys.executable, "-m", "isosim.cli", *words],
             env=environment(**given), capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         check(" ".join(words), done.stdout + done.stderr)
@@ -153,7 +153,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_without_its_words(
     path.write_text(broken)
     for words in (["serve"], ["doctor"], ["keys", "list"]):
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *words],
+            [sys.executable, "-m", "isosim.cli", *words],
             env=environment(model_store=store, encoder="tiny", api_keys_file=path),
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_without_its_words(
 
 
 def test_settings_hide_what_is_secret() -> None:
-    from service.settings import Settings
+    from isosim.settings import Settings
 
     settings = Settings(redis_url=f"redis://:{PASSWORD}@host:6379/0", redis_password="hunter2-other")  # type: ignore[arg-type]  # noqa: S106
     for shown in (repr(settings), str(settings), settings.model_dump_json(), str(settings.model_dump())):

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.calibration.calibrate import FULL_POSTS
-from service.api.calibration.files import one_of_few
-from service.api.state import MAX_EVENT_STREAMS, SHARES, Places
-from service.core.errors import Overloaded
-from service.core.grants import Grant
+from isosim.api.calibration.calibrate import FULL_POSTS
+from isosim.api.calibration.files import one_of_few
+from isosim.api.state import MAX_EVENT_STREAMS, SHARES, Places
+from isosim.core.errors import Overloaded
+from isosim.core.grants import Grant
 from tests.faults.jobs import LONG, held_job
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line

@@ -5,7 +5,7 @@ import asyncio
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.server.http_protocol import ConnectionLimits, guarded
+from isosim.server.http_protocol import ConnectionLimits, guarded
 
 LIMITS = ConnectionLimits(header_timeout=10, body_timeout=20, min_transfer_rate=8_000, keep_alive=75, max_connections=8)
 

@@ -17,8 +17,8 @@ import httpx
 import numpy as np
 import pytest
 
+from isosim.adapters.storage.artifacts import SEAL, read_manifest, sealed_by
 from loadtest.client import Load, closed_loop, request
-from service.adapters.storage.artifacts import SEAL, read_manifest, sealed_by
 from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
 
@@ -167,7 +167,7 @@ def answered(server: Server) -> float:
 
 DYING = """
 import ctypes, signal, sys, threading
-from service.cli import main
+from isosim.cli import main
 
 def end_encoder(*_):
     for thread in threading.enumerate():
@@ -211,7 +211,7 @@ def with_probe(store: Path, changed: Callable[[dict[str, Any]], dict[str, Any] |
 def test_an_encoder_that_gives_other_vectors_than_at_its_export_is_not_served(store: Path) -> None:
     with_probe(store, lambda probe: probe | {"pooled": np.roll(probe["pooled"], 1).tolist()})
     refused = subprocess.run(
-        [sys.executable, "-m", "service.cli", "serve"],
+        [sys.executable, "-m", "isosim.cli", "serve"],
         env=environment(model_store=store, encoder="tiny", port=free_port()),
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -126,13 +126,13 @@ def test_cached_pairs_use_the_event_loops_thread_alone(serve: Serve, minilm_stor
 
 def test_importing_the_app_imports_no_torch() -> None:
     heavy = ("torch", "transformers", "sklearn", "onnx")
-    code = f"import sys, service.server.app; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, isosim.server.app; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
 def run(*command: str, **settings: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", *command],
+        [sys.executable, "-m", "isosim.cli", *command],
         env=environment(**settings), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -177,5 +177,5 @@ def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
 
 
 def test_a_calibration_steps_back_behind_scoring() -> None:
-    code = "import os; from service.worker import step_back; step_back(); print(os.sched_getscheduler(0))"
+    code = "import os; from isosim.worker import step_back; step_back(); print(os.sched_getscheduler(0))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(os.SCHED_IDLE)

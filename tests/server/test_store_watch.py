@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.jobs.census import JobCensus
-from service.adapters.jobs.store import JobStore
-from service.core.errors import CorruptArtifact
-from service.core.jobs.job import Job
-from service.observability.metrics import Metrics
-from service.server import store_watch
-from service.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.jobs.census import JobCensus
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.errors import CorruptArtifact
+from isosim.core.jobs.job import Job
+from isosim.observability.metrics import Metrics
+from isosim.server import store_watch
+from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
 
 
 class HungRunner:

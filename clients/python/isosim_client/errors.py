@@ -207,7 +207,7 @@ class WaitTimeout(IsosimError):
         self.job = job
 
 
-# The server's `error_type` -> the error of this package. The server's own table is in service/api/errors.py.
+# The server's `error_type` -> the error of this package. The server's own table is in service/isosim/api/errors.py.
 ERROR_TYPES: dict[str, type[ApiError]] = {
     "Empty": EmptyInput,
     "Unauthorized": Unauthorized,

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import Process, Server, serve_with
 
 from isosim_client import Client
 from tests.conftest import minilm_store, serve, store, tiny_checkpoint, tiny_store
+from tests.processes import Process, Server, serve_with
 
 __all__ = ["minilm_store", "serve", "store", "tiny_checkpoint", "tiny_store"]
 

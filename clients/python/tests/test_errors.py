@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from service.api.errors import ERROR_TYPES
 from stubs import SCORES, Step, Stub, response, says
 
+from isosim.api.errors import ERROR_TYPES
 from isosim_client import (
     CONTRACT,
     ApiError,

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import Process, Server, serve_with
-from tests.text import sentences
 
 import isosim_client
+from tests.processes import Process, Server, serve_with
+from tests.text import sentences
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -39,7 +39,7 @@ def loaded(code: str, **environment: str) -> set[str]:
 
 
 def test_importing_it_loads_nothing_of_the_servers() -> None:
-    heavy = {"numpy", "pydantic", "service", "fastapi", "torch", "onnxruntime", "orjson", "redis"}
+    heavy = {"numpy", "pydantic", "isosim", "fastapi", "torch", "onnxruntime", "orjson", "redis"}
     modules = loaded("import isosim_client", PYTHONPATH=str(PACKAGE))
     assert "isosim_client" in modules
     assert not modules & heavy

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import Serve, Server, wait_until
-from tests.text import sentences
 
 from isosim_client import (
     AsyncClient,
@@ -25,6 +23,8 @@ from isosim_client import (
     Retries,
     TooLarge,
 )
+from tests.processes import Serve, Server, wait_until
+from tests.text import sentences
 
 PAIRS = [("A farmer repairs a wooden boat.", "The pilot admires the garden gate."), tuple(sentences(2))]
 LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from isosim.adapters.domains import migrations
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.domains.store import DomainStore
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.migration import Migration
 from loadtest.bucket import COUNTING, ENCODER, Bucket, Watcher, bucket, filled, of_jobs, running_jobs, watched
-from service.adapters.domains import migrations
-from service.adapters.domains.migrations import MigrationStore
-from service.adapters.domains.store import DomainStore
-from service.core.scoring.calibration import DomainModel
-from service.core.scoring.migration import Migration
 
 DOMAINS, WATCHERS, RESIDENT = 200, 5, 3
 MIGRATION = Migration(ENCODER, "tiny", "b" * 64, "new", share=0.25)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domains.migrations import MigrationStore
-from service.adapters.domains.store import DomainStore
-from service.adapters.storage.artifacts import json_bytes
-from service.core.errors import Conflict, CorruptArtifact, Unavailable
-from service.core.scoring.migration import Migration
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.storage.artifacts import json_bytes
+from isosim.core.errors import Conflict, CorruptArtifact, Unavailable
+from isosim.core.scoring.migration import Migration
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 

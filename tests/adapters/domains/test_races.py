@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from service.adapters.domains.store import Aliases, DomainStore
-from service.adapters.storage.artifacts import FRESH
-from service.core.errors import Conflict, IsosimError
-from service.core.scoring.calibration import DomainModel
+from isosim.adapters.domains.store import Aliases, DomainStore
+from isosim.adapters.storage.artifacts import FRESH
+from isosim.core.errors import Conflict, IsosimError
+from isosim.core.scoring.calibration import DomainModel
 from tests.objects import objects  # noqa: F401 - a fixture
 
 MANIFEST = {"method": "identity", "encoder": {"id": "tiny", "digest": "d"}}
@@ -29,9 +29,9 @@ PUBLISH = """
 import sys
 from pathlib import Path
 import numpy as np
-from service.adapters.storage.artifacts import FRESH
-from service.adapters.domains.store import DomainStore
-from service.core.scoring.calibration import DomainModel
+from isosim.adapters.storage.artifacts import FRESH
+from isosim.adapters.domains.store import DomainStore
+from isosim.core.scoring.calibration import DomainModel
 domains = DomainStore(Path(sys.argv[1]))
 manifest = {"method": "flow", "encoder": {"id": "tiny", "digest": "d"}}
 for _ in range(int(sys.argv[2])):
@@ -99,8 +99,8 @@ def test_of_promotions_with_the_same_expectation_exactly_one_wins(domains: Domai
 PROMOTE = """
 import sys
 from pathlib import Path
-from service.adapters.domains.store import DomainStore
-from service.core.errors import Conflict
+from isosim.adapters.domains.store import DomainStore
+from isosim.core.errors import Conflict
 domains = DomainStore(Path(sys.argv[1]))
 while True:
     expected = domains.aliases("news", "d")

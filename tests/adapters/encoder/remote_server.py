@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.encoder.remote import probes_of
-from service.adapters.encoder.store import EncoderArtifact, Endpoint
-from service.core.arrays import Vectors
-from service.core.encoding.spec import EncoderSpec
-from service.modelling.encoder.remote import PROBES
+from isosim.adapters.encoder.remote import probes_of
+from isosim.adapters.encoder.store import EncoderArtifact, Endpoint
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.modelling.encoder.remote import PROBES
 
 Answer = Callable[["RemoteServer", list[str]], tuple[int, bytes, dict[str, str]]]
 

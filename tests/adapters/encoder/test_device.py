@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder.device import (
+from isosim.adapters.encoder.device import (
     CPU_TOKENS,
     GPU_TOKENS,
     GROWTH,

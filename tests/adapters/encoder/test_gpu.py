@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder, choose_providers
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.arrays import Vectors
-from service.core.errors import BackendFailure
-from service.modelling.encoder.export import random_weights
+from isosim.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.arrays import Vectors
+from isosim.core.errors import BackendFailure
+from isosim.modelling.encoder.export import random_weights
 
 CPU = ["CPUExecutionProvider"]
 GPU = [CUDA, *CPU]

@@ -9,15 +9,15 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from service.adapters.domains.calibrations import StoredCalibrations
-from service.adapters.domains.store import Aliases, DomainStore
-from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.arrays import Weights
-from service.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
-from service.core.scoring.calibration import DomainModel
-from service.core.scoring.registry import DomainAliases
-from service.modelling.encoder.export import random_weights
+from isosim.adapters.domains.calibrations import StoredCalibrations
+from isosim.adapters.domains.store import Aliases, DomainStore
+from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.arrays import Weights
+from isosim.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.registry import DomainAliases
+from isosim.modelling.encoder.export import random_weights
 
 CPU = ["CPUExecutionProvider"]
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.adapters.encoder.embeddings_api import checked_url
-from service.adapters.encoder.offline import RemoteTexts, open_texts, requests_of
-from service.adapters.encoder.remote import (
+from isosim.adapters.encoder.embeddings_api import checked_url
+from isosim.adapters.encoder.offline import RemoteTexts, open_texts, requests_of
+from isosim.adapters.encoder.remote import (
     REQUEST_TEXTS,
     EstimatedTokens,
     RemoteEncoder,
     RemoteTokenizer,
 )
-from service.core.errors import (
+from isosim.core.errors import (
     BackendFailure,
     EncoderChanged,
     EncoderUnreachable,
@@ -30,7 +30,7 @@ from service.core.errors import (
     IsosimError,
     Overloaded,
 )
-from service.modelling.encoder.remote import PROBES
+from isosim.modelling.encoder.remote import PROBES
 from tests.adapters.encoder.remote_server import RemoteServer
 
 TEXTS = ["one", "two words", "a third text", "älter", "五"]

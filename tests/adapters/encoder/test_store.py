@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.storage.artifacts import read_manifest, sealed_by, write_json
-from service.core.encoding.spec import EncoderSpec
-from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.storage.artifacts import read_manifest, sealed_by, write_json
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 FILES = ("model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json")
 SPEC = EncoderSpec("somewhere", "w", "t", "mean", 6, 256, "", "fp32", 384, 0)

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
-from service.core.errors import InvalidInput, TokenizerFailure
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.core.errors import InvalidInput, TokenizerFailure
 from tests.modelling.encoder.families import trained
 from tests.text import sentences
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.adapters.jobs.census import JobCensus
-from service.adapters.jobs.store import SILENCE, JobStore
-from service.core.jobs.job import Job, JobRequest, Status
+from isosim.adapters.jobs.census import JobCensus
+from isosim.adapters.jobs.store import SILENCE, JobStore
+from isosim.core.jobs.job import Job, JobRequest, Status
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import worker
-from service.adapters.domains.store import DomainStore
-from service.adapters.jobs.objects import ABANDONED, PART, BucketJobs
-from service.adapters.jobs.store import SILENCE, JobStore
-from service.adapters.storage.artifacts import FRESH
-from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
-from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
-from service.core.scoring.calibration import DomainModel
+from isosim import worker
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.jobs.objects import ABANDONED, PART, BucketJobs
+from isosim.adapters.jobs.store import SILENCE, JobStore
+from isosim.adapters.storage.artifacts import FRESH
+from isosim.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
+from isosim.core.jobs.job import Job, JobRequest, LabelledPair, Status
+from isosim.core.scoring.calibration import DomainModel
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 REQUEST = JobRequest("news", "d" * 64, "tiny")
@@ -654,7 +654,7 @@ def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_some
 READ_VECTORS = """
 import sys
 from pathlib import Path
-from service.adapters.jobs.store import JobStore
+from isosim.adapters.jobs.store import JobStore
 with JobStore(Path(sys.argv[1])).vectors(sys.argv[2]) as path:
     print(path, flush=True)
     sys.stdin.read()
@@ -794,7 +794,7 @@ def test_a_store_that_takes_no_heartbeats_is_logged_once_and_progress_does_not_h
         tries.append(job)
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched, caplog.at_level("INFO", "service.worker"):
+    with monkeypatch.context() as patched, caplog.at_level("INFO", "isosim.worker"):
         patched.setattr(jobs, "beat", full)
         for step in range(100):
             reporter("embedding", step / 100)
@@ -802,6 +802,6 @@ def test_a_store_that_takes_no_heartbeats_is_logged_once_and_progress_does_not_h
     assert len(tries) < 10  # the first of the stage, one after each pause, and the last
     assert len(caplog.records) == 1
     assert caplog.records[0].getMessage().endswith("cannot be written; the job goes on")
-    with caplog.at_level("INFO", "service.worker"):
+    with caplog.at_level("INFO", "isosim.worker"):
         reporter.try_to_beat()
     assert caplog.records[-1].getMessage().endswith("can be written again")

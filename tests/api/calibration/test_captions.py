@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from service.adapters.labelled_pairs import Pairs, read_pairs
-from service.adapters.text_lines import read_text
+from isosim.adapters.labelled_pairs import Pairs, read_pairs
+from isosim.adapters.text_lines import read_text
 from tests.faults.load import Load, metric
 from tests.processes import Serve, Server, wait_until
 

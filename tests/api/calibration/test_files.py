@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.tables.isolation import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
-from service.api.calibration.files import memory_of_reader
+from isosim.adapters.tables.isolation import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
+from isosim.api.calibration.files import memory_of_reader
 from tests.processes import Process, Server, environment, serve_with, wait_until
 from tests.tables import FILES, TEXTS, table
 from tests.workbooks import row, workbook
@@ -99,7 +99,7 @@ def test_and_from_the_command_line(reading_server: Server, plain_threshold: Any,
 
 def calibrate(server: Server, file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     store = server.store  # type: ignore[attr-defined]
-    command = [sys.executable, "-m", "service.cli", "calibrate", str(file), *options]
+    command = [sys.executable, "-m", "isosim.cli", "calibrate", str(file), *options]
     return subprocess.run(
         [*command, "--model-store", str(store), "--encoder", "tiny"],
         capture_output=True,

@@ -7,11 +7,11 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
-from service.adapters.jobs.spool import Spool
-from service.adapters.jobs.store import JobStore
-from service.api.calibration.calibrate import spooling
-from service.core.grants import ANYBODY
-from service.core.threads import StoreCalls
+from isosim.adapters.jobs.spool import Spool
+from isosim.adapters.jobs.store import JobStore
+from isosim.api.calibration.calibrate import spooling
+from isosim.core.grants import ANYBODY
+from isosim.core.threads import StoreCalls
 
 TRACE: Any = SimpleNamespace(grant=ANYBODY)
 

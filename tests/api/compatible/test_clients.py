@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.offline import open_texts
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.encoder.vector_files import NpyFile
-from service.core.jobs.job import JobRequest
-from service.core.scoring.similarity import normalized
-from service.measurements.sources import HOME, sample
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
-from service.modelling.encoder.brought import register
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.offline import open_texts
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.encoder.vector_files import NpyFile
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.similarity import normalized
+from isosim.measurements.sources import HOME, sample
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.modelling.encoder.brought import register
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 from tests.processes import Serve, environment
 
@@ -33,7 +33,7 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
         few = (data / "sts" / "sick" / "test.tsv").read_text(encoding="utf-8").splitlines()[:20]
         (folder / name / "test.tsv").write_text("\n".join(few) + "\n", encoding="utf-8")
     (folder / "stsb").symlink_to(data / "sts" / "stsb")
-    command = [sys.executable, "-m", "service.cli", "evaluate", "--sts", folder, "--methods", "identity", "--json"]
+    command = [sys.executable, "-m", "isosim.cli", "evaluate", "--sts", folder, "--methods", "identity", "--json"]
     done = subprocess.run(command, env=environment(model_store=model_store), capture_output=True, check=True)
     return str(json.loads(done.stdout)["sts"][0]["all"]["STS-B"])
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from isosim.adapters.domains.calibrations import OVERHEAD
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
 from loadtest.many import multiply
-from service.adapters.domains.calibrations import OVERHEAD
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
 from tests.commands.conftest import calibrate
 from tests.faults.load import metric
 from tests.processes import Process, Server, serve_with

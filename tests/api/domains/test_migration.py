@@ -14,13 +14,13 @@ import httpx
 import numpy as np
 import pytest
 
-from service.adapters.domains.store import Aliases, DomainStore
-from service.adapters.encoder.store import EncoderStore
-from service.api.domains.schemas import EquatedThreshold
-from service.core.errors import Unavailable
-from service.core.jobs.job import JobRequest
-from service.server.encoders import plans
-from service.settings import Settings
+from isosim.adapters.domains.store import Aliases, DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.api.domains.schemas import EquatedThreshold
+from isosim.core.errors import Unavailable
+from isosim.core.jobs.job import JobRequest
+from isosim.server.encoders import plans
+from isosim.settings import Settings
 from tests.commands.conftest import command
 from tests.encoders import export, save_bert
 from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
@@ -61,7 +61,7 @@ class Site:
 
 def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
-    from service.modelling.calibration.job import CalibrationInput, calibrate_job
+    from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
 
     artifact = EncoderStore(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.adapters.jobs.spool import Spool
-from service.api.calibration.intake import Format, Intake, Limits
-from service.core.errors import InvalidInput
+from isosim.adapters.jobs.spool import Spool
+from isosim.api.calibration.intake import Format, Intake, Limits
+from isosim.core.errors import InvalidInput
 from tests.processes import Process, Server, serve_with
 
 LANGUAGES = {

@@ -63,7 +63,7 @@ def cluster(tmp_path: Path) -> Iterator[RedisServer]:
 def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer, command: str) -> None:
     settings = {"model_store": store, "encoder": "tiny", "redis_url": cluster.url, "port": free_port()}
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", command, *(["--json"] if command == "doctor" else [])],
+        [sys.executable, "-m", "isosim.cli", command, *(["--json"] if command == "doctor" else [])],
         env=environment(**settings), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
-from service.core.errors import InvalidInput
-from service.core.jobs.job import JobRequest, LabelledPair
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import JobRequest, LabelledPair
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.processes import Process, Server, serve_with
 from tests.text import sentences
 

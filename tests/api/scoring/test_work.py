@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from service.server.app import create_app
-from service.settings import Settings
+from isosim.server.app import create_app
+from isosim.settings import Settings
 
 ONCE = {  # of a request, by the functions' qualified names
     "Encoders.resolve": 1,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.core.arrays import Vectors
-from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
-from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from service.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
-from service.core.errors import (
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
+from isosim.core.encoding.embedding import Embedder, Embeddings, MemoryCache
+from isosim.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
+from isosim.core.errors import (
     BackendFailure,
     CallerLeft,
     EncoderChanged,

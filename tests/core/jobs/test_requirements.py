@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.errors import InvalidInput
-from service.core.jobs.job import METHODS, LabelledPair
-from service.core.jobs.requirements import (
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import METHODS, LabelledPair
+from isosim.core.jobs.requirements import (
     FEWEST_FOR_A_FLOW,
     FEWEST_LABELS,
     FEWEST_SENTENCES,

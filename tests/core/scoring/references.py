@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from service.core.scoring.probability import ProbabilityMap
-from service.core.scoring.reference import ReferenceDistribution
+from isosim.core.scoring.probability import ProbabilityMap
+from isosim.core.scoring.reference import ReferenceDistribution
 
 REFERENCE = ReferenceDistribution(
     similarities=np.array([-1.0, -0.2, 0.0, 0.2, 0.4]),

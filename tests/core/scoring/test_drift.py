@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.encoding.texts import Verdict
-from service.core.scoring.calibration import Calibration
-from service.core.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
-from service.core.scoring.out_of_domain import FALSE_ALARMS
-from service.core.scoring.similarity import Scores
+from isosim.core.encoding.texts import Verdict
+from isosim.core.scoring.calibration import Calibration
+from isosim.core.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
+from isosim.core.scoring.out_of_domain import FALSE_ALARMS
+from isosim.core.scoring.similarity import Scores
 
 
 def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:

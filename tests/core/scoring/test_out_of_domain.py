@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.arrays import Doubles, Vectors
-from service.core.scoring.out_of_domain import (
+from isosim.core.arrays import Doubles, Vectors
+from isosim.core.scoring.out_of_domain import (
     CLIP,
     FLOOR,
     Combination,

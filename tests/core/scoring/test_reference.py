@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.arrays import Doubles
-from service.core.errors import InvalidInput
-from service.core.scoring.advice import Target, advise, rarity
-from service.core.scoring.calibration import DomainModel
-from service.core.scoring.reference import ReferenceDistribution
+from isosim.core.arrays import Doubles
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.advice import Target, advise, rarity
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.reference import ReferenceDistribution
 from tests.core.scoring.references import REFERENCE, references
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
-from service.core.scoring.advice import Target
-from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from service.core.scoring.registry import DomainAliases, Registry
+from isosim.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from isosim.core.scoring.advice import Target
+from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.core.scoring.registry import DomainAliases, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.arrays import Vectors
-from service.core.encoding.texts import PooledVector
-from service.core.scoring.calibration import Calibration, DomainModel
-from service.core.scoring.out_of_domain import DomainTest, Judgement
-from service.core.scoring.similarity import cosine, flags_of, normalized, score
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.texts import PooledVector
+from isosim.core.scoring.calibration import Calibration, DomainModel
+from isosim.core.scoring.out_of_domain import DomainTest, Judgement
+from isosim.core.scoring.similarity import cosine, flags_of, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.modelling.calibration.domains import fitted
 

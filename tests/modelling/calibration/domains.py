@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from service.core.arrays import Integers, Vectors
-from service.core.scoring.out_of_domain import DomainTest
-from service.core.scoring.reference import ReferenceDistribution
-from service.modelling.calibration.out_of_domain import (
+from isosim.core.arrays import Integers, Vectors
+from isosim.core.scoring.out_of_domain import DomainTest
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.modelling.calibration.out_of_domain import (
     fit,
 )
-from service.modelling.calibration.reference import Pairs, build, continuous, sample_pairs
+from isosim.modelling.calibration.reference import Pairs, build, continuous, sample_pairs
 
 COUNT = 744
 

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.offline import open_texts
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.encoder.vector_files import NpyFile
-from service.core.errors import InvalidInput
-from service.core.jobs.job import JobRequest, LabelledPair
-from service.core.scoring.advice import Target, advise
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
-from service.modelling.calibration.publication import Result
-from service.modelling.encoder.brought import register
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.offline import open_texts
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.encoder.vector_files import NpyFile
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import JobRequest, LabelledPair
+from isosim.core.scoring.advice import Target, advise
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.modelling.calibration.publication import Result
+from isosim.modelling.encoder.brought import register
 from tests.text import sentences
 
 TEXTS = sentences(1500)

@@ -5,13 +5,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from service.core.errors import InvalidInput
-from service.core.scoring.advice import Target, advise
-from service.core.scoring.calibration import DomainModel
-from service.core.scoring.false_hits import FalseHitTable
-from service.core.scoring.reference import ReferenceDistribution
-from service.core.scoring.similarity import normalized
-from service.modelling.calibration import false_hits, reference
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.advice import Target, advise
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.false_hits import FalseHitTable
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.core.scoring.similarity import normalized
+from isosim.modelling.calibration import false_hits, reference
 
 
 def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.modelling.calibration.flow import (
+from isosim.modelling.calibration.flow import (
     PAPER,
     ROBUST,
     Flow,
@@ -17,7 +17,7 @@ from service.modelling.calibration.flow import (
     drop_bias_correction,
     fit_flow,
 )
-from service.modelling.calibrator import flow
+from isosim.modelling.calibrator import flow
 
 DIM = 16
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from service.modelling import calibrator
-from service.modelling.calibration.flow import PAPER, Actnorm, Flow, Step, adamw
-from service.modelling.calibrator import DEPTH, LEVELS, bits_per_dimension, flow
+from isosim.modelling import calibrator
+from isosim.modelling.calibration.flow import PAPER, Actnorm, Flow, Step, adamw
+from isosim.modelling.calibrator import DEPTH, LEVELS, bits_per_dimension, flow
 
 dims = pytest.mark.parametrize("dim", [8, 9, 37])
 

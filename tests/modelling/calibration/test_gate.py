@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.arrays import Vectors
-from service.core.scoring.similarity import cosine
-from service.modelling.calibration import candidates, evidence, gate, recognition
-from service.modelling.calibration.candidates import FLOW_SENTENCES, Labels
-from service.modelling.calibration.gate import Choice, choose
-from service.modelling.calibration.methods import fit
+from isosim.core.arrays import Vectors
+from isosim.core.scoring.similarity import cosine
+from isosim.modelling.calibration import candidates, evidence, gate, recognition
+from isosim.modelling.calibration.candidates import FLOW_SENTENCES, Labels
+from isosim.modelling.calibration.gate import Choice, choose
+from isosim.modelling.calibration.methods import fit
 from tests.text import sentences
 
 DIM = 64

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.offline import Encodings
-from service.adapters.encoder.onnx_engine import OnnxCalibrator
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.arrays import Vectors
-from service.core.errors import InvalidInput
-from service.core.jobs.job import METHODS, JobRequest
-from service.modelling.calibration import linear
-from service.modelling.calibration.flow import PAPER, ROBUST
-from service.modelling.calibration.job import CalibrationInput, calibrate_job
-from service.modelling.calibration.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.offline import Encodings
+from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.arrays import Vectors
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import METHODS, JobRequest
+from isosim.modelling.calibration import linear
+from isosim.modelling.calibration.flow import PAPER, ROBUST
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.modelling.calibration.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from tests.text import sentences
 
 

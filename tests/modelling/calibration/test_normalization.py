@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.arrays import Doubles, Vectors
-from service.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, cohort_statistics, normalize
-from service.core.scoring.similarity import cosine, normalized
-from service.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
-from service.modelling.calibration.reference import folds, sample_pairs
+from isosim.core.arrays import Doubles, Vectors
+from isosim.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, cohort_statistics, normalize
+from isosim.core.scoring.similarity import cosine, normalized
+from isosim.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
+from isosim.modelling.calibration.reference import folds, sample_pairs
 
 
 def latents(count: int, seed: int, dim: int = 24) -> Vectors:

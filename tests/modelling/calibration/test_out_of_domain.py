@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.arrays import Integers, Vectors
-from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
-from service.modelling.calibration.out_of_domain import (
+from isosim.core.arrays import Integers, Vectors
+from isosim.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
+from isosim.modelling.calibration.out_of_domain import (
     FEWEST,
     Moments,
     band_edges,

@@ -14,10 +14,10 @@ from scipy.special import expit
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
-from service.core.arrays import Doubles
-from service.core.errors import InvalidInput
-from service.core.scoring.probability import ProbabilityMap, evidence
-from service.modelling.calibration.probability import (
+from isosim.core.arrays import Doubles
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.probability import ProbabilityMap, evidence
+from isosim.modelling.calibration.probability import (
     BENDING_SLOPES,
     BINS,
     FEWEST_ABOVE,

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import worker
-from service.adapters.domains.store import Aliases, DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.jobs.store import JobStore
-from service.core.arrays import Vectors
-from service.core.errors import Conflict, JobCancelled
-from service.core.jobs.job import Job, JobRequest, Status
-from service.core.scoring.advice import Target
-from service.core.scoring.calibration import DomainModel
-from service.modelling.calibration import normalization, probability, reference
-from service.modelling.calibration.methods import FittedMap
-from service.modelling.calibration.publication import Result
+from isosim import worker
+from isosim.adapters.domains.store import Aliases, DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.jobs.store import JobStore
+from isosim.core.arrays import Vectors
+from isosim.core.errors import Conflict, JobCancelled
+from isosim.core.jobs.job import Job, JobRequest, Status
+from isosim.core.scoring.advice import Target
+from isosim.core.scoring.calibration import DomainModel
+from isosim.modelling.calibration import normalization, probability, reference
+from isosim.modelling.calibration.methods import FittedMap
+from isosim.modelling.calibration.publication import Result
 
 DIM = 32
 

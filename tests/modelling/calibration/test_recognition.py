@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from service.core.arrays import Vectors
-from service.modelling.calibration import recognition
-from service.modelling.calibration.recognition import SENTENCES, disguised, recognition_of
+from isosim.core.arrays import Vectors
+from isosim.modelling.calibration import recognition
+from isosim.modelling.calibration.recognition import SENTENCES, disguised, recognition_of
 
 
 def test_every_disguise_keeps_what_is_said_and_changes_the_looks() -> None:

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.arrays import Doubles, Rows, Vectors
-from service.core.scoring.reference import ReferenceDistribution
-from service.modelling.calibration.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
+from isosim.core.arrays import Doubles, Rows, Vectors
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.modelling.calibration.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
 
 
 def latents(count: int, dim: int = 8, seed: int = 0) -> Vectors:

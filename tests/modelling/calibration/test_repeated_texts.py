@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
-from service.core.errors import InvalidInput
-from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import Target, advise, rounded
-from service.core.scoring.calibration import DomainModel
-from service.core.scoring.reference import ReferenceDistribution
-from service.core.scoring.similarity import cosine
-from service.measurements.thresholds import false_match_rate
-from service.migration.equating import USUAL_RATES, equate, table
-from service.modelling.calibration import normalization
-from service.modelling.calibration.evidence import repeated
-from service.modelling.calibration.job import CalibrationInput, calibrate_job, cross_fitted
-from service.modelling.calibration.methods import fit
-from service.modelling.calibration.publication import off_by
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.advice import Target, advise, rounded
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.core.scoring.similarity import cosine
+from isosim.measurements.thresholds import false_match_rate
+from isosim.migration.equating import USUAL_RATES, equate, table
+from isosim.modelling.calibration import normalization
+from isosim.modelling.calibration.evidence import repeated
+from isosim.modelling.calibration.job import CalibrationInput, calibrate_job, cross_fitted
+from isosim.modelling.calibration.methods import fit
+from isosim.modelling.calibration.publication import off_by
 from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
 from tests.text import sentences
 

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from service.adapters.encoder.onnx_engine import PREFIX, OnnxEncoder, open_session
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
-from service.core.arrays import Doubles
-from service.modelling.calibrator import calibrate
-from service.modelling.encoder import encoder, precision
-from service.modelling.encoder.architectures import longest
-from service.modelling.encoder.checkpoints import Checkpoint
-from service.modelling.encoder.export import random_weights
-from service.modelling.encoder.precision import Bench
+from isosim.adapters.encoder.onnx_engine import PREFIX, OnnxEncoder, open_session
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.core.arrays import Doubles
+from isosim.modelling.calibrator import calibrate
+from isosim.modelling.encoder import encoder, precision
+from isosim.modelling.encoder.architectures import longest
+from isosim.modelling.encoder.checkpoints import Checkpoint
+from isosim.modelling.encoder.export import random_weights
+from isosim.modelling.encoder.precision import Bench
 from tests.encoders import export
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences

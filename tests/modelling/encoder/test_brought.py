@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.encoder.brought import encoded
-from service.adapters.encoder.offline import BroughtItems, find_unreadable, open_texts
-from service.adapters.encoder.onnx_engine import OnnxCalibrator
-from service.adapters.encoder.store import EncoderStore
-from service.core.errors import InvalidInput
-from service.modelling.calibration.methods import fit
-from service.modelling.encoder.brought import register
+from isosim.adapters.encoder.brought import encoded
+from isosim.adapters.encoder.offline import BroughtItems, find_unreadable, open_texts
+from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.core.errors import InvalidInput
+from isosim.modelling.calibration.methods import fit
+from isosim.modelling.encoder.brought import register
 
 
 def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:

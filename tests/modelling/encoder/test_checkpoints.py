@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.storage.artifacts import sha256
-from service.core.errors import InvalidInput
-from service.modelling.encoder.checkpoints import resolve
-from service.modelling.encoder.packaged import (
+from isosim.adapters.storage.artifacts import sha256
+from isosim.core.errors import InvalidInput
+from isosim.modelling.encoder.checkpoints import resolve
+from isosim.modelling.encoder.packaged import (
     KNOWN,
     PackagedCheckpoint,
     cache_folder,

@@ -9,12 +9,12 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from service.adapters.encoder.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.core.arrays import Doubles
-from service.modelling.calibrator import calibrate, identity
-from service.modelling.encoder import checkpoints, encoder
-from service.modelling.encoder.export import check_parity, random_weights
+from isosim.adapters.encoder.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.core.arrays import Doubles
+from isosim.modelling.calibrator import calibrate, identity
+from isosim.modelling.encoder import checkpoints, encoder
+from isosim.modelling.encoder.export import check_parity, random_weights
 from tests.encoders import export
 
 CPU = ["CPUExecutionProvider"]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from service.adapters.encoder.onnx_engine import OnnxCalibrator
-from service.adapters.encoder.remote import check
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.core.errors import (
+from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
+from isosim.adapters.encoder.remote import check
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.core.errors import (
     BackendFailure,
     CorruptArtifact,
     EncoderChanged,
@@ -19,9 +19,9 @@ from service.core.errors import (
     InvalidInput,
     Unavailable,
 )
-from service.modelling.calibrator import calibrate
-from service.modelling.encoder.export import random_weights
-from service.modelling.encoder.remote import PROBES, register
+from isosim.modelling.calibrator import calibrate
+from isosim.modelling.encoder.export import random_weights
+from isosim.modelling.encoder.remote import PROBES, register
 from tests.adapters.encoder.remote_server import RemoteServer
 
 

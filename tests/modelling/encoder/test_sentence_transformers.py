@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from service.adapters.encoder.onnx_engine import OnnxEncoder
-from service.adapters.encoder.store import EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
-from service.core.arrays import Doubles
-from service.core.errors import InvalidInput
-from service.core.scoring.similarity import normalized
-from service.modelling.encoder import checkpoint_config, encoder
-from service.modelling.encoder.checkpoint_config import tokenizer_json
-from service.modelling.encoder.checkpoints import Checkpoint
-from service.modelling.encoder.reduced import Evidence, export_reduced
+from isosim.adapters.encoder.onnx_engine import OnnxEncoder
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.core.arrays import Doubles
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.similarity import normalized
+from isosim.modelling.encoder import checkpoint_config, encoder
+from isosim.modelling.encoder.checkpoint_config import tokenizer_json
+from isosim.modelling.encoder.checkpoints import Checkpoint
+from isosim.modelling.encoder.reduced import Evidence, export_reduced
 from tests.encoders import export
 from tests.modelling.encoder.families import FAMILIES
 from tests.text import sentences

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from service.core.errors import Conflict, InvalidInput
-from service.modelling.encoder import checkpoints, encoder
-from service.modelling.training import run
-from service.modelling.training.recipe import Recipe
+from isosim.core.errors import Conflict, InvalidInput
+from isosim.modelling.encoder import checkpoints, encoder
+from isosim.modelling.training import run
+from isosim.modelling.training.recipe import Recipe
 from tests.processes import Process, environment, wait_until
 from tests.text import sentences
 
@@ -124,7 +124,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
 
     from sentence_transformers import SentenceTransformer
 
-    from service.adapters.labelled_pairs import read_pairs
+    from isosim.adapters.labelled_pairs import read_pairs
 
     pairs = read_pairs(files / "dev.tsv")
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)
@@ -143,7 +143,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
     options = {"layers": 2, "batch-size": 16, "steps": 30, "every": 3, "learning-rate": 1e-3, "patience": 20}
     given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     files_given = [str(files / DATA["classification"]), "--dev", str(files / "dev.tsv"), "-o", str(output)]
-    command = [sys.executable, "-m", "service.cli", "train", "classification", *files_given, *given]
+    command = [sys.executable, "-m", "isosim.cli", "train", "classification", *files_given, *given]
     command += ["--encoder", str(tiny_checkpoint)]
     home = tmp_path / "home"
     settings = environment() | {"OMP_NUM_THREADS": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}

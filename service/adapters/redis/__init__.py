@@ -1,1 +1,0 @@
-"""Redis: connections, the shared vector cache, and limits that apply to all processes together."""

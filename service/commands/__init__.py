@@ -1,1 +1,0 @@
-"""The commands of `isosim`, one module for each; `service.cli` registers them."""

@@ -1,1 +1,0 @@
-"""Texts to vectors: identity of an encoder, caches, batches."""

@@ -1,1 +1,0 @@
-"""Calibration jobs: requests, states, and requirements on posted text and labels."""

@@ -1,0 +1,519 @@
+"""Calibration jobs: post text, follow the job, cancel or retry it."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.jobs.spool import Spool
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.tables.isolation import other_column, what_was_read
+from isosim.api.bodies import body_of
+from isosim.api.calibration.files import (
+    FILE_TYPES,
+    JSON_GROWTH,
+    ReadingDep,
+    check_no_form,
+    content_type,
+    feed_sentences,
+    stream,
+)
+from isosim.api.calibration.intake import Format, Intake, Limits
+from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
+from isosim.api.calibration.vectors import VectorIntake
+from isosim.api.requests import JobDep, TraceDep, documented, json_response, needs
+from isosim.api.state import Phase, Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.api.validation import parse_json
+from isosim.core.errors import (
+    Conflict,
+    EncoderMismatch,
+    InvalidInput,
+    Overloaded,
+    TooLarge,
+    Unavailable,
+)
+from isosim.core.grants import Grant
+from isosim.core.jobs.job import Job, JobRequest, Status
+from isosim.core.jobs.requirements import MOST_SENTENCES
+from isosim.core.scoring.calibration import DomainRef
+from isosim.core.threads import LONG
+from isosim.core.wording import place
+from isosim.migration.encoders import LoadedEncoder
+from isosim.observability.tracing import posting
+
+Options = TypeVar("Options", bound=BaseModel)
+
+router = APIRouter(prefix="/calibrate", tags=["calibration"])
+READ, CALIBRATE = [needs("read")], [needs("calibrate")]
+
+FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
+EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
+DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
+# After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
+# of silence, others after 60 s.
+KEEP_ALIVE_SECONDS = 15.0
+
+BODY_DOC = body_of(
+    CalibrateRequest,
+    {
+        "text/plain": {"type": "string", "description": "one sentence in each line"},
+        "application/x-ndjson": {
+            "type": "string",
+            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; for '
+            'encoders whose users bring vectors, lines of {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, '
+            '"b": …, "label": 1}, where `a` and `b` are vectors, or row numbers (from 0) of posted vectors',
+        },
+        "application/x-npy": {
+            "type": "string",
+            "format": "binary",
+            "description": "for encoders whose users bring vectors: numpy's .npy of shape (vectors, dimensions), "
+            "float16, 32 or 64",
+        },
+        **FILE_TYPES,
+    },
+)
+
+
+def state(job: Job) -> JobState:
+    facts = vars(job.request) | vars(job)
+    return JobState(job=job.id, **{name: value for name, value in facts.items() if name in JobState.model_fields})
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=CALIBRATE,
+    openapi_extra=BODY_DOC,
+    responses=documented(400, 409, 413, 415, 422, 429),
+)
+async def calibrate(
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    reading: ReadingDep,
+    domain: Annotated[
+        str | None, Query(description="domain to calibrate; a JSON body states it in its field `domain`")
+    ] = None,
+    method: Annotated[str, Query()] = "auto",
+    promote: Annotated[str, Query()] = "if_better",
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    normalization: Annotated[str, Query()] = "none",
+    encoder: Annotated[str, Query()] = "answering",
+    force: Annotated[
+        bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
+    ] = False,
+    label_kind: Annotated[
+        str, Query(alias="kind", description="what the labels in lines of NDJSON mean: matches or grades")
+    ] = "matches",
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Starts a job that fits a calibration to unlabelled text of a domain."""
+    await check_room(service, trace)
+    kind, _ = content_type(request)
+    check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
+    limits = intake_limits(service)
+    async with spooling(service, trace) as spool:
+        intake: Intake | VectorIntake
+        notices: list[str] = []
+        facts: dict[str, Any] = {}
+        if kind != "application/json":
+            given = {
+                "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+                "encoder": encoder, "kind": label_kind,
+            }  # fmt: skip
+            options = checked_options(CalibrateOptions, given)
+            check_domain(options.domain, trace)
+            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            direct = FORMATS.get(kind) if reading.plain else None
+            if kind == "application/x-npy" and direct is None:
+                raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
+            # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
+            if direct is None:
+                limits = replace(limits, size=JSON_GROWTH * limits.size)
+            intake = intake_of(artifact, spool, limits, direct or "file", force=force, kind=options.kind)
+            if direct is None:
+                reading = reading.of_lines(force)
+                facts = await feed_sentences(request, service, reading, intake.feed)
+                notices = what_was_read(facts, reading.hints.sheet)
+            else:
+                await stream(request, intake.feed)
+            await asyncio.to_thread(intake.close)
+        else:
+            check_no_query(request, [*FORMATS, "application/octet-stream"])
+            body = await read_json_body(request, service)
+            async with service.parsing_json:
+                options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
+            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            check_takes(artifact, "json")
+        notices += check_enough(intake, options.method, artifact.spec.dim, facts)
+        if artifact.remote is not None:
+            most = min(intake.sentences, MOST_SENTENCES)
+            notices.append(
+                f"up to {most:,} texts and altered copies of some of them are sent to the server of encoder "
+                f"{artifact.id}"
+            )
+        wanted = JobRequest(
+            domain=options.domain,
+            encoder=artifact.digest,
+            encoder_id=artifact.id,
+            method=options.method,
+            promote=options.promote,
+            seed=options.seed,
+            normalization=options.normalization,
+            sentences=intake.sentences,
+            labels=intake.labels,
+            kind=options.kind,
+        )
+        return await accept(service, trace, wanted, spool, notices, idempotency_key)
+
+
+def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
+    """Checks that the input is enough for `method`, and returns notices for the job.
+
+    `facts` describes the posted file; it is empty for other bodies.
+
+    Raises:
+        InvalidInput: see `Intake.check_enough`. If the column that was read is not the one that most likely holds the
+            sentences, the message names both columns.
+    """
+    try:
+        return intake.check_enough(method, dim)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}{other_column(facts)}") from None
+
+
+def intake_of(
+    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool, kind: str
+) -> Intake | VectorIntake:
+    """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
+
+    `form`: `text`, `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
+
+    Raises:
+        InvalidInput: see `check_takes`.
+    """
+    check_takes(artifact, form)
+    if artifact.kind == "vectors":
+        return VectorIntake(spool, limits, artifact, npy=form == "npy", kind=kind)
+    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force, kind=kind)
+
+
+def check_takes(artifact: EncoderArtifact, form: str) -> None:
+    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors."""
+    if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
+        raise InvalidInput(
+            f"encoder {artifact.id} computes no vectors; post your own, of {artifact.spec.dim} numbers each, as "
+            '.npy (application/x-npy) or lines of {"vector": […]} (application/x-ndjson), with the options in the query'
+        )
+    if artifact.kind != "vectors" and form == "npy":
+        raise InvalidInput(
+            f"encoder {artifact.id} computes vectors itself, so post text; for your own vectors, register an encoder "
+            "for them (isosim encoder add NAME --dimensions N) and serve it"
+        )
+
+
+def check_no_query(request: Request, kinds: Sequence[str]) -> None:
+    """Raises InvalidInput if a request with a JSON body has query parameters, which would be ignored.
+
+    `kinds`: content types of the route whose options are query parameters.
+    """
+    for name in request.query_params:
+        raise InvalidInput(
+            f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
+            f"{', '.join(kinds)}"
+        )
+
+
+def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
+    """Options of the query, validated like those of a JSON body."""
+    try:
+        return model.model_validate({k: v for k, v in given.items() if v is not None})
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**detail, "loc": ("query", *detail["loc"])} for detail in error.errors()]
+        ) from None
+
+
+CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
+
+
+def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
+    options = parse_json(CALIBRATE_REQUEST, body)
+    check_domain(options.domain, trace)
+    intake = Intake(spool, limits, kind=options.kind)
+    intake.add(options.texts, lambda index: place(f"texts.{index}"))
+    if options.labels:
+        intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
+    intake.close()
+    return options, intake
+
+
+@router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))
+async def list_jobs(
+    service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Response:
+    """Recorded jobs of the domains that the key may use, newest first, without their reports."""
+    return await service.listings.begin(trace.grant, listed, service.jobs, trace.grant, limit)
+
+
+def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
+    """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
+    mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
+    return json_response({"jobs": [state(replace(job, report=None)).model_dump() for job in islice(mine, limit)]})
+
+
+@router.get("/{job_id}", dependencies=READ, responses=documented(404))
+async def get_job(job: JobDep) -> JobState:
+    """A job's state and progress, with its report or its error once it has ended."""
+    return state(job)
+
+
+@router.get(
+    "/{job_id}/events",
+    dependencies=READ,
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
+)
+async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
+    """Server-sent events with the job's state at each change. The stream ends when the job ends or is interrupted, or
+    when the server stops. A comment every 15 s keeps the connection open."""
+    stream = events(service, trace.grant, job.id)
+    first = await anext(stream)  # takes the stream's place before the answer begins
+    return StreamingResponse(
+        continued(first, stream), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+async def events(service: Service, grant: Grant, job_id: str) -> AsyncGenerator[bytes]:
+    """Raises Overloaded if all places for streams are taken, or this key's share of them."""
+    streams = service.event_streams
+    remedy = f"GET /calibrate/{job_id} also gives the job's state"
+    streams.check(grant, service.share(streams.most), "event streams are open", remedy)
+    with streams.taken(grant):
+        async for event in changes(service, job_id):
+            yield event
+
+
+async def continued(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
+
+
+async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    last, sent = None, time.monotonic()
+    while True:
+        now = state(await service.job_reads(service.jobs.read, job_id))
+        if now != last:
+            yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
+            last, sent = now, time.monotonic()
+        elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
+            yield b": alive\n\n"
+            sent = time.monotonic()
+        if now.status not in (Status.QUEUED, Status.RUNNING) or service.phase is not Phase.SERVING:
+            return
+        await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
+
+
+@router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
+async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
+    """Cancels a job: its text is deleted, and it makes no version."""
+    job_id = job.id
+    if job.status.ended:
+        raise Conflict(f"job {job_id} is {job.status} already")
+    version = await service.store(service.domains.made_by, job.request.domain, job_id)
+    if version is not None:
+        raise Conflict(
+            f"job {job_id} has already made version {version}; if the job was interrupted, retry the job to complete it"
+        )
+    if not await service.store(service.jobs.decide, job_id) and job.status is Status.RUNNING:
+        raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
+    await service.runner.stop(job_id)
+    return state(await service.store(service.jobs.cancel, job_id))
+
+
+@router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
+async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
+    """Runs an interrupted job again on its stored text."""
+    await service.runner.available()
+    job = await service.store(service.jobs.requeue, job.id)
+    await service.runner.submit(job.id, job.attempt)
+    return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
+
+
+# Jobs that have not ended may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES: 2.5 GB, a quarter of
+# the chart's default volume (k8s/isosim/values.yaml). The last one may exceed it.
+FULL_POSTS = 25
+
+
+async def check_room(service: Service, trace: Trace) -> None:
+    """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
+    await service.runner.available()
+    await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
+
+
+def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
+    """Raises Overloaded if too many jobs wait, or if those that have not ended keep too much text on disk: of all keys
+    together, or of this one, whose `uploads` other posts are under way in this process.
+
+    Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
+    """
+    most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
+    unended = service.jobs.unended()
+    mine = [job for job in unended if job.owner == grant.id]
+    waiting = sum(job.status is Status.QUEUED for job in unended)
+    own = uploads + sum(job.status is Status.QUEUED for job in mine)
+    held, own_held = sum(job.size for job in unended), sum(job.size for job in mine)
+    if waiting >= most:
+        raise Overloaded(f"{waiting} calibrations are queued; the limit is {most}", retry_after=60)
+    if held >= room:
+        raise Overloaded(f"calibrations hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
+    if not service.shared:
+        return
+    own_most, own_room = service.share(most), service.share(room)
+    remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job}"
+    if own >= own_most:
+        raise Overloaded(
+            f"the API key has {own} calibrations queued or being posted, which is its share of {most} "
+            f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
+            retry_after=60,
+        )
+    if own_held >= own_room:
+        raise Overloaded(
+            f"the API key's calibrations hold {megabytes(own_held)} of text, and its share is {megabytes(own_room)}; "
+            f"{remedy}",
+            retry_after=60,
+        )
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+@asynccontextmanager
+async def spooling(service: Service, trace: Trace) -> AsyncIterator[Spool]:
+    """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
+    loop still serves other requests."""
+    spool = await service.store(service.jobs.spool)
+    service.uploads[trace.grant.id] += 1
+    try:
+        yield spool
+    finally:
+        service.uploads[trace.grant.id] -= 1
+        await asyncio.shield(asyncio.to_thread(spool.close))  # must run even if a disconnect cancels this task
+
+
+def check_domain(domain: str, trace: Trace) -> None:
+    """Raises InvalidInput if the name includes a version, Forbidden if the key may not use the domain."""
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; send the name without a version")
+    trace.grant.check_domain(domain)
+
+
+def intake_limits(service: Service) -> Limits:
+    """Limits of an upload whose encoder is not known yet; `dim` is the largest dimension of all encoders."""
+    settings = service.settings
+    dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
+    return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
+
+
+def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
+    """The encoder to calibrate for. `encoder` is `answering` (the encoder that answers the domain's requests now),
+    `next` (the server's next encoder), or the digest of one of these two encoders.
+
+    Raises:
+        EncoderMismatch: neither encoder has this digest, or this server does not run the domain's encoder.
+        Conflict: `encoder` is `next`, but the server has no next encoder.
+    """
+    if encoder == "next":
+        return service.encoders.require_next()
+    answering = service.encoders.active_encoder(domain)
+    if encoder in ("answering", answering.digest):
+        return answering
+    if service.encoders.next is not None and encoder == service.encoders.next.digest:
+        return service.encoders.next
+    raise EncoderMismatch(
+        f"encoder: this server does not run {encoder}; for domain {domain!r} it runs {answering.artifact.id} "
+        f"({answering.digest})"
+    )
+
+
+async def read_json_body(request: Request, service: Service) -> bytes:
+    """Reads the whole body. Raises TooLarge above ISOSIM_MAX_BODY_BYTES: unlike lines, JSON is parsed as a whole, and
+    no other request is served meanwhile."""
+    limit, body = service.settings.max_body_bytes, bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise TooLarge(
+                f"the JSON body is larger than {limit} bytes; send its entries as application/x-ndjson, one in each "
+                "line, with the options in the query"
+            )
+    return bytes(body)
+
+
+async def accept(
+    service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
+) -> Response:
+    """Creates a job from the spooled input, queues it and answers 202. If the request repeats an idempotency key, the
+    answer names the job of the first request.
+
+    Each API key has its own idempotency keys, so that callers cannot use or discover those of others.
+
+    Raises:
+        Conflict: the idempotency key was used for another request.
+        Unavailable: the job could not be queued.
+        Overloaded: the queue has filled up during the upload.
+    """
+    key = None if idempotency_key is None else owned(trace, idempotency_key)
+    generation = await service.store(service.domains.generation, wanted.domain)
+    wanted = replace(wanted, generation=generation)
+    grant = trace.grant
+    async with service.admission:
+        await service.store(check_backlog, service, grant, 0)
+        job = await service.store.within(
+            LONG, service.jobs.create, wanted, spool, notices, key, posting.get(), owner=grant.id
+        )
+    if job.id == spool.id:  # `needs` has charged one text
+        await service.limits.owe(grant, wanted.sentences + 2 * wanted.labels - 1)
+    if job.status is Status.QUEUED:
+        await hand_over(service, job, new=job.id == spool.id)
+    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
+    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+def owned(trace: Trace, idempotency_key: str) -> str:
+    return f"{trace.grant.id} {idempotency_key}"
+
+
+def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
+    """Whether the caller has already made a job with this idempotency key."""
+    return idempotency_key is not None and service.jobs.has_key(owned(trace, idempotency_key))
+
+
+async def hand_over(service: Service, job: Job, *, new: bool) -> None:
+    """Queues a job. If that fails and this request created the job (`new`), discards the job, so that the caller can
+    post it again.
+
+    Raises:
+        Unavailable: the job could not be queued.
+    """
+    try:
+        await service.runner.submit(job.id, job.attempt)
+    except Unavailable:
+        if new and not await service.store(service.jobs.discard, job.id):
+            return  # the queue accepted the job (its reply was lost) and a worker has started it
+        raise

@@ -1,0 +1,300 @@
+"""Posted files of any format: detects the format, shows the content, and reads the sentences of one column."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Annotated, Any, BinaryIO, Literal, cast
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from isosim.adapters.encoder.device import memory_left
+from isosim.adapters.tables.detection import FORMATS, Format, Hints, format_of_type
+from isosim.adapters.tables.isolation import (
+    LEAST_MEMORY,
+    MEMORY,
+    MEMORY_OF_LINES,
+    Limits,
+    Reading,
+    held_whole,
+    read_isolated,
+)
+from isosim.api.calibration.schemas import Inspection
+from isosim.api.requests import documented, json_response, media_type, needs, sent_as
+from isosim.api.state import Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.core.errors import TooLarge, UnsupportedMedia
+from isosim.core.grants import Grant
+
+router = APIRouter(tags=["calibration"])
+
+CHUNK = 64 * 1024  # bytes handed to a thread at once
+# A posted file is converted to NDJSON, which may be at most this many times as large as the file. Asian text in UTF-16
+# needs 1.5.
+JSON_GROWTH = 2
+
+FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
+PAGES = ("text/html", "application/xhtml+xml")
+# Charsets that many clients state for every file, whatever its encoding. They are ignored: the encoding is detected.
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
+AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
+
+
+FILE = {"type": "string", "format": "binary"}
+FILE_TYPES = {
+    "application/octet-stream": {**FILE, "description": "any file; its format is detected from its content"},
+    "text/csv": FILE,
+    "text/tab-separated-values": FILE,
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": FILE,
+    "application/vnd.apache.parquet": FILE,
+}
+BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind, schema in FILE_TYPES.items()}}}
+
+
+def content_type(request: Request) -> tuple[str, str | None]:
+    """Media type and charset of the Content-Type header; the charset is None if the header states none."""
+    header = request.headers.get("content-type", "")
+    parameters = header.partition(";")[2]
+    charset = next(
+        (value.strip().strip('"') for name, _, value in (one.partition("=") for one in parameters.split(";"))
+         if name.strip().lower() == "charset"),
+        None,
+    )  # fmt: skip
+    return media_type(header), charset or None
+
+
+def check_no_form(kind: str, route: str) -> None:
+    """Raises UnsupportedMedia if `kind` is the media type of an HTML page or of a web form. With -F or -d, curl sends a
+    web form."""
+    if kind in PAGES:
+        raise UnsupportedMedia(
+            f"content-type {kind!r} is a web page; send its text without tags, one sentence a line, with the "
+            "content-type text/plain"
+        )
+    if kind in FORMS:
+        raise UnsupportedMedia(f"{sent_as(kind)}; {AS_IT_IS.format(route)}, with the options in the query")
+
+
+async def reading_of(
+    request: Request,
+    column: Annotated[
+        str | None,
+        Query(max_length=1000, description="column with the sentences: its name, or its number, counted from 1"),
+    ] = None,
+    charset: Annotated[
+        str | None, Query(max_length=40, description="encoding of the file; detected by default")
+    ] = None,
+    form: Annotated[
+        str | None,
+        Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; detected by default"),
+    ] = None,
+    sheet: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            description="sheet of a workbook; default: the first one with at least 20 rows, else the longest",
+        ),
+    ] = None,
+    header: Annotated[
+        bool | None, Query(description="whether the first row names the columns; detected by default")
+    ] = None,
+) -> Reading:
+    """Options for reading a posted file, from query and content type. Raises InvalidInput for unknown values."""
+    kind, declared = content_type(request)
+    ignored = kind == "application/json" or (declared or "").lower() in UTF8
+    return Reading(
+        column=column,
+        hints=Hints(
+            format=cast(Format | None, form),
+            charset=charset or (None if ignored else declared),
+            sheet=sheet,
+            header=header,
+            declared=format_of_type(kind),
+        ),
+    )
+
+
+ReadingDep = Annotated[Reading, Depends(reading_of)]
+
+
+@asynccontextmanager
+async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
+    """An unnamed file in the jobs' scratch folder. The system deletes it when the process ends, or is killed."""
+
+    def opened() -> AbstractContextManager[BinaryIO]:
+        service.jobs.scratch.mkdir(parents=True, exist_ok=True)
+        return cast(AbstractContextManager[BinaryIO], tempfile.TemporaryFile(dir=service.jobs.scratch))
+
+    with await asyncio.to_thread(opened) as file:
+        try:
+            yield file
+        finally:
+            # Closing frees the file's blocks, which takes 0.1 s for 100 MB. Must run even if a disconnect cancels this.
+            await asyncio.shield(asyncio.to_thread(file.close))
+
+
+async def chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body in chunks of CHUNK bytes; the last one may be shorter."""
+    held = bytearray()
+    async for part in request.stream():
+        held += part
+        while len(held) >= CHUNK:
+            yield bytes(held[:CHUNK])
+            del held[:CHUNK]
+    if held:
+        yield bytes(held)
+
+
+async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
+    """Passes the body in chunks to `feed` (see `parse`)."""
+    await parse(request.scope["state"]["service"], feed, chunks(request))
+
+
+async def parse(service: Service, feed: Callable[[bytes], Any], pieces: AsyncIterator[bytes]) -> None:
+    """Passes pieces of a body to `feed`, which runs in a thread.
+
+    Of all requests, one piece is parsed at a time: parsing holds the interpreter lock, and several threads that compete
+    for the lock would make the event loop wait for each of them.
+    """
+    async for piece in pieces:
+        async with service.parsing:
+            await asyncio.to_thread(feed, piece)
+
+
+async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
+    """Writes the body into a file. Raises TooLarge above `limit` bytes; its message ends with `remedy`."""
+    taken = 0
+
+    def write(chunk: bytes) -> None:
+        nonlocal taken
+        taken += len(chunk)
+        if taken > limit:
+            raise TooLarge(f"the file is larger than {limit:,} bytes; {remedy}")
+        file.write(chunk)
+
+    async for chunk in chunks(request):
+        await asyncio.to_thread(write, chunk)
+    await asyncio.to_thread(file.flush)
+
+
+@contextmanager
+def one_of_few(service: Service, grant: Grant) -> Iterator[None]:
+    """Takes one of `service.file_readers` while a `with` block reads or writes a file or an archive. Raises Overloaded
+    if all are taken, or half of them by this API key of several."""
+    readers = service.file_readers
+    readers.check(grant, service.share(readers.most, 2), "files are being read", "send the request again later")
+    with readers.taken(grant):
+        yield
+
+
+async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
+    """Reads the posted file in a child process and writes its sentences or rows to `out`.
+
+    Returns facts about the file, such as its format, encoding and columns.
+
+    Raises:
+        Overloaded: too many files are being read.
+        TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: see `read_isolated`.
+        CallerLeft: the caller has disconnected; the child process is ended.
+    """
+    settings = service.settings
+    size = settings.max_calibration_bytes
+    trace: Trace = request.scope["state"]["trace"]
+    async with temporary(service) as file:
+        await store(request, file, size, "a random sample of 20,000 sentences is enough")
+        whole, left = held_whole(file), threading.Event()
+
+        def read() -> dict[str, Any]:
+            limits = Limits(
+                settings.max_characters,
+                settings.max_calibration_sentences,
+                JSON_GROWTH * size,
+                memory_of_reader(memory_left(), whole=whole),
+            )
+            return read_isolated(file, reading, limits, out, left)
+
+        with one_of_few(service, trace.grant):
+            unwatch = trace.watch(left.set)
+            try:
+                async with service.whole_files if whole else nullcontext():
+                    return await asyncio.to_thread(read)
+            finally:
+                # Tells the thread to end its child process. Cancelling this task stops neither thread nor child.
+                left.set()
+                unwatch()
+
+
+def memory_of_reader(left: int | None, *, whole: bool) -> int:
+    """Memory limit, in bytes, of the process that reads a file.
+
+    A process that holds its file as a whole gets 1/2 of the free memory, at most MEMORY. Any other process gets 1/8, at
+    most MEMORY_OF_LINES. Each gets at least LEAST_MEMORY. At most one whole file and three others are read at the same
+    time, so together they usually get at most 7/8.
+
+    Args:
+        left: free bytes of the container; None if its memory has no limit.
+        whole: whether the file is held in memory as a whole (workbook, Parquet) instead of being read line by line.
+    """
+    most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
+    return most if left is None else max(LEAST_MEMORY, min(most, left // share))
+
+
+async def feed_sentences(
+    request: Request, service: Service, reading: Reading, feed: Callable[[bytes], Any]
+) -> dict[str, Any]:
+    """Passes the sentences of the posted file to `feed` as NDJSON and returns the file's facts.
+
+    Raises what `read_file` and `feed` raise.
+    """
+    async with temporary(service) as out:
+        facts = await read_file(request, service, replace(reading, give="sentences"), out)
+        await parse(service, feed, pieces(out))
+        return facts
+
+
+async def pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    file.seek(0)
+    while chunk := await asyncio.to_thread(file.read, CHUNK):
+        yield chunk
+
+
+async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yields a file in pieces. Closes `stack`, which owns the file, at the end or if the client disconnects."""
+    async with stack:
+        async for piece in pieces(file):
+            yield piece
+
+
+@router.post(
+    "/inspect",
+    response_model=Inspection,
+    dependencies=[needs("calibrate")],
+    openapi_extra=BODY,
+    responses=documented(400, 413, 415, 422),
+)
+async def inspect(
+    request: Request,
+    service: ServiceDep,
+    reading: ReadingDep,
+    give: Annotated[
+        Literal["facts", "sentences", "rows"],
+        Query(
+            description="what to return: `facts` as a JSON object, `sentences` as NDJSON of strings, or `rows` as "
+            "NDJSON of lists of strings"
+        ),
+    ] = "facts",
+) -> Response:
+    """Shows how a calibration would read a file. The answer has the file's format, encoding, columns, first ten rows
+    and counts. The file is not kept."""
+    kind, _ = content_type(request)
+    check_no_form(kind, "inspect")
+    reading = replace(reading, give=give)
+    if give == "facts":
+        return json_response(await read_file(request, service, reading, None))
+    async with AsyncExitStack() as stack:
+        out = await stack.enter_async_context(temporary(service))
+        await read_file(request, service, reading, out)
+        return StreamingResponse(sent(stack.pop_all(), out), media_type="application/x-ndjson")

@@ -1,0 +1,242 @@
+"""Bodies and answers of calibrations, of labelled pairs for a version, and of jobs."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, FailFast, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from isosim.adapters.encoder.brought import brought_vector, encoded
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.api.bodies import Own, Sentences, example
+from isosim.api.validation import ENCODER_PATTERN
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import LABEL_KINDS, METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
+from isosim.core.wording import place
+
+Method = Literal[METHODS]  # type: ignore[valid-type]
+Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
+Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
+LabelKind = Annotated[
+    Literal[LABEL_KINDS],  # type: ignore[valid-type]
+    Field(
+        description="what the labels mean. matches: 1 for a match, 0 for no match; any other label is refused. grades: "
+        "similarities within 0 to 1 or 0 to 5; the probability is then the expected grade, and no precision is known"
+    ),
+]
+
+
+class CalibrateOptions(Own):
+    """Options of a calibration: query parameters if the body is text or a file, fields of the body if it is JSON."""
+
+    domain: str
+    method: Method = "auto"
+    promote: Promotion = Field(
+        default="if_better",
+        description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
+        "its false-match rates are significantly more accurate than the champion's. It is not promoted if it lacks a "
+        "match probability or an item normalization that the champion has. Whatever the value, a version that makes a "
+        "saved threshold unreachable is not promoted",
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    normalization: Normalization = Field(
+        default="none",
+        description="item normalization: each text's usual score with other texts is subtracted before percentiles are "
+        "computed",
+    )
+    encoder: str = Field(
+        default="answering",
+        pattern=ENCODER_PATTERN,
+        description="encoder to calibrate for: `answering`, which the domain's requests use now; `next`, to which the "
+        "domain moves (ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this "
+        "server does not run it)",
+    )
+    kind: LabelKind = "matches"
+
+
+def typed_label(value: Any) -> Any:
+    """A label is a number; true and false are taken as 1 and 0."""
+    return float(value) if isinstance(value, bool) else value
+
+
+NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
+
+
+def text_or_vector(value: Any) -> str | list[Any]:
+    """Validator of a side of a labelled pair: a text, or a vector."""
+    if not isinstance(value, str | list):
+        raise PydanticCustomError(
+            "entry_type", "no text", {"wanted": "a text, or a vector if the encoder takes vectors"}
+        )
+    return value
+
+
+LabelledSide = Annotated[
+    str | list[float],
+    PlainValidator(text_or_vector),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}]}),
+]
+
+
+class Label(NamedTuple):
+    """[text, text, label] or [text, text, label, weight]; the label is 0 or 1, or a grade, the weight above 0.
+
+    The weight is 1 divided by the probability of drawing this pair. If the encoder takes vectors instead of texts, each
+    text is replaced by a vector: a list of numbers, or base64 of float32.
+    """
+
+    a: LabelledSide
+    b: LabelledSide
+    label: Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+
+def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
+    """Labelled pairs of texts, or of vectors as base64 if the encoder computes no vectors itself.
+
+    Raises:
+        InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
+    """
+    return [pair_of(label, (f"labels.{row}.0", f"labels.{row}.1"), artifact) for row, label in enumerate(labels)]
+
+
+def pair_of(label: Label, names: tuple[str, str], artifact: EncoderArtifact | None) -> LabelledPair:
+    """One labelled pair; `names` are the places of its sides, for messages. Raises what `pairs_of` raises."""
+    brought = artifact if artifact is not None and artifact.kind == "vectors" else None
+    a, b = (side_of(side, name, brought) for side, name in zip(label[:2], names, strict=True))
+    return LabelledPair(a, b, label.label, label.weight)
+
+
+def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
+    if brought is not None:
+        return encoded(brought_vector(value, place(name), brought))
+    if isinstance(value, str):
+        return value
+    raise InvalidInput(f"{place(name)} is a vector; {NO_VECTORS}")
+
+
+LabelledPairs = Annotated[
+    list[Label],
+    FailFast(),
+    Field(
+        description="[text, text, label] or [text, text, label, weight]; label: 0 or 1, or a grade (see `kind`); "
+        "weight: inverse of the probability with which the pair was drawn"
+    ),
+]
+
+
+class CalibrateRequest(CalibrateOptions):
+    """Sentences of a domain, at least 200 distinct ones, and optionally labelled pairs."""
+
+    model_config = example({"domain": "tickets", "texts": ["The printer is jammed.", "I cannot log in."]})
+
+    texts: Sentences
+    labels: LabelledPairs = Field(default=[])
+
+
+class LabelsOptions(Own):
+    """Options of labels for a version: query parameters if the body is NDJSON, fields of the body if it is JSON."""
+
+    kind: LabelKind = "matches"
+    version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
+    promote: Promotion = Field(
+        default="if_better",
+        description="when the new version becomes champion. if_better: if its probabilities predict the labels at "
+        "least as well as the champion's, or the champion has none, and the labels agree with the similarities. "
+        "Whatever the value, a version is not promoted if the champion has changed since this request, or if it makes "
+        "a saved threshold unreachable",
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    from_: int | None = Field(
+        default=None,
+        alias="from",
+        ge=0,
+        description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
+        "answer is 409. `from` is not checked if this request repeats an accepted one with the same "
+        "Idempotency-Key",
+    )
+
+
+class LabelsRequest(LabelsOptions):
+    """Labelled pairs that are added to an existing version; the result is a new version."""
+
+    model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
+
+    labels: LabelledPairs
+
+
+class JobAccepted(BaseModel):
+    job: str
+    domain: str
+    status: str
+
+
+class JobState(BaseModel):
+    job: str
+    domain: str
+    encoder: str = Field(description="digest of the encoder that the calibration is for")
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    stage: str
+    progress: float
+    attempt: int
+    method: str
+    promote: str
+    seed: int
+    normalization: str
+    sentences: int
+    labels: int
+    base: int | None = Field(description="version to which the posted labels are added; null for other jobs")
+    created: str
+    started: str | None
+    finished: str | None
+    version: int | None
+    promoted: bool | None
+    report: dict[str, Any] | None = Field(description="null until the job succeeds, and in lists of jobs")
+    error: str | None
+    notices: list[str]
+
+
+class Jobs(BaseModel):
+    jobs: list[JobState]
+
+
+class Inspection(BaseModel):
+    """Format and content of a posted file, and how a calibration would read it."""
+
+    model_config = example(
+        {
+            "format": "csv",
+            "encoding": "windows-1252",
+            "encoding_certain": False,
+            "separator": ";",
+            "header": True,
+            "sheet": None,
+            "sheets": [],
+            "columns": ["id", "question", "state"],
+            "rows": [["1", "Wie öffne ich die Datei?", "open"], ["2", "Wo ist meine Rechnung?", "closed"]],
+            "column": "question",
+            "sentences": 2400,
+            "distinct": 2390,
+            "empty": 0,
+            "too_long": 1,
+            "too_long_rows": [2401],
+            "longest": 10001,
+        }
+    )
+
+    format: Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
+    encoding: str | None = Field(description="text encoding; null for Parquet and workbooks")
+    encoding_certain: bool = Field(description="false if the encoding is a guess; charset= overrides it")
+    separator: str | None = Field(description="cell separator of CSV and TSV")
+    header: bool = Field(description="whether the first row names the columns; header= overrides it")
+    sheet: str | None = Field(description="sheet that is read; sheet= selects another")
+    sheets: list[str] = Field(description="sheets of a workbook")
+    columns: list[str] = Field(description="names of the first hundred columns")
+    rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")
+    column: str = Field(description="column that the counts refer to: the requested one, else the likeliest")
+    sentences: int = Field(description="number of sentences that a calibration would use")
+    distinct: int
+    empty: int = Field(description="number of rows without a sentence")
+    too_long: int = Field(description="number of sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
+    too_long_rows: list[int] = Field(description="first rows whose sentence is too long, counted from 1 as in the file")
+    longest: int = Field(description="number of characters of the longest sentence")

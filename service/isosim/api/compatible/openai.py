@@ -1,0 +1,148 @@
+"""OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's form (service/isosim/api/errors.py)."""
+
+import base64
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from isosim.api.compatible import models
+from isosim.api.compatible.schemas import (
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    ModelCard,
+    ModelList,
+    ModelPath,
+    id_rows,
+)
+from isosim.api.parameters import fault
+from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
+from isosim.api.scoring.pipeline import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
+from isosim.api.state import MOST_KNOWN, Service, ServiceDep, pay_for
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.texts import Content
+from isosim.core.errors import InvalidInput, IsosimError
+from isosim.core.scoring.registry import DEFAULT
+from isosim.migration.encoders import LoadedEncoder
+
+scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
+router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
+
+ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
+
+
+@scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
+async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Unit vectors of texts. The model `isosim/<domain>` returns calibrated vectors; the model `isosim/<domain>:raw`
+    returns the vectors of the frozen encoder."""
+    name_ignored(trace, body)
+    model = await models.resolve(service, trace, body.model)
+    encoder = model.resolution.encoder
+    contents = inputs(body.input, service, encoder)
+    check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
+    embeddings = await embed(service, trace, model.resolution, contents, scored=False)
+    rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
+    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings, model.resolution)}
+    few = len(rows) <= INLINE_ROWS
+    return write(answer, rows, body) if few else await service.scoring(write, answer, rows, body)
+
+
+def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
+    """The response: `answer` with the vectors `rows`, in the `encoding_format` that the request `body` asks for."""
+    written = as_base64(rows) if body.encoding_format == "base64" else rows
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
+    return json_response({**answer, "data": data})
+
+
+def as_base64(vectors: Vectors) -> list[str]:
+    """Base64 of each row's float32 values, little-endian."""
+    return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
+
+
+def inputs(
+    given: str | list[str] | list[int] | list[list[int]], service: Service, loaded_encoder: LoadedEncoder
+) -> list[Content]:
+    """Texts of `input`, or its token ids if ISOSIM_ALLOW_TOKEN_IDS is true.
+
+    Raises:
+        EmptyInput, InvalidInput: an entry is not valid; the message names it.
+    """
+    if isinstance(given, str):
+        return [*listed(given, "input", service)]
+    texts = [entry for entry in given if isinstance(entry, str)]
+    if len(texts) == len(given):
+        return [*listed(texts, "input", service)]
+    if not service.settings.allow_token_ids:
+        raise fault(
+            InvalidInput,
+            "input",
+            "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
+            "(LangChain: check_embedding_ctx_length=False)",
+        )
+    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
+    check_count(len(rows), "input", service.settings.max_texts)
+    for number, row in enumerate(rows):
+        check_count(len(row), f"input.{number}", service.settings.max_characters)
+        loaded_encoder.tokenizer.check(row)
+    return [tuple(row) for row in rows]
+
+
+@router.get("", response_model=ModelList, responses=documented_v1())
+async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
+    """Lists the model isosim, and for each domain its calibrated and its raw model."""
+    domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
+    await pay_for(service.limits, trace.grant, len(domains))
+    return await service.listings.read(trace.grant, written, service, domains)
+
+
+def written(service: Service, domains: list[str]) -> Response:
+    """The list of models as JSON; called in a thread, because a long list would block the event loop."""
+    cards_of_domains = service.domains.read_each(domains, lambda domain: cards(service, domain))
+    return json_response({"object": "list", "data": [card.model_dump() for some in cards_of_domains for card in some]})
+
+
+def cards(service: Service, domain: str) -> list[ModelCard]:
+    """The calibrated and the raw model of a domain. The list is empty if the domain has no champion for its
+    `home_encoder`. `default` always has both models, even without a champion."""
+    champion = models.champion_of(service, domain)
+    if champion is None and domain != DEFAULT:
+        return []
+    length = service.encoders.home_encoder(domain).artifact.spec.max_length
+    made = since(service, domain, champion or 0)
+    names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
+    return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
+
+
+def since(service: Service, domain: str, version: int) -> int:
+    """Like `created`, but returns 0 if the version's manifest cannot be read, so that one broken domain does not make
+    the whole list of models fail."""
+    try:
+        return created(service, domain, version)
+    except (IsosimError, OSError):
+        return 0
+
+
+def created(service: Service, domain: str, version: int) -> int:
+    """Time at which a version was made, in seconds since 1970; 0 for the built-in version 0. The time is kept in
+    memory, because versions never change."""
+    if not version:
+        return 0
+    known = service.listings.created
+    made = known.get((domain, version))
+    if made is None:
+        made = int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[domain, version] = made
+    return made
+
+
+@router.get("/{model:path}", responses=documented_v1(404, 409))
+async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
+    """Shows one model; the error for an unknown name lists the models that the key may use."""
+    resolution = (await models.resolve(service, trace, model)).resolution
+    calibration = resolution.calibration
+    since = await service.store(created, service, calibration.domain, calibration.version)
+    length = resolution.encoder.artifact.spec.max_length
+    return ModelCard(id=model, created=since, max_model_len=length)

@@ -1,0 +1,138 @@
+"""POST /rerank with the body of text-embeddings-inference or Cohere, and POST /score with that of vLLM."""
+
+import time
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Body
+from fastapi.responses import Response
+
+from isosim.api.compatible import models
+from isosim.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
+from isosim.api.parameters import fault
+from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored, resolve
+from isosim.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
+from isosim.api.state import Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.core.errors import Conflict, InvalidInput
+from isosim.core.scoring.advice import check_gallery, false_hits_of
+from isosim.core.scoring.similarity import Scores
+
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+
+STATUSES = (400, 404, 409, 413, 415, 422, 424, 429)
+V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
+
+
+@router.post("/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
+@router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
+@router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
+async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+    """Ranks texts by their match with the query, best first. Scores are percentiles among the domain's random pairs, or
+    similarities if the domain's version has no random pairs.
+
+    A text of which the encoder knows too few words comes last, with score 0.
+    """
+    texts = candidates(body, service)
+    check_text(body.query, "query", service.settings.max_characters)
+    name_ignored(trace, body)
+    model = await model_of(body, service, trace)
+    side = side_of(body.truncation_direction)
+    embeddings = await embed(service, trace, model.resolution, [body.query, *texts], side=side, truncate=body.truncate)
+    result = await scores(service, trace, model.resolution, embeddings, 0, slice(1, None))
+    relevance = relevance_of(result, model, raw=body.raw_scores)
+    limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
+    blind = np.zeros(len(texts), bool) if result.unreadable is None else result.unreadable
+    relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, result.similarity)
+    order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
+    best = order[: min(limits, default=None)].tolist()
+    shown: list[dict[str, Any]] = [{} for _ in texts]
+    if body.gallery is not None:
+        for one, rate in zip(shown, false_hit_rates(result, model, body.gallery), strict=True):
+            one["false_hit_rate"] = rate
+    if body.texts is not None:
+        for one, text in zip(shown, texts, strict=True) if body.return_text else ():
+            one["text"] = text
+        return json_response([{"index": i, "score": float(relevance[i]), **shown[i]} for i in best])
+    for one, text in zip(shown, texts, strict=True) if body.return_documents else ():
+        one["document"] = {"text": text}
+    results = [{"index": i, "relevance_score": float(relevance[i]), **shown[i]} for i in best]
+    identity = {"id": trace.request_id, "model": model.name}
+    return json_response({**identity, "results": results, "usage": usage(embeddings, model.resolution)})
+
+
+def candidates(body: RerankRequest, service: Service) -> list[str]:
+    """Texts to rank. Raises InvalidInput or EmptyInput, naming the field."""
+    if (body.texts is None) == (body.documents is None):
+        raise InvalidInput("texts or documents: give one of them")
+    limit = service.settings.max_texts - 1
+    if body.texts is not None:
+        return listed(body.texts, "texts", service, limit)
+    documents = body.documents or []
+    return listed([d.text if isinstance(d, Document) else d for d in documents], "documents", service, limit)
+
+
+async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
+    """The model in the body's field `model` (default: isosim), or the calibrated model of the domain in `domain`."""
+    if body.domain is None:
+        return await models.resolve(service, trace, body.model or "isosim", splits=True)
+    if body.model is not None:
+        raise fault(InvalidInput, "domain", "and model: send only one of them")
+    resolution = await resolve(service, trace, body.domain, splits=True)
+    return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
+
+
+def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
+    if model.space == "raw":
+        return result.cosine
+    return result.similarity if raw or result.percentile is None else result.percentile
+
+
+def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
+    """False-hit rate of each text in a search among `gallery` texts; None for an unreadable text.
+
+    Raises:
+        Conflict: the version has no counts of false hits; or it uses item normalization, and the model is not raw.
+        InvalidInput: `gallery` is too large for the version's counts.
+    """
+    calibration, raw = model.resolution.calibration, model.space == "raw"
+    if calibration.model.normalization is not None and not raw:
+        raise Conflict("a version with item normalization has no false-hit rates; leave `gallery` out")
+    reference, table = false_hits_of(calibration.model, calibration.domain, raw=raw)
+    check_gallery(table, calibration.domain, gallery)
+    rates = reference.false_match_rate(result.cosine if raw else result.similarity)
+    shares = table.share(rates, gallery).tolist()
+    blind = [False] * len(shares) if result.unreadable is None else result.unreadable.tolist()
+    return [None if skipped else share for share, skipped in zip(shares, blind, strict=True)]
+
+
+@router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
+@router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
+async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Scores pairs: one text against one or many, or two lists of equal length, entry by entry. A score is the pair's
+    `similarity`."""
+    settings = service.settings
+    left = listed(body.text_1, "text_1", service, settings.max_pairs)
+    right = listed(body.text_2, "text_2", service, settings.max_pairs)
+    name_ignored(trace, body)
+    if len(left) not in (1, len(right)):
+        raise fault(
+            InvalidInput,
+            "text_1",
+            f"has {len(left)} texts and text_2 {len(right)}; send one text in text_1, or as many as in text_2",
+        )
+    model = await models.resolve(service, trace, body.model, splits=True)
+    embeddings = await embed(service, trace, model.resolution, [*left, *right])
+    these = 0 if len(left) == 1 else slice(0, len(left))
+    result = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))
+    values = result.cosine if model.space == "raw" else result.similarity
+    answer = {
+        "id": f"score-{trace.request_id}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": body.model,
+        "data": [{"index": i, "object": "score", "score": float(value)} for i, value in enumerate(values)],
+        "usage": usage(embeddings, model.resolution),
+    }
+    return json_response(answer)

@@ -1,0 +1,110 @@
+"""text-embeddings-inference's routes for tokens, server information and health."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from isosim import CONTRACT, __version__
+from isosim.api.compatible.schemas import (
+    DecodeRequest,
+    Info,
+    ModelType,
+    Pooling,
+    SimpleToken,
+    TokenizeRequest,
+    id_rows,
+)
+from isosim.api.operations import check_ready
+from isosim.api.parameters import fault
+from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
+from isosim.api.scoring.pipeline import check_count, listed, named_prompt
+from isosim.api.state import Service, ServiceDep
+from isosim.core.errors import InvalidInput
+
+tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+router = APIRouter(tags=["operations"])
+
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+STATUSES = (400, 413, 415, 422)
+DEPRECATED_SINCE = "@1795564800"  # 2026-11-25 (RFC 9745, section 2.1)
+MOST_CHARACTERS = 200_000  # maximum number of characters per request; each becomes up to 60 bytes of the answer
+
+
+@tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
+async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Tokens of each text, with character positions. Nothing is truncated.
+
+    If `prompt_name` is sent, the prompt is put before each text, and positions count from the prompt's first character.
+    """
+    texts = listed(body.inputs, "inputs", service)
+    prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
+    name_ignored(trace, body)
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
+    trace.release = await service.limits.admit(trace.grant, len(texts))
+    async with service.tokenizing:
+        return await service.scoring(
+            pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens
+        )
+
+
+def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
+    pieces_of_texts = service.encoders.first.tokenizer.pieces(texts, special=special)
+    return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
+
+
+@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES), deprecated=True)
+async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Turns token ids back into texts. Deprecated: use the library `tokenizers` (docs/reference/compatibility.md)."""
+    check_count(len(body.ids), "ids", service.settings.max_characters)
+    rows = id_rows(body.ids)
+    name_ignored(trace, body)
+    trace.release = await service.limits.admit(trace.grant, len(rows))
+    tokenizer = service.encoders.first.tokenizer
+    texts = await service.scoring(tokenizer.decode, rows, skip_special=body.skip_special_tokens)
+    response = json_response(texts)
+    response.headers["deprecation"] = DEPRECATED_SINCE
+    return response
+
+
+@router.get("/info", dependencies=[needs("read")], responses=documented())
+async def info(service: ServiceDep) -> Info:
+    """The encoder that this server runs, and the server's limits."""
+    settings, first = service.settings, service.encoders.first
+    spec, plan = first.artifact.spec, first.embedder.batcher.plan
+    return Info(
+        model_id=first.artifact.id,
+        model_sha=first.digest,
+        model_dtype=DTYPES.get(spec.precision, spec.precision),
+        served_model_name="isosim",
+        model_type=ModelType(embedding=Pooling(pooling=spec.pooling)),
+        max_concurrent_requests=settings.max_queued_texts,
+        max_input_length=spec.max_length,
+        max_batch_tokens=plan.max_batch_tokens,
+        max_batch_requests=plan.max_batch_texts,
+        max_client_batch_size=settings.max_texts,
+        auto_truncate=True,
+        tokenization_workers=1,
+        version=__version__,
+        contract=CONTRACT,
+        sha=None,
+        docker_label=None,
+    )
+
+
+@router.head("/ping", include_in_schema=False)
+@router.head("/health", include_in_schema=False)
+@router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
+@router.get("/health", response_class=Response, responses={503: documented()[503]})
+async def health(service: ServiceDep) -> Response:
+    """Answers 200 with an empty body while the server is ready (as GET /readyz)."""
+    check_ready(service)
+    return Response()
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
+async def root(request: Request, service: ServiceDep) -> Response:
+    """Health, as in text-embeddings-inference; browsers are redirected to the console."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console")
+    return await health(service)

@@ -1,0 +1,92 @@
+"""Export of domains to archives and import from them: GET /domains/{domain}/export, POST /domains/import."""
+
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from isosim.adapters.domains.archive import EncodersOfStore, import_domains, selected
+from isosim.adapters.domains.archive import export_domains as write_archive
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.api.calibration.files import check_no_form, content_type, one_of_few, sent, store, temporary
+from isosim.api.domains.schemas import ImportState
+from isosim.api.requests import TraceDep, documented, needs
+from isosim.api.state import ServiceDep
+from isosim.core.scoring.calibration import DOMAIN_NAME, DomainRef
+from isosim.core.threads import LONG
+
+router = APIRouter(prefix="/domains", tags=["domains"])
+
+ADMIN = [needs("admin")]
+TAR = "application/x-tar"
+ARCHIVE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/{domain}/export",
+    dependencies=ADMIN,
+    response_class=Response,
+    responses={200: {"content": {TAR: ARCHIVE}}, **documented(404, 409, 422)},
+)
+async def export_domain(
+    domain: Annotated[str, Path(description="name (all versions), name@3 or name@previous", examples=["default"])],
+    service: ServiceDep,
+    trace: TraceDep,
+) -> Response:
+    """A domain's versions and saved thresholds as one tar file, for a backup or another server."""
+    ref = DomainRef.parse(domain)
+    trace.grant.check_domain(ref.name)
+    digest = service.encoders.home_encoder(ref.name).digest
+    wanted = await service.store(selected, service.domains, domain, digest)
+    async with AsyncExitStack() as stack:
+        out = await stack.enter_async_context(temporary(service))
+        with one_of_few(service, trace.grant):
+            await service.store.within(LONG, write_archive, service.domains, [wanted], out)
+        name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
+        return StreamingResponse(sent(stack.pop_all(), out), media_type=TAR, headers=name)
+
+
+@router.post(
+    "/import",
+    dependencies=ADMIN,
+    openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE, "application/octet-stream": ARCHIVE}}},
+    responses=documented(409, 413, 415, 422),
+)
+async def import_archive(
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    rename: Annotated[
+        str | None,
+        Query(
+            alias="as", pattern=f"^{DOMAIN_NAME}$", description="new name of the domain, if the archive holds only one"
+        ),
+    ] = None,
+    dry_run: Annotated[bool, Query(description="check the whole archive without changing anything")] = False,
+) -> ImportState:
+    """Adds the versions of an archive to their domains. Nothing is overwritten, and no version becomes champion. The
+    request may be repeated."""
+    kind, _ = content_type(request)
+    check_no_form(kind, "domains/import")
+    encoders = EncodersOfStore(EncoderStore(service.settings.model_store))
+    async with temporary(service) as file:
+        await store(
+            request,
+            file,
+            service.settings.max_calibration_bytes,
+            "import a larger archive with the command isosim domains import",
+        )
+        file.seek(0)
+        with one_of_few(service, trace.grant):
+            imported = await service.store.within(
+                LONG,
+                import_domains,
+                file,
+                service.domains,
+                encoders,
+                rename=rename,
+                dry_run=dry_run,
+                permit=trace.grant.check_domain,
+            )
+    return ImportState.model_validate(imported, from_attributes=True)

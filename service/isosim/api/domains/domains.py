@@ -1,0 +1,347 @@
+"""Routes for domains, their versions and their champions."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import TypeAdapter
+
+from isosim.adapters.domains.removal import remove_domain
+from isosim.adapters.domains.store import Aliases, Start
+from isosim.api.bodies import body_of
+from isosim.api.calibration.calibrate import (
+    accept,
+    accepted_before,
+    check_no_query,
+    check_room,
+    checked_options,
+    intake_limits,
+    read_json_body,
+    spooling,
+)
+from isosim.api.calibration.files import content_type, stream
+from isosim.api.calibration.intake import Intake, parse_label
+from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest, pairs_of
+from isosim.api.domains.schemas import (
+    FROM,
+    REVISION,
+    ChampionRequest,
+    Domains,
+    DomainState,
+    DriftState,
+    RollbackRequest,
+    VersionState,
+    VersionSummary,
+)
+from isosim.api.requests import (
+    DomainName,
+    JsonBody,
+    TraceDep,
+    check_json,
+    documented,
+    head_of,
+    json_response,
+    needs,
+    resolve,
+)
+from isosim.api.state import Service, ServiceDep, pay_for
+from isosim.api.trace import Trace
+from isosim.api.validation import parse_json
+from isosim.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
+from isosim.core.grants import Grant
+from isosim.core.jobs.job import JobRequest
+from isosim.core.scoring.advice import NO_REFERENCE, check_lost, lost_targets
+from isosim.core.scoring.calibration import Calibration, DomainRef
+from isosim.core.scoring.registry import DEFAULT
+from isosim.core.wording import place
+
+router = APIRouter(prefix="/domains", tags=["domains"])
+
+NDJSON = "application/x-ndjson"
+LABELS_REQUEST = TypeAdapter(LabelsRequest)
+VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
+PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
+READ, ADMIN = [needs("read")], [needs("admin")]
+
+
+def summary(service: Service, domain: str, version: int) -> VersionSummary:
+    manifest = service.domains.manifest(domain, version)
+    encoder = service.encoders.find(manifest["encoder"]["digest"])
+    damaged = encoder is not None and (domain, version) in encoder.registry.damaged
+    return VersionSummary(
+        version=version,
+        method=manifest["method"],
+        encoder=manifest["encoder"]["digest"],
+        created=manifest["created"],
+        sentences=manifest.get("sentences"),
+        servable=encoder is not None and not damaged,
+        damaged=damaged,
+    )
+
+
+def state(service: Service, domain: str) -> DomainState:
+    """A domain's state; parts that cannot be read are listed in `unreadable`."""
+    versions = service.domains.versions(domain)
+    if not versions and domain != DEFAULT:
+        raise UnknownDomain(domain)
+    unreadable: list[str] = []
+    aliases = None
+    try:
+        aliases = service.domains.aliases(domain, service.encoders.home_encoder(domain).digest)
+    except CorruptArtifact as error:
+        unreadable.append(str(error))
+    summaries: list[VersionSummary] = []
+    for version in versions:
+        try:
+            summaries.append(summary(service, domain, version))
+        except NotFound:
+            continue  # deleted after `versions` was read
+        except Unavailable as error:
+            unreadable.append(str(error))
+    return DomainState(domain=domain, versions=summaries, unreadable=unreadable, **facts_of(service, domain, aliases))
+
+
+def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
+    """Fields of a domain's state: `drift`, and the fields that come from `aliases`. `aliases` is None if they could not
+    be read; their fields are then null or empty."""
+    drift = service.drift.measure(domain)
+    facts = {"drift": None if drift is None else DriftState(**vars(drift))}
+    if aliases is None:
+        return {"champion": None, "previous": None, "revision": None, "thresholds": {}, **facts}
+    builtin = 0 if domain == DEFAULT else None
+    champion = builtin if aliases.champion is None else aliases.champion
+    thresholds = {name: target.facts for name, target in aliases.targets.items()}
+    return {
+        "champion": champion,
+        "previous": aliases.previous,
+        "revision": aliases.revision,
+        "thresholds": thresholds,
+        **facts,
+    }
+
+
+async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
+    """A domain's state after its aliases have changed: the state `before`, with the fields of the new `aliases`.
+
+    The store is not read again: if this failed, the client would get an error although the change was made.
+    """
+    await service.encoders.follow(before.domain)
+    return before.model_copy(update=facts_of(service, before.domain, aliases))
+
+
+def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
+    """Sorted names of domains that the key may use. Each name comes after `after` and contains `contains`; at most
+    `most` are returned. `default` counts as a domain even if it has no versions."""
+    stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
+    builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
+    return list(itertools.islice(heapq.merge(stored, builtin), most))
+
+
+def listed(service: Service, page: list[str], more: str | None) -> Response:
+    """The answer as JSON; called in a thread, because encoding a thousand domains would block the event loop."""
+    states = service.domains.read_each(page, lambda name: state(service, name))
+    return json_response({"domains": [domain.model_dump(mode="json") for domain in states], "next": more})
+
+
+@router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
+async def list_domains(
+    service: ServiceDep,
+    trace: TraceDep,
+    limit: Annotated[int, Query(ge=1, le=PAGE, description="maximum number of domains in the answer")] = PAGE,
+    after: Annotated[str, Query(max_length=64, description="`next` of the previous page")] = "",
+    contains: Annotated[str, Query(max_length=64, description="only domains whose name contains this")] = "",
+) -> Response:
+    """Domains that the key may use, with their versions, in pages."""
+    page = await service.listings.begin(trace.grant, names, service, trace.grant, after, contains, limit + 1)
+    more = page[limit - 1] if len(page) > limit else None
+    await pay_for(service.limits, trace.grant, len(page))
+    return await service.listings.read(trace.grant, listed, service, page[:limit], more)
+
+
+@router.get("/{domain}", dependencies=READ, responses=documented(404, 422))
+def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
+    """One domain, with its versions."""
+    return state(service, domain)
+
+
+@router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
+def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
+    """Where a version comes from, and the report of what was measured when it was made."""
+    facts = summary(service, domain, version)
+    manifest = service.domains.manifest(domain, version)
+    report = service.domains.report(domain, version)
+    origin = manifest.get("origin")
+    return VersionState(domain=domain, files=manifest["files"], report=report, origin=origin, **facts.model_dump())
+
+
+@router.post(
+    "/{domain}/labels",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=[needs("calibrate")],
+    openapi_extra=body_of(
+        LabelsRequest,
+        {NDJSON: {"type": "string", "description": 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any'}},
+    ),
+    responses=documented(400, 404, 409, 413, 415, 422, 429),
+)
+async def post_labels(
+    domain: DomainName,
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    version: Annotated[int | None, Query(ge=1, description="version to start from; default: the champion")] = None,
+    label_kind: Annotated[str, Query(alias="kind", description="what the labels mean: matches or grades")] = "matches",
+    promote: Annotated[str, Query()] = "if_better",
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description="as the field `from` of a JSON body")] = None,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
+    an existing version, and gives the same similarities and percentiles as the existing version. NDJSON has its options
+    in the query; a JSON body has them in its fields."""
+    await check_room(service, trace)
+    body: LabelsOptions
+    if content_type(request)[0] == NDJSON:
+        given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "from": from_}
+        body = checked_options(LabelsOptions, given)
+    else:
+        check_json(head_of(request.headers.raw), request.scope.get("route"))
+        check_no_query(request, [NDJSON])
+        content = await read_json_body(request, service)
+        async with service.parsing_json:
+            body = await service.scoring(parse_json, LABELS_REQUEST, content)
+    if not await service.store(accepted_before, service, trace, idempotency_key):
+        shown = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
+        Start(body.from_).check(domain, shown)
+    base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
+    if base.calibration.model.reference is None:
+        raise Conflict(NO_REFERENCE.format(domain))
+    limits = intake_limits(service)
+    if base.encoder.artifact.kind == "vectors":
+        limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
+    async with spooling(service, trace) as spool:
+        intake = Intake(
+            spool, limits, "ndjson", kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact)
+        )
+        if isinstance(body, LabelsRequest):
+            pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
+            await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
+        else:
+            await stream(request, intake.feed)
+            await asyncio.to_thread(intake.take_rest)
+        intake.check_labels()
+        aliases = await service.store(service.domains.aliases, domain, base.encoder.digest)
+        normalization = base.calibration.model.normalization
+        wanted = JobRequest(
+            domain=domain,
+            encoder=base.encoder.digest,
+            encoder_id=base.encoder.artifact.id,
+            method=base.calibration.method,
+            promote=body.promote,
+            seed=body.seed,
+            labels=intake.labels,
+            kind=body.kind,
+            base=base.calibration.version,
+            normalization="none" if normalization is None else normalization.kind,
+            champion=aliases.champion,
+        )
+        return await accept(service, trace, wanted, spool, [], idempotency_key)
+
+
+async def check_targets(
+    service: Service, trace: Trace, expected: Aliases, wanted: Calibration, without: Collection[str]
+) -> None:
+    """Raises Conflict if the version `wanted` would make saved targets unreachable that `without` does not name."""
+    if not expected.targets or expected.champion is None:
+        return
+    domain = wanted.domain
+    try:
+        champion = (await resolve(service, trace, DomainRef(domain, expected.champion))).calibration
+    except (CorruptArtifact, NotFound):
+        return  # a damaged or deleted champion reaches no target
+    lost = await service.scoring(lost_targets, champion.model, wanted.model, domain, expected.targets)
+    check_lost(lost, without, wanted.version)
+
+
+@router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
+async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
+    """Loads and verifies a version, and then makes the version the champion for its encoder."""
+    before = await service.store(state, service, domain)
+    known = {s.digest: await service.store(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
+    wanted = await resolve(service, trace, DomainRef(domain, body.version))
+    digest = wanted.encoder.digest
+    # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
+    shown = service.encoders.home_encoder(domain).digest
+    if known[digest].champion != body.version:
+        body.start.check(domain, known[shown])
+    expected, repeatable = known[digest], body.from_ is not None
+    await check_targets(service, trace, expected, wanted.calibration, body.without)
+    promoted = await service.store(
+        service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
+    )
+    now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
+    return await state_after(service, before, now)
+
+
+@router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 413, 415, 422))
+async def rollback(
+    domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
+) -> DomainState:
+    """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
+    champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
+    safely; without `from`, a second request undoes the first."""
+    before = await service.store(state, service, domain)
+    start = Start() if body is None else body.start
+    digest = service.encoders.active_encoder(domain).digest
+    expected = await service.store(service.domains.aliases, domain, digest)
+    if expected.rolled_back and start.version == expected.previous:
+        return await state_after(service, before, expected)  # a retry: an earlier request made this change
+    start.check(domain, expected)
+    if expected.previous is not None:
+        wanted = await resolve(service, trace, DomainRef(domain, expected.previous))
+        await check_targets(service, trace, expected, wanted.calibration, [] if body is None else body.without)
+    repeatable = start.version is not None
+    swapped = await service.store(service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable)
+    return await state_after(service, before, swapped)
+
+
+@router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
+    """Deletes a domain with all its versions and cancels its calibrations; may be repeated.
+
+    Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
+    """
+    store = service.encoders.store
+    ended = await service.store(remove_domain, service.domains, service.jobs, store, domain)
+    service.encoders.remove(domain)
+    for job in ended:
+        await service.runner.stop(job.id)
+        await service.store(service.jobs.cancel, job.id)
+    await service.encoders.follow(domain)
+    return Response(status_code=204)
+
+
+@router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_version(
+    domain: DomainName,
+    version: VersionNumber,
+    service: ServiceDep,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
+    is already deleted."""
+    if from_ is None or not await service.store(service.domains.deleted, domain, version):
+        digest = service.encoders.home_encoder(domain).digest
+        Start(from_, revision).check(domain, await service.store(service.domains.aliases, domain, digest))
+        await service.store(service.domains.delete, domain, version)
+    for loaded_encoder in service.encoders.all:
+        loaded_encoder.registry.drop(domain, version)
+    return Response(status_code=204)

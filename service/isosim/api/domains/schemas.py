@@ -1,0 +1,359 @@
+"""Bodies and answers about domains: versions, drift, thresholds, and moves to another encoder."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from isosim.adapters.domains.store import MOST_TARGETS, Start
+from isosim.api.bodies import Own, TargetFacts, example
+from isosim.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
+from isosim.core.scoring.distances import Metric
+
+
+class VersionSummary(BaseModel):
+    version: int
+    method: str
+    encoder: str
+    created: str
+    sentences: int | None
+    servable: bool = Field(
+        description="whether this server runs the encoder that the version was made for, and knows of no damage to the "
+        "version's files"
+    )
+    damaged: bool = Field(
+        default=False,
+        description="true if this server failed to load the version's files when it last tried. It tries when a "
+        "request uses the version, and when the version is promoted",
+    )
+
+
+class DriftState(BaseModel):
+    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
+
+    texts: int
+    pairs: int
+    out_of_domain: float | None = Field(
+        description="share of texts flagged as `out_of_domain`; about 0.01 for the domain's own text"
+    )
+    distance_mean: float | None = Field(
+        description="mean of log ‖z‖² over recent texts; z is a text's whitened vector. log ‖z‖² is standardized: over "
+        "the domain's own text, its mean is 0 and its standard deviation is 1"
+    )
+    distance_spread: float | None = Field(
+        description="standard deviation of the standardized log ‖z‖² over recent texts; 1 for the domain's own text"
+    )
+    stability_index: float | None = Field(
+        description="population stability index of recent similarities, compared with the first similarities that the "
+        "champion gave; above 0.25, the similarities have shifted"
+    )
+
+
+class DomainState(BaseModel):
+    domain: str
+    champion: int | None
+    previous: int | None
+    revision: int | None = Field(
+        description="counts the changes of the domain's champion, previous version and thresholds; null if it cannot "
+        "be read"
+    )
+    thresholds: dict[str, TargetFacts] = Field(
+        description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
+    )
+    versions: list[VersionSummary]
+    unreadable: list[str] = Field(description="errors of files that cannot be read; empty if all can be read")
+    drift: DriftState | None = Field(description="null until texts of the domain are scored")
+
+
+class Domains(BaseModel):
+    domains: list[DomainState]
+    next: str | None = Field(description="value of `after` for the next page; null on the last page")
+
+
+class Origin(BaseModel):
+    """Domain, version and release that an imported version comes from."""
+
+    domain: str
+    version: int
+    release: str
+    imported: str
+
+
+class VersionState(VersionSummary):
+    domain: str
+    origin: Origin | None = Field(default=None, description="where an imported version was made; else null")
+    files: dict[str, str]
+    report: dict[str, Any]
+
+
+class ImportedVersionState(BaseModel):
+    source: str = Field(description="name@version in the archive")
+    domain: str
+    version: int = Field(
+        description="the version's number in this store: its number in the archive, if the domain has not used that "
+        "number or a higher one in this store; otherwise the domain's next unused number"
+    )
+    encoder: str = Field(description="id of the encoder")
+    was: str | None = Field(
+        description="the version's alias in the exporting store: champion or previous; importing promotes nothing"
+    )
+    there: bool = Field(description="true if this store already has a version with the same files: nothing is added")
+
+
+class ImportState(BaseModel):
+    versions: list[ImportedVersionState]
+    thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
+    kept: list[str] = Field(
+        description="domain/name of the saved thresholds that were not added, because this store has another target "
+        "under the name, or because the domain already has the maximum number of thresholds"
+    )
+
+
+class Threshold(BaseModel):
+    """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
+
+    domain: str
+    version: int
+    target: TargetFacts
+    space: Literal["calibrated", "raw"]
+    similarity: float
+    # A list: a tuple becomes `prefixItems` in the OpenAPI document, which some tools misread.
+    interval: list[float] = Field(
+        min_length=2,
+        max_length=2,
+        description="95 % interval of the similarity, from a bootstrap over sentences or labelled pairs",
+    )
+    unit: Metric | None = Field(default=None, description="unit of the distance, if the request named one")
+    distance: float | None = Field(default=None, description="the threshold as a distance in `unit`")
+    distance_interval: list[float] | None = Field(
+        default=None, min_length=2, max_length=2, description="95 % interval of the distance"
+    )
+    pairs: int = Field(
+        description="number of pairs that the threshold was computed from: random pairs for fmr, labelled pairs for "
+        "precision, comparisons in searches for false_hit_rate"
+    )
+    extrapolated: bool = Field(
+        description="true if the similarity is extrapolated. With fmr: fmr or 1 - fmr is below 10 / `pairs` (with "
+        "10,000 pairs: below 0.001). With false_hit_rate: false hits were counted only in searches among fewer entries "
+        "than `gallery`, or only at false-match rates that are all higher or all lower than `false_match_rate`"
+    )
+    false_match_rate: float | None = Field(
+        default=None,
+        description="share of random pairs that reach this threshold. The share of false matches among the pairs found "
+        "is a different number: 1 - precision",
+    )
+    recall: float | None = Field(
+        default=None, description="with precision: share of true matches that reach the threshold"
+    )
+    recall_interval: list[float] | None = Field(
+        default=None, min_length=2, max_length=2, description="95 % interval of the recall"
+    )
+    precision_interval: list[float] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="with precision: 95 % interval of the precision at this similarity; target.precision is the "
+        "estimate. The interval is not symmetric. It is wide if few labelled pairs reach the similarity",
+    )
+    query_spread: float | None = Field(
+        default=None,
+        description="with false_hit_rate: compares queries that have a false hit with average queries. 3: such a query "
+        "is three times as likely as an average query to match a random entry. About 1 if all queries are alike, null "
+        "if too few queries have false hits",
+    )
+
+
+class SavedThreshold(BaseModel):
+    """A saved target, and its similarity threshold for the version that the domain uses."""
+
+    name: str
+    target: TargetFacts
+    similarity: float | None = Field(
+        description="lowest similarity that counts as a match. null if the version cannot reach the target, or if it "
+        "uses item normalization: pairs then match by their percentile"
+    )
+    interval: list[float] | None = Field(
+        min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"
+    )
+    extrapolated: bool | None = Field(
+        description="as in GET /domains/{domain}/threshold; null if the version cannot reach the target"
+    )
+    notice: str | None = Field(description="why similarity is null; else null")
+
+
+class Thresholds(BaseModel):
+    domain: str
+    version: int = Field(description="version for which the similarities are computed")
+    revision: int = Field(description="counts the changes of the domain's champion, previous version and thresholds")
+    thresholds: list[SavedThreshold] = Field(description="sorted by name")
+
+
+class SavedTarget(BaseModel):
+    domain: str
+    name: str
+    target: TargetFacts
+    revision: int = Field(description="revision of the domain after the change")
+    notice: str | None = Field(description="why the version in use cannot reach the target; else null")
+
+
+FROM = (
+    "the `champion` that you saw in GET /domains/{domain}. If the domain has another champion now, the answer is 409 "
+    "and nothing changes. With `from`, the request can be retried safely: a repeated request gets the same answer and "
+    "makes no further change"
+)
+REVISION = (
+    "the `revision` that you saw. If the domain has changed since then, the answer is 409. So a late retry cannot "
+    "repeat a change that has been undone in the meantime"
+)
+
+
+Without = Annotated[
+    list[str],
+    Field(
+        default_factory=list,
+        max_length=MOST_TARGETS,
+        description="names of saved thresholds that the version may make unreachable. Without the names, the answer is "
+        "409 if the champion reaches a saved target and the version does not",
+    ),
+]
+
+
+class StartOfChange(Own):
+    """State of the domain that the caller saw; if left out, the change is made whatever the state is."""
+
+    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
+    revision: int | None = Field(default=None, ge=0, description=REVISION)
+
+    @property
+    def start(self) -> Start:
+        return Start(self.from_, self.revision)
+
+
+class RollbackRequest(StartOfChange):
+    model_config = example({"from": 2})
+
+    without: Without
+
+
+class TargetRequest(Own):
+    """Target of a saved threshold: fmr, precision, or false_hit_rate with gallery."""
+
+    model_config = example({"fmr": 0.01, "revision": 3})
+
+    fmr: float | None = Field(
+        default=None, description=f"false-match rate among random pairs; at least {SMALLEST_FMR:g}, less than 1"
+    )
+    precision: float | None = Field(
+        default=None,
+        description="share of true matches among pairs that reach the threshold, measured on the labelled pairs; more "
+        "than 0, less than 1",
+    )
+    false_hit_rate: float | None = Field(
+        default=None,
+        description="share of searches whose best wrong match reaches the threshold; at least 1e-06, less than 1",
+    )
+    gallery: int | None = Field(
+        default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: number of entries searched"
+    )
+    revision: int | None = Field(default=None, ge=0, description=REVISION)
+
+    @property
+    def target(self) -> Target:
+        """Raises InvalidInput if the numbers do not form a target."""
+        return Target(self.fmr, self.precision, self.false_hit_rate, self.gallery)
+
+
+class ChampionRequest(StartOfChange):
+    model_config = example({"version": 2, "from": 1})
+
+    version: int = Field(ge=1)
+    without: Without
+
+
+class MigrationStart(Own):
+    """The shares of requests with which a domain's migration to the next encoder begins."""
+
+    model_config = example({"share": 0.0, "shadow": 0.1, "from": 1})
+
+    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
+    share: float = Field(
+        default=0.0, ge=0, le=1, description="share of scoring requests that the new encoder answers; 0: none"
+    )
+    shadow: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="of the requests answered by the old encoder, the share that the new encoder also scores, only to "
+        "compare the two",
+    )
+
+
+class MigrationChange(StartOfChange):
+    """New shares of requests for a migration; omitted fields keep their value."""
+
+    model_config = example({"share": 0.1, "revision": 1})
+
+    share: float | None = Field(default=None, ge=0, le=1)
+    shadow: float | None = Field(default=None, ge=0, le=1)
+
+
+class MigrationFinish(StartOfChange):
+    model_config = example({"from": 1, "revision": 2})
+
+
+class MigrationSide(BaseModel):
+    encoder: str = Field(description="digest of the encoder")
+    id: str
+    version: int | None = Field(description="the domain's champion for this encoder")
+
+
+class EquatedThreshold(BaseModel):
+    """A threshold of the old version, and the new version's threshold with an equal false-match rate."""
+
+    similarity: float = Field(description="threshold of the old version")
+    fmr: float
+    equivalent: float = Field(description="threshold of the new version")
+    interval: list[float] = Field(min_length=2, max_length=2, description="95 % interval of `equivalent`")
+    extrapolated: bool = Field(
+        description="true if `equivalent` is extrapolated, because one of the versions has too few random pairs: fmr "
+        "or 1 - fmr is below 10 divided by their number (with 10,000 pairs: below 0.001)"
+    )
+
+
+class MigrationThreshold(EquatedThreshold):
+    domain: str
+    old: MigrationSide
+    new: MigrationSide
+    space: Literal["calibrated", "raw"]
+
+
+class ShadowState(BaseModel):
+    """Comparison of pairs that both versions have scored in this process."""
+
+    pairs: int
+    window: int = Field(description="number of most recent pairs that the figures are computed from")
+    mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
+    difference_95: float | None = Field(description="95th percentile of this absolute difference")
+    changed_sides: dict[str, float] | None = Field(
+        description="for each false-match rate: share of pairs that match in one version but not in the other. Each "
+        "version uses its own threshold for the rate"
+    )
+    spearman: float | None = Field(description="rank correlation of the two similarities")
+
+
+class MigrationState(BaseModel):
+    """A domain's migration from one encoder to another."""
+
+    domain: str
+    state: Literal["shadow", "split", "finished"]
+    share: float
+    shadow: float
+    revision: int
+    started: str
+    changed: str
+    old: MigrationSide
+    new: MigrationSide
+    thresholds: list[EquatedThreshold] | None = Field(
+        description="thresholds of both versions at the usual false-match rates; null if this server cannot load both "
+        "versions, or if one of them has no reference distribution"
+    )
+    seen: ShadowState | None = Field(description="result of shadow scoring; null until this process has compared pairs")

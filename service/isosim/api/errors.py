@@ -1,0 +1,183 @@
+"""The HTTP status and `error_type` of each error, in one table, and the handlers that answer with them."""
+
+import re
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match, Route
+
+from isosim.api.parameters import CLOSE, below, flat
+from isosim.api.state import service_of
+from isosim.api.validation import describe
+from isosim.core import errors as e
+from isosim.core.wording import nearest
+
+# The order does not matter: `look_up` takes the most specific base class that is listed.
+TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
+    e.EmptyInput: (400, "Empty"),
+    e.Unauthorized: (401, "Unauthorized"),
+    e.Forbidden: (403, "Forbidden"),
+    e.NotFound: (404, "NotFound"),
+    e.MethodNotAllowed: (405, "MethodNotAllowed"),
+    e.Conflict: (409, "Conflict"),
+    e.TooLarge: (413, "TooLarge"),
+    e.UnsupportedMedia: (415, "UnsupportedMedia"),
+    e.InvalidInput: (422, "Validation"),
+    e.TokenizerFailure: (422, "Tokenizer"),
+    e.BackendFailure: (424, "Backend"),
+    e.Overloaded: (429, "Overloaded"),
+    e.NotReady: (503, "Unhealthy"),
+    e.Unavailable: (503, "Unavailable"),
+}
+ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
+HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
+MOST_PARTS = 8  # maximum number of parts of an unknown path that are compared with the routes
+HEALS = {429, 503}  # statuses after which a client may retry
+
+# Paths that OpenAI's clients request if their base_url does not end with /v1. They show only errors in OpenAI's shape.
+WITHOUT_V1 = ("/embeddings", "/models", "/chat/completions", "/completions", "/responses")
+# OpenAI's error types by status, for routes under /v1. These routes answer 400 where others answer 422.
+V1_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+def look_up(error: e.IsosimError) -> tuple[int, str]:
+    return next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
+
+
+def answer(
+    request: Request, status: int, error_type: str, message: str, headers: dict[str, str], field: str | None = None
+) -> Response:
+    service_of(request).metrics.errors.labels(error_type).inc()
+    request.scope["state"]["trace"].error_type = error_type
+    body: dict[str, object]
+    if request.scope["path"].startswith("/v1/") or below(request.scope["path"], WITHOUT_V1):
+        status = 400 if status == 422 else status
+        kind = V1_TYPES.get(status, "server_error")
+        code = "model_not_found" if status == 404 and field == "model" else error_type.lower()
+        body = {"error": {"message": message, "type": kind, "param": field, "code": code}}
+    else:
+        body = {"error": message, "error_type": error_type, "request_id": request.scope["state"].get("request_id", "")}
+    if status not in HEALS:
+        headers["x-should-retry"] = "false"
+    return Response(orjson.dumps(body), status, headers, media_type="application/json")
+
+
+def domain_error(request: Request, error: e.IsosimError) -> Response:
+    status, name = look_up(error)
+    headers = {}
+    if isinstance(error, e.Overloaded):
+        headers["Retry-After"] = str(error.retry_after)
+    if status == 503:
+        headers["Retry-After"] = "5"
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status >= 500 or status in (403, 424):
+        request.scope["state"]["trace"].cause = error
+    return answer(request, status, name, str(error), headers, error.field)
+
+
+async def refused(request: Request, error: e.IsosimError) -> Response:
+    """Responds to an error that a route raised. For an unknown domain, the message suggests the nearest domain that the
+    key may use."""
+    if isinstance(error, e.UnknownDomain):
+        service, trace = service_of(request), request.scope["state"]["trace"]
+        near = await service.listings.nearest(error.domain, trace.grant, service.domains.names)
+        error = e.UnknownDomain(error.domain, near)
+    return domain_error(request, error)
+
+
+async def unexpected(request: Request, error: Exception) -> Response:
+    """Responds to an exception that FastAPI's handlers did not see.
+
+    Errors of storage and unexpected errors are logged. For an unexpected error, the client gets only the request id.
+    """
+    if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
+        return await refused(request, error)
+    if isinstance(error, RequestValidationError):  # the middleware calls scoring routes without FastAPI's handlers
+        return domain_error(request, describe(error, request.scope.get("route")))
+    if isinstance(error, OSError):
+        response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
+    else:
+        response = answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
+    request.scope["state"]["trace"].cause = error
+    return response
+
+
+PARAMETER = re.compile(r"\{[^}]*\}")
+
+
+def methods_of(request: Request) -> set[str]:
+    """Methods that the request's path allows: those of all routes with the path template that fits best.
+
+    Starlette itself names only the methods of the first matching route. Several templates may match a path:
+    `/domains/{domain}` also matches `/domains/import`. The template with the most characters outside its parameters
+    fits best.
+    """
+    fitting = [
+        route
+        for route in flat(request.app.routes)
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    meant = max((route.path for route in fitting), key=lambda path: len(PARAMETER.sub("", path)), default="")
+    return {method for route in fitting if route.path == meant for method in route.methods or ()}
+
+
+def nearest_route(request: Request) -> str:
+    """End of the message for an unknown path. Suggests the route with the most similar path; wrong first parts of the
+    path are skipped (`/api` in `/api/similarity`)."""
+    if below(request.url.path, WITHOUT_V1):
+        return "base_url must end with /v1"
+    known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
+    parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
+    for start in range(len(parts)):
+        near = nearest("/" + "/".join(parts[start:]), known, CLOSE)
+        if near is not None:
+            return f"did you mean {near}? /docs lists the routes"
+    return "/docs lists the routes"
+
+
+def install(app: FastAPI) -> None:
+    """Registers the handlers that turn each failure of a route into the service's error body."""
+
+    @app.exception_handler(e.IsosimError)
+    async def _(request: Request, error: e.IsosimError) -> Response:
+        return await refused(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _(request: Request, error: RequestValidationError) -> Response:
+        return domain_error(request, describe(error, request.scope.get("route")))
+
+    @app.exception_handler(HTTPException)
+    async def _(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, e.IsosimError):  # FastAPI wraps errors raised while it reads the body
+            return domain_error(request, error.__cause__)
+        if isinstance(error.__cause__, ClientDisconnect):
+            return Response(status_code=499)  # the client has disconnected: only metrics and log get this status
+        kind = HTTP.get(error.status_code)
+        if kind is None:
+            return domain_error(request, e.InvalidInput(str(error.detail)))
+        what = f"{request.method} {request.url.path}"
+        allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
+        if kind is e.NotFound:
+            message = f"no route {what}; {nearest_route(request)}"
+        else:
+            message = f"{what} is not allowed; this path allows {allowed}"
+        response = domain_error(request, kind(message))
+        if kind is e.MethodNotAllowed:
+            response.headers["Allow"] = allowed
+        return response

@@ -1,0 +1,243 @@
+"""Functions that all routes share: checks of scopes, domains and jobs, parsing of bodies, documented errors."""
+
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, get_type_hints
+
+import orjson
+from fastapi import Depends, Path, Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from starlette.routing import BaseRoute
+
+from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
+from isosim.api.errors import TABLE
+from isosim.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
+from isosim.api.state import Service, ServiceDep, service_of
+from isosim.api.trace import Trace
+from isosim.api.validation import json_example, parse_json
+from isosim.core.errors import NotFound, UnsupportedMedia
+from isosim.core.grants import Scope
+from isosim.core.jobs.job import Job
+from isosim.core.scoring.calibration import DOMAIN_NAME, DomainRef
+from isosim.migration.encoders import Resolution
+
+
+def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
+    """Dependency that requires a scope, and charges `texts` texts to the key's limits.
+
+    With `texts` = 0, the dependency charges nothing, and the route itself must charge its texts.
+    """
+
+    # Async, because FastAPI would run a plain function in a thread.
+    async def check(request: Request, service: ServiceDep) -> None:
+        trace: Trace = request.scope["state"]["trace"]
+        trace.grant.check_scope(scope)
+        if texts:
+            trace.release = await service.limits.admit(trace.grant, texts)
+
+    return Depends(check)
+
+
+Head = Mapping[bytes, bytes]  # a request's headers by name
+
+
+def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Head:
+    """Headers by name; of several headers with one name, the first."""
+    return dict(reversed(headers))
+
+
+def text_of(head: Head, name: bytes) -> str:
+    """A header's value; empty if the request does not have it."""
+    value = head.get(name)
+    return "" if value is None else value.decode("latin-1")
+
+
+def check_encoding(head: Head) -> None:
+    """Raises UnsupportedMedia if the body is compressed."""
+    encoding = text_of(head, b"content-encoding")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r} is not supported; send the body uncompressed")
+
+
+SLIPS = {  # start of the error message for content types that are sent by mistake
+    "": "the request has no content-type",
+    "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
+    "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
+    "a form",
+}
+
+
+def media_type(header: str) -> str:
+    """A content type without its parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
+def sent_as(kind: str) -> str:
+    """Start of the error message for an unsupported media type."""
+    return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
+
+
+def check_json(head: Head, route: BaseRoute | None) -> None:
+    """Raises UnsupportedMedia if the body is compressed or its content type is not JSON.
+
+    For a wrong content type, the message shows a curl command with an example of the route's body.
+    """
+    if b"content-encoding" in head:
+        check_encoding(head)
+    kind = media_type(text_of(head, b"content-type"))
+    if kind != "application/json" and not kind.endswith("+json"):
+        path = getattr(route, "path", "")
+        table = "; for a table of labels, run isosim label FILE --domain NAME" * path.endswith("/labels")
+        raise UnsupportedMedia(
+            f"{sent_as(kind)}; this route reads JSON: curl -H 'content-type: application/json' -d '"
+            f"{json_example(route) or '{…}'}'{table}"
+        )
+
+
+# Async, because FastAPI would run a plain function in a thread.
+async def json_body(request: Request) -> None:
+    check_json(head_of(request.headers.raw), request.scope.get("route"))
+
+
+JsonBody = Depends(json_body)
+
+
+async def trace_of(request: Request) -> Trace:
+    trace: Trace = request.scope["state"]["trace"]
+    return trace
+
+
+TraceDep = Annotated[Trace, Depends(trace_of)]
+
+
+def name_ignored(trace: Trace, body: Compatible) -> None:
+    """Lists the body's unused fields in `x-isosim-ignored`; raises InvalidInput if one resembles a field of ours."""
+    ignored = body.ignored()
+    if ignored:
+        if len(ignored) > MOST_UNKNOWN:
+            raise too_many_unknown(len(ignored), "fields")
+        check_ignored(ignored, type(body))
+        listed = ", ".join(ignored)[:512]
+        # A field name may hold characters that are not allowed in a header; each becomes "?".
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)
+
+
+class JsonResponse(Response):
+    """Encoded JSON; skips the header and type checks that Starlette's own class repeats for each answer."""
+
+    def __init__(self, content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self.body, self.status_code, self.background = content, status, None
+        self.raw_headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+        if headers:
+            self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A value as JSON; numpy arrays become lists, and a float32 gets only as many digits as it needs."""
+    return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
+
+
+def documented_v1(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route under /v1, in OpenAI's shape."""
+    return {status: {**answer, "model": OpenAIErrorBody} for status, answer in documented(*statuses).items()}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for the documentation."""
+    names: Callable[[int], str] = lambda status: ", ".join(  # noqa: E731 - one use, one line
+        sorted({n for s, n in [*TABLE.values(), (500, "Internal")] if s == status})
+    )
+    every = {401, 403, 429, 500, 503, *statuses}  # 429: any key may have a rate limit
+    return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}
+
+
+# Bytes of a JSON body that the event loop parses itself (1 ms). Longer ones, up to 54 ms for 2 MB, are parsed in a
+# thread, one at a time: the parser holds the interpreter's lock, so many would delay the loop by their sum.
+SHORT = 65_536
+
+
+class ScoringRoute(APIRoute):
+    """Route whose endpoint takes `(body, service, trace)`; checks the scope and parses JSON straight into the model.
+
+    The middleware calls `respond` directly, without FastAPI. If the texts' vectors are cached, FastAPI's layers,
+    dependencies and two-step JSON parsing would take longer than all other work for the request (measured:
+    loadtest/README.md). FastAPI still derives the documentation from the endpoint's signature.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint = self.endpoint
+        adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
+
+        async def respond(content: bytes, service: Service, trace: Trace) -> Response:
+            if len(content) <= SHORT:
+                body = parse_json(adapter, content)
+            else:
+                async with service.parsing_json:
+                    body = await service.scoring(parse_json, adapter, content)
+            response: Response = await endpoint(body, service, trace)
+            return response
+
+        async def handle(request: Request) -> Response:  # for requests that the middleware leaves to FastAPI
+            trace = await trace_of(request)
+            self.check(head_of(request.headers.raw), trace)
+            return await respond(await request.body(), service_of(request), trace)
+
+        self.respond = respond
+        return handle
+
+    def check(self, head: Head, trace: Trace) -> None:
+        """Raises Forbidden or UnsupportedMedia, before the body is read."""
+        trace.grant.check_scope("read")
+        check_json(head, self)
+
+
+async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
+    """Finds the calibration and encoder to use for a domain. All routes resolve domains through this function.
+
+    `splits`: whether a migration may send this request to the next encoder. True for scores; False for vectors, because
+    an index must not mix vectors of two encoders.
+
+    Raises:
+        InvalidInput: `ref` is not a valid domain reference.
+        Forbidden: the key may not use the domain, whether or not it exists.
+        NotFound, EncoderMismatch, CorruptArtifact: see `Registry.resolve`.
+    """
+    ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
+    trace.grant.check_domain(ref.name)
+    unread = trace.grant.rate is not None and not service.encoders.holds(ref)
+    # A domain that is not in memory is read from the store. The read is charged as one text, so that unknown names are
+    # not free; the charge is refunded below if the domain resolves.
+    if unread:
+        await service.limits.admit(replace(trace.grant, concurrent=None), 1)
+    resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
+    if unread:
+        await service.limits.owe(trace.grant, -1)
+    if splits and resolution.side is not None:
+        service.metrics.observe_split(ref.name, resolution.side)
+    return resolution
+
+
+async def permitted_domain(
+    domain: Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$", examples=["default"])], trace: TraceDep
+) -> str:
+    trace.grant.check_domain(domain)
+    return domain
+
+
+DomainName = Annotated[str, Depends(permitted_domain)]  # path parameter
+
+
+async def permitted_job(
+    job_id: Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])], service: ServiceDep, trace: TraceDep
+) -> Job:
+    """The job that the path names. Raises NotFound, not Forbidden, if the key may not use the job's domain."""
+    job = await service.job_reads(service.jobs.read, job_id)
+    if not trace.grant.may_use(job.request.domain):
+        raise NotFound(f"no calibration job {job_id[:64]!r}")
+    return job
+
+
+JobDep = Annotated[Job, Depends(permitted_job)]

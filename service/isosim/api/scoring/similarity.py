@@ -1,0 +1,272 @@
+"""POST /similarity (also with text-embeddings-inference's body), /percentile and /embed."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Body
+from fastapi.responses import Response
+
+from isosim.adapters.encoder.brought import brought_vector
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, resolve
+from isosim.api.scoring.pipeline import (
+    INLINE_ROWS,
+    check_count,
+    check_dimensions,
+    check_text,
+    check_texts,
+    listed,
+    named_prompt,
+    scores,
+    side_of,
+    vectors,
+)
+from isosim.api.scoring.pipeline import embed as embed_texts
+from isosim.api.scoring.schemas import (
+    EmbedRequest,
+    PairsRequest,
+    PercentileRequest,
+    PercentileResponse,
+    SimilarityRequest,
+    SimilarityResponse,
+    TeiParameters,
+    TeiSimilarityRequest,
+    VectorsRequest,
+)
+from isosim.api.state import Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.core.encoding.embedding import Embeddings, Timings
+from isosim.core.encoding.texts import PooledVector
+from isosim.core.errors import Conflict, EncoderMismatch, InvalidInput
+from isosim.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
+from isosim.core.scoring.calibration import Calibration
+from isosim.core.scoring.distances import check_metric, cosines_of, space_of
+from isosim.core.scoring.similarity import Scores, flags_of
+from isosim.core.wording import place
+from isosim.migration.encoders import Resolution
+
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+
+
+@router.post(
+    "/similarity",
+    response_model=SimilarityResponse | list[float],
+    responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
+)
+async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+    """Calibrated similarity of sentence pairs, and its percentile among the domain's random pairs."""
+    if isinstance(body, TeiSimilarityRequest):
+        return await tei_similarity(body, service, trace)
+    if isinstance(body, VectorsRequest):
+        return await vectors_similarity(body, service, trace)
+    return await pairs_similarity(body, service, trace)
+
+
+async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -> Response:
+    settings = service.settings
+    check_count(len(body.pairs), "pairs", settings.max_pairs)
+    flat = [text for pair in body.pairs for text in pair]
+    check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
+    resolution = await resolve(service, trace, body.domain, splits=True)
+    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
+    embeddings = await embed_texts(service, trace, resolution, flat)
+    return await answer_of(service, trace, resolution, embeddings, body, decision)
+
+
+async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
+    """Scores pairs of vectors. Flags stay empty and the out-of-domain test is not run: both need the texts."""
+    check_count(len(body.vectors), "vectors", service.settings.max_pairs)
+    resolution = await resolve(service, trace, body.domain)
+    check_encoder(body.encoder, resolution)
+    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
+    trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
+    inputs = (body.vectors, resolution.encoder.artifact)
+    few = 2 * len(body.vectors) <= INLINE_ROWS
+    embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
+    return await answer_of(service, trace, resolution, embeddings, body, decision)
+
+
+async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
+    """Computes the threshold for the target that is saved under `name`, for the version in `resolution`. A target is a
+    wanted rate, saved once for all versions of a domain. Raises NotFound if no target is saved under `name`."""
+    calibration = resolution.calibration
+    target = await resolution.encoder.registry.target(calibration.domain, name)
+    return decision_threshold(calibration, target)
+
+
+def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
+    """Checks the posted vectors and returns them as Embeddings, the type that also holds an encoder's vectors.
+
+    Raises InvalidInput for an invalid vector; the message names the vector's place in the body.
+    """
+    rows = [
+        brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
+        for row, pair in enumerate(pairs)
+        for side, value in enumerate(pair)
+    ]
+    texts = [PooledVector(row, 0, truncated=False) for row in rows]
+    return Embeddings(texts, np.array(rows), np.arange(len(rows)), Timings(), brought=True)
+
+
+def check_encoder(digest: str | None, resolution: Resolution) -> None:
+    """Raises EncoderMismatch if the digest is not that of the encoder that the domain uses."""
+    answering = resolution.encoder
+    if digest is not None and digest != answering.digest:
+        raise EncoderMismatch(
+            f"encoder: the vectors are from {digest[:80]!r}, but domain {resolution.calibration.domain!r} uses "
+            f"{answering.artifact.id} ({answering.digest})"
+        )
+
+
+async def answer_of(
+    service: Service,
+    trace: Trace,
+    resolution: Resolution,
+    embeddings: Embeddings,
+    body: PairsRequest | VectorsRequest,
+    decision: DecisionThreshold | None,
+) -> Response:
+    """The answer for pairs whose texts alternate in `embeddings`: a, b, a, b, …"""
+    result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
+    calibration, left, right = resolution.calibration, embeddings.rows[::2], embeddings.rows[1::2]
+    answer: dict[str, Any] = {
+        "domain": calibration.domain,
+        "version": calibration.version,
+        "encoder": calibration.encoder,
+        "method": calibration.method,
+        "cosine": result.cosine,
+        "similarity": result.similarity,
+        "percentile": result.percentile,
+        "extrapolated": result.extrapolated,
+        "probability": result.probability,
+        "flags": [{"a": a, "b": b} for a, b in zip(*flags_of(embeddings.texts, result, left, right), strict=True)],
+        "notices": calibration.notices,
+    }
+    if decision is not None:
+        answer |= match_of(result, calibration, body.threshold, decision)
+    if body.detail:
+        answer["detail"] = detail_of(embeddings, result, calibration)
+    return json_response(answer)
+
+
+def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
+    """The answer's fields `threshold`, `match` and `notices`, for the saved threshold `name`."""
+    notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
+    return {
+        "notices": [*calibration.notices, *notices],
+        "threshold": {
+            "name": name,
+            "target": decision.target.facts,
+            "similarity": decision.similarity,
+            "version": calibration.version,
+        },
+        "match": decision.matches(scores),
+    }
+
+
+def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
+    """Groups values of texts, in the order a, b, a, b, …, by pair: one object with `a` and `b` for each pair."""
+    return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
+
+
+def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+    """The answer's field `detail`: figures that explain flags and percentiles."""
+    verdicts = scores.verdicts
+    odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
+    scale = calibration.model.scale
+    return {
+        "out_of_domain": odd,
+        "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
+        "pairs": None if scale is None else scale.pairs,
+    }
+
+
+async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
+    settings, parameters = service.settings, body.parameters or TeiParameters()
+    sentences = body.inputs.sentences
+    listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
+    check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
+    name_ignored(trace, body)
+    resolution = await resolve(service, trace, parameters.domain, splits=True)
+    prompt = named_prompt(parameters.prompt_name, resolution.encoder.artifact)
+    side = side_of(parameters.truncation_direction)
+    contents = [body.inputs.source_sentence, *sentences]
+    embeddings = await embed_texts(
+        service, trace, resolution, contents, side=side, truncate=parameters.truncate, prompt=prompt
+    )
+    return json_response((await scores(service, trace, resolution, embeddings, 0, slice(1, None))).similarity)
+
+
+@router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
+async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Percentiles of cosines, or of a vector database's distances, that were computed elsewhere. Percentiles are among
+    the domain's random pairs."""
+    values, name = (body.cosines, "cosines") if body.distances is None else (body.distances, "distances")
+    if values is None or (body.cosines is None) == (body.distances is None):
+        raise InvalidInput("cosines or distances: give one of them")
+    if (body.metric is None) != (body.distances is None):
+        both = "distances: also send `metric`, the metric of the distances"
+        raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
+    check_count(len(values), name, MOST_SCORES)
+    resolution = await resolve(service, trace, body.domain)
+    check_encoder(body.encoder, resolution)
+    artifact, calibration = resolution.encoder.artifact, resolution.calibration
+    if body.metric is not None:
+        check_metric(body.metric, artifact.id, unit=artifact.known_length)
+    space = space_of(body.space, name, calibration.domain, identity=calibration.transform is None)
+    trace.release = await service.limits.admit(trace.grant, 1)
+    cosines = cosines_of(np.array(values, np.float64), body.metric, name)
+    placed = (
+        calibration.place(cosines, raw=space == "raw")
+        if len(values) <= MOST_INLINE
+        else await service.scoring(calibration.place, cosines, raw=space == "raw")
+    )
+    if placed is None:
+        raise Conflict(NO_REFERENCE.format(calibration.domain))
+    rates, extrapolated, probability = placed
+    return json_response(
+        {
+            "domain": calibration.domain,
+            "version": calibration.version,
+            "encoder": calibration.encoder,
+            "method": calibration.method,
+            "space": space,
+            "cosine": cosines,
+            "percentile": 1.0 - rates,
+            "false_match_rate": rates,
+            "extrapolated": extrapolated,
+            "probability": probability,
+            "notices": calibration.notices_of_places(raw=space == "raw"),
+        }
+    )
+
+
+MOST_SCORES = 10_000  # maximum number of scores per request to /percentile
+MOST_INLINE = 1000  # computing the percentiles of up to this many scores is faster than handing them to a thread
+
+ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
+
+
+@router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
+@router.post(
+    "/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that call only the base URL"
+)
+@router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
+async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """One vector for each text, always as a list of lists."""
+    contents = listed(body.inputs, "inputs", service)
+    name_ignored(trace, body)
+    resolution = await resolve(service, trace, body.domain)
+    artifact = resolution.encoder.artifact
+    check_dimensions(body.dimensions, body.space, artifact.spec.dim)
+    prompt = named_prompt(body.prompt_name, artifact)
+    side = side_of(body.truncation_direction)
+    embeddings = await embed_texts(
+        service, trace, resolution, contents, side=side, truncate=body.truncate, prompt=prompt, scored=False
+    )
+    rows = await vectors(
+        service, trace, resolution, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
+    )
+    few = len(rows) <= INLINE_ROWS
+    return json_response(rows) if few else await service.scoring(json_response, rows)

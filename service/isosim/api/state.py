@@ -1,0 +1,228 @@
+"""Objects that live as long as the server, and the dependency that gives them to routes."""
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.key_file import Keys
+from isosim.api.access_log import Observer
+from isosim.core.errors import Overloaded
+from isosim.core.grants import Grant, Limits
+from isosim.core.jobs.job import JobRunner
+from isosim.core.scoring.drift import DriftMonitor
+from isosim.core.scoring.registry import DEFAULT
+from isosim.core.threads import StoreCalls, Threads, Turns
+from isosim.core.wording import nearest
+from isosim.migration.encoders import Encoders
+from isosim.migration.shadow import Shadow
+from isosim.observability.metrics import Metrics
+from isosim.settings import Settings
+
+T = TypeVar("T")
+
+
+THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
+MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
+# Maximum number of listings per key that wait or run. Without a limit they could pile up, because a listing goes on
+# waiting after its client has disconnected.
+MOST_ASKED = 32
+# Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
+DOMAINS_A_TEXT = 10
+
+
+JOB_READERS = 8  # reads of jobs' records at a time; a quarter of the calls of the store (core/threads.py)
+# Maximum number of open event streams per process; each reads its job's record several times a second.
+MAX_EVENT_STREAMS = 256
+# Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
+# core busy. At most one may be a workbook or Parquet file.
+MOST_READERS = 4
+SHARES = 4  # one API key of several may take 1/SHARES of the queue of jobs and of the event streams
+
+
+class Phase(Enum):
+    """Phases of a server's life, in order."""
+
+    STARTING = "starting"  # only probes and metrics are answered
+    SERVING = "serving"
+    DRAINING = "draining"  # not ready, so that load balancers use other servers; requests are still served
+    STOPPING = "stopping"  # new work is refused, requests in flight finish
+
+
+# Maximum number of domain names kept for suggestions. Each error about an unknown domain looks through all kept names.
+MOST_NAMES = 1000
+FRESH = 30.0  # seconds between listings of the store for suggestions
+PATIENCE = 0.25  # maximum seconds that an error waits for a new listing; then it suggests names of the previous listing
+MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
+CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
+
+
+class Listings:
+    """Reads lists of domains and jobs: few at a time, so that a long listing delays only further listings, and one at a
+    time for each API key."""
+
+    def __init__(self, calls: StoreCalls) -> None:
+        self._call = Turns(calls, THREADS)
+        self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
+        self._turns: dict[str, Turns] = {}  # by key id: one listing at a time
+        self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
+
+        self._names: list[str] = []  # the store's first domain names in order, for suggestions
+        self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
+        self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
+
+    async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
+        """Like `read`, but raises Overloaded if MOST_ASKED listings for the key wait or run.
+
+        For the first listing of a request. Its further listings use `read`, so that a request which has begun is not
+        refused.
+        """
+        if self._asked[grant.id] >= MOST_ASKED:
+            raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
+        return await self.read(grant, function, *arguments)
+
+    async def read(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
+        """Calls `function` in a thread; calls of the same key run one after the other."""
+        self._asked[grant.id] += 1
+        try:
+            turn = self._turns.setdefault(grant.id, Turns(self._call, 1))
+            return await turn(function, *arguments)
+        finally:
+            self._asked[grant.id] -= 1
+
+    async def nearest(self, domain: str, grant: Grant, names: Callable[[], Iterable[str]]) -> str | None:
+        """The known domain whose name is nearest to the unknown name `domain`; None if no name is near.
+
+        Only domains that the key may use are considered. `names` lists the store's domains, sorted.
+        """
+        if self._listing is None and time.monotonic() - self._listed >= FRESH:
+            self._listing = asyncio.ensure_future(self._call(lambda: list(itertools.islice(names(), MOST_NAMES))))
+            self._listing.add_done_callback(self._remember)
+        if self._listing is not None:
+            await asyncio.wait([self._listing], timeout=PATIENCE)
+        alike = [
+            known
+            for known in (DEFAULT, *self._names)
+            if (known[:2] == domain[:2] or known[-3:] == domain[-3:]) and known != domain and grant.may_use(known)
+        ]
+        closest = heapq.nlargest(MOST_ALIKE, alike, key=lambda known: alike_letters(known, domain))
+        return nearest(domain, closest, CLOSE)
+
+    def _remember(self, listing: asyncio.Future[list[str]]) -> None:
+        """Keeps the listed names. The next listing begins FRESH seconds later at the earliest, also after a failure."""
+        self._listing, self._listed = None, time.monotonic()
+        if not listing.cancelled() and listing.exception() is None:
+            self._names = listing.result()
+
+
+def alike_letters(one: str, other: str) -> int:
+    """Length of the common prefix."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
+    """Charges the key for listing a number of domains, in addition to the one text that each request costs."""
+    await limits.owe(grant, domains // DOMAINS_A_TEXT)
+
+
+class Places:
+    """A limited number of places for requests of one kind, in this process."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: Counter[str] = Counter()  # by key id
+
+    def check(self, grant: Grant, share: int, what: str, remedy: str) -> None:
+        """Raises Overloaded if all places are taken, or if the key has taken `share` of them."""
+        mine = self._taken[grant.id]
+        if self._taken.total() >= self.most:
+            raise Overloaded(f"{self.most} {what}, which is the maximum; {remedy}", retry_after=5)
+        if mine >= share:
+            raise Overloaded(f"{mine} {what} for this API key, which is its share of {self.most}; {remedy}", 5)
+
+    @contextmanager
+    def taken(self, grant: Grant) -> Iterator[None]:
+        self._taken[grant.id] += 1
+        try:
+            yield
+        finally:
+            self._taken[grant.id] -= 1
+            self._taken += Counter()  # removes the keys without a place
+
+
+@dataclass
+class Service:
+    """Parts of the server, built once at its start. Only `phase`, the locks and the counted places change later."""
+
+    settings: Settings
+    metrics: Metrics
+    keys: Keys
+    limits: Limits
+    encoders: Encoders
+    shadow: Shadow
+    domains: DomainStore
+    jobs: JobStore
+    runner: JobRunner
+    drift: DriftMonitor
+    observer: Observer
+    listings: Listings
+    store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
+    scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
+    phase: Phase = Phase.STARTING
+    event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
+    file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
+    uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted
+    whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
+    parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
+
+    def __post_init__(self) -> None:
+        # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.
+        self.job_reads = Turns(self.store, JOB_READERS)
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are several API keys, so that each may take only a part of what the server can hold."""
+        return self.keys.count > 1
+
+    def share(self, whole: int, parts: int = SHARES) -> int:
+        """How many of `whole` places one API key may take."""
+        return max(1, whole // parts) if self.shared else whole
+
+    @property
+    def ready(self) -> bool:
+        """Whether load balancers should send requests to this server."""
+        return self.phase is Phase.SERVING and self.encoders.fault is None
+
+    @property
+    def taking_work(self) -> bool:
+        return self.phase in (Phase.SERVING, Phase.DRAINING)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether each answer should close its connection."""
+        return self.phase in (Phase.DRAINING, Phase.STOPPING)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.scope["state"]["service"]
+    return service
+
+
+async def provide(request: Request) -> Service:
+    return service_of(request)
+
+
+ServiceDep = Annotated[Service, Depends(provide)]

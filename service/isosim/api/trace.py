@@ -1,0 +1,146 @@
+"""Facts about one request, which middleware and route record for response headers, access log and spans."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from starlette.types import Receive
+
+from isosim import CONTRACT
+from isosim.core.encoding.embedding import Embeddings
+from isosim.core.grants import NOBODY, Grant, Release, nothing
+from isosim.core.scoring.calibration import Calibration
+from isosim.observability.tracing import Attributes, Stage
+
+
+class ScoringRecord(NamedTuple):
+    """The result of a scoring request, as headers, access log and trace report it."""
+
+    calibration: Calibration
+    embeddings: Embeddings
+    spent: float  # seconds that applying the calibration took
+    ended: float  # time.perf_counter() when the calibration had been applied
+
+
+@dataclass(slots=True)
+class Trace:
+    """Facts about one request, recorded by the middleware and by the route that answers."""
+
+    request_id: str
+    started: float  # time.perf_counter() at the start
+    receive: Receive
+    # Registers a callback that is called when the connection closes. Provided by the protocol class in
+    # server/http_protocol.py. None under another protocol class of uvicorn; `watch` then starts a task instead.
+    on_left: Callable[[Callable[[], None] | None], None] | None = None
+    headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
+    scored: ScoringRecord | None = None
+    error_type: str | None = None  # None: the answer is not an error
+    cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
+    grant: Grant = NOBODY  # NOBODY until the key is checked
+    received: int = 0  # bytes of the body that were read
+    release: Release = nothing  # lowers the count of concurrent requests of the API key
+    split_key: str = ""  # decides which encoder answers during a migration; the request id by default
+
+    def leave(self) -> asyncio.Future[None] | None:
+        """Lowers the count of concurrent requests of the request's API key. Further calls do nothing.
+
+        Returns a future that completes when Redis has lowered the count; None if the count is not in Redis.
+        """
+        release, self.release = self.release, nothing
+        return release()
+
+    def watch(self, left: Callable[[], None]) -> Callable[[], None]:
+        """Arranges that `left` is called when the connection closes. The returned function cancels this.
+
+        The request's body must have been read before.
+        """
+        if self.on_left is not None:
+            self.on_left(left)
+            return partial(self.on_left, None)
+        task = asyncio.ensure_future(self._closed())
+        task.add_done_callback(lambda ended: None if ended.cancelled() else left())
+
+        def stop() -> None:
+            task.cancel()
+
+        return stop
+
+    async def _closed(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def as_headers(self) -> list[tuple[bytes, bytes]]:
+        """Response headers: request id; contract version; domain, version and encoder of a scoring request; the route's
+        own headers; and timings in milliseconds under text-embeddings-inference's names."""
+        scored = self.scored
+        own = [(name.encode(), value.encode()) for name, value in self.headers.items()] if self.headers else ()
+        return [
+            (b"x-request-id", self.request_id.encode()),
+            CONTRACT_HEADER,
+            *(() if scored is None else scored.calibration.origin),
+            *own,
+            *(NOTHING_COMPUTED if scored is None or not scored.embeddings.timings.inference else timed(scored)),
+            (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
+        ]
+
+
+# Lets a client check whether it supports the version of the server's HTTP contract.
+CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())
+NOTHING_COMPUTED = [
+    (b"x-tokenization-time", b"0.000"),
+    (b"x-queue-time", b"0.000"),
+    (b"x-inference-time", b"0.000"),
+    (b"x-compute-tokens", b"0"),
+]
+
+
+def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
+    timings = scored.embeddings.timings
+    return [
+        (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
+        (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
+        (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
+        (b"x-compute-tokens", b"%d" % timings.tokens),
+    ]
+
+
+def stages(scored: ScoringRecord, started: float) -> list[Stage]:
+    """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
+
+    The durations of the stages are known, but not their starts. The last stage, calibration, ends at `scored.ended`.
+    Each earlier stage is assumed to end when the next stage begins.
+
+    The durations may add up to more than the request took: each is the duration for the slowest text, which may be a
+    different text in each stage. A stage that would begin before `started` is therefore shortened.
+    """
+    timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
+    parts: list[tuple[str, float, Attributes]] = [
+        ("calibration", scored.spent, {"isosim.method": scored.calibration.method})
+    ]
+    if lookup.joined or lookup.computed:
+        parts += [
+            ("inference", timings.inference, {"isosim.tokens": timings.tokens}),
+            ("queue", timings.queue, {}),
+            ("tokenize", timings.tokenization, {}),
+        ]
+    counts = {"memory_hits": lookup.memory_hits, "redis_hits": lookup.shared_hits}
+    counts |= {"joined": lookup.joined, "computed": lookup.computed}
+    parts.append(("cache", timings.cache, {f"isosim.cache.{name}": count for name, count in counts.items()}))
+    parts_of_request: list[Stage] = []
+    end = scored.ended
+    for name, seconds, attributes in parts:
+        begin = max(started, end - seconds)
+        parts_of_request.append(Stage(name, begin, end, attributes))
+        end = begin
+    return parts_of_request[::-1]
+
+
+def attributes_of(scored: ScoringRecord) -> Attributes:
+    return {
+        "isosim.domain": scored.calibration.domain,
+        "isosim.version": scored.calibration.version,
+        "isosim.texts": len(scored.embeddings.rows),
+    }

@@ -1,0 +1,1 @@
+"""The commands of `isosim`, one module for each; `isosim.cli` registers them."""

@@ -1,0 +1,554 @@
+"""`isosim calibrate`, `label` and `threshold`: calibrate from files and read thresholds, without a server."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
+from isosim.adapters.labelled_pairs import labelled_pairs
+from isosim.adapters.tables.detection import Hints
+from isosim.adapters.tables.isolation import Reading, as_options, other_column, read_path
+from isosim.adapters.text_lines import STDIN
+from isosim.commands.domains import repetition, said
+from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
+from isosim.commands.shared import (
+    AsJson,
+    EncoderId,
+    Store,
+    domain_names,
+    encoder_ids,
+    need_training,
+    prune,
+    stored,
+    stored_version,
+    versions,
+)
+from isosim.commands.terminal import bar, print_json, remark, show
+from isosim.core.errors import Conflict, InvalidInput
+from isosim.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
+from isosim.core.jobs.requirements import Allowance, check_sentences
+from isosim.core.scoring.advice import (
+    GALLERY,
+    MOST_GALLERY,
+    SMALLEST_FMR,
+    Advice,
+    Target,
+    advise,
+    decide,
+    operating_points,
+    rounded,
+)
+from isosim.core.scoring.calibration import DomainRef
+from isosim.core.scoring.distances import Metric, Space, check_metric, distance_of, space_of
+from isosim.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.migration.equating import EquatingResult, equate
+from isosim.migration.equating import table as equated_table
+from isosim.settings import Settings
+
+PARQUET = {".parquet", ".pq"}
+SendMore = Annotated[
+    bool, typer.Option("--yes", "-y", help="send more than ISOSIM_MAX_REMOTE_TEXTS texts to a remote encoder")
+]
+Labels = Annotated[
+    Path | None, typer.Option(help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label")
+]
+Grades = Annotated[
+    bool, typer.Option("--grades", help="the labels are grades within 0 to 1 or 0 to 5, not 1 (match) and 0 (no match)")
+]
+
+
+def calibrate(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="text with one sentence per line, a table (CSV, TSV, NDJSON, Parquet, .xlsx) or your own vectors "
+            "(.npy, .parquet); - reads standard input"
+        ),
+    ],
+    domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
+    seed: int = 0,
+    labels: Labels = None,
+    grades: Grades = False,
+    normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
+    yes: SendMore = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="take each line as a sentence even if lines look like rows of a table")
+    ] = False,
+    column: Column = None,
+    charset: Charset = None,
+    file_format: FileFormat = None,
+    sheet: Sheet = None,
+    header: Header = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="for vectors in .parquet: the column with their texts")
+    ] = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
+    if labels == STDIN == file:
+        raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
+    asked = fit_options(domain, method, promote, seed, normalization) | kind_of(grades)
+    vectors = vector_file(file, column, text_column)
+    if vectors is not None:
+        fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
+        return
+    hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
+    with read_path(file, Reading("sentences", column, hints), limits()) as (facts, texts):
+        notices(file, facts, sheet)
+        fit_here(domain, asked, texts, labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json)
+
+
+def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
+    """A reader of the file's vectors; None if the file holds text.
+
+    A `.npy` file holds vectors. A Parquet file holds vectors if `column` contains lists, or if `text_column` is given.
+    """
+    kind = file.suffix.lower()
+    if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
+        if column is None:
+            raise typer.BadParameter("the column with the vectors is needed", param_hint="--column")
+        return ParquetColumn(file, column, text_column)
+    if kind == ".npz":
+        raise typer.BadParameter("a .npz holds several arrays; save one as .npy (numpy.save)", param_hint="FILE")
+    if kind == ".npy" and column is not None:
+        raise typer.BadParameter("a .npy has no columns", param_hint="--column")
+    if text_column is not None:
+        raise typer.BadParameter("applies only to vectors in a .parquet file", param_hint="--text-column")
+    return NpyFile(file) if kind == ".npy" else None
+
+
+def label(
+    labels: Annotated[
+        Path,
+        typer.Argument(
+            help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label; - reads standard input"
+        ),
+    ],
+    domain: Annotated[
+        str, typer.Option(help="the domain or version to add probabilities to: name or name@3", autocompletion=versions)
+    ],
+    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
+    seed: int = 0,
+    grades: Grades = False,
+    yes: SendMore = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn probabilities from labelled pairs; makes a new version with the same similarities and percentiles."""
+    check_choices(promote=(promote, PROMOTIONS))
+    settings = stored(model_store=model_store, encoder=encoder)
+    ref, version, manifest = stored_version(settings, domain)
+    champion = DomainStore(settings.model_store).aliases(ref.name, manifest["encoder"]["digest"]).champion
+    asked = {
+        "method": manifest["method"], "promote": promote, "seed": seed, "base": version, "champion": champion,
+        **kind_of(grades),
+    }  # fmt: skip
+    fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
+
+
+def kind_of(grades: bool) -> dict[str, str]:
+    return {"kind": "grades" if grades else "matches"}
+
+
+def fit_options(domain: str, method: str, promote: str, seed: int, normalization: str) -> dict[str, Any]:
+    """Checks the options of a fit, and returns them under the names of a JobRequest's fields."""
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise typer.BadParameter(
+            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
+        )
+    check_choices(
+        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
+    )
+    return {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+
+
+def check_choices(**given: tuple[str, Sequence[str]]) -> None:
+    for name, (value, known) in given.items():
+        if value not in known:
+            raise typer.BadParameter(f"{value!r}; it must be one of {', '.join(known)}", param_hint=f"--{name}")
+
+
+def fit_here(
+    domain: str,
+    asked: dict[str, Any],
+    texts: Iterable[str],
+    labels: Path | None,
+    model_store: Path | None,
+    encoder: str | None,
+    *,
+    vectors: VectorFile | None = None,
+    facts: dict[str, Any] | None = None,
+    yes: bool = False,
+    as_json: bool,
+) -> None:
+    """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
+
+    `facts` describes the file with the texts, for example its number of sentences. None: there are no texts.
+    """
+    need_training()
+    settings = stored(model_store=model_store, encoder=encoder)
+    from isosim.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
+
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    check_brings(artifact, vectors, base="base" in asked)
+    if facts is not None:
+        try:
+            check_sentences(asked["method"], artifact.spec.dim, facts["distinct"], sent=facts["sentences"])
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}{as_options(other_column(facts))}") from None
+    domains = DomainStore(settings.model_store)
+    pairs = [] if labels is None else labelled_pairs(labels, asked["kind"])
+    asked["generation"] = domains.generation(domain)
+    wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
+
+    remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
+    sending = Allowance(artifact.id, None if yes else settings.max_remote_texts, remedy, remark)
+    with bar("starting") as progress:
+        result = calibrate_job(
+            wanted,
+            CalibrationInput(texts, pairs, vectors),
+            artifact,
+            domains,
+            progress,
+            threads=settings.threads,
+            sending=sending,
+        )
+    version, promoted, why = result.publish(domains)
+    prune(settings, domain)
+    fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
+    # Reports of early releases contain neither `used` nor `distinct`. `isosim label` copies the report of its base
+    # version, which may be an early one.
+    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
+    drawn = f"{used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}"
+    print_fit(fitted, drawn if used < distinct else None, as_json=as_json)
+
+
+def print_fit(facts: dict[str, Any], drawn: str | None, *, as_json: bool) -> None:
+    """Prints a published version and its report. `drawn` describes the sample of texts; None if all were used."""
+    if as_json:
+        print_json(facts)
+        return
+    report = facts["report"]
+    print(f"{facts['domain']}@{facts['version']}: {report['method']}")
+    if drawn is not None:
+        print(f"  from: {drawn}")
+    print(f"  why: {report['reason']}")
+    for what in report.get("not_judged", {}).values():
+        print(f"  not judged: {what}")
+    if report["labels"]:
+        print_labels(report["labels"])
+    print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
+    if repeated := repetition(report):
+        print(f"  repeated: {repeated}")
+    smallest = (report["reference"] or {}).get("smallest_rate")
+    if smallest:
+        print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
+
+
+def print_labels(labels: dict[str, Any]) -> None:
+    """Prints what was learnt from labelled pairs: their number, the share of matches and the table of precisions."""
+    share = f"mean grade {labels['mean_label']:.2f} (0–1)" if labels["graded"] else f"{labels['positives']:.1%} matches"
+    print(f"  labels: {labels['posted']:,} read, {labels['pairs']:,} distinct pairs used, {share}")
+    if both := labels.get("contradictions"):
+        first = "; ".join(" and ".join(map(str, numbers)) for numbers in both["first"])
+        more = "; …" * (both["pairs"] > len(both["first"]))
+        print(
+            f"  left out: {both['pairs']:,} pairs that are labelled both 0 and 1 (labels {first}{more}, counted from "
+            "1, without header and blank rows)"
+        )
+    if labels.get("unreadable"):
+        print(f"  left out: {labels['unreadable']:,} pairs whose text has no token that the encoder knows")
+    if "notice" in labels:
+        print(f"  notice: {labels['notice']}")
+    if labels.get("table"):
+        show_precisions(labels["table"], GALLERY)
+
+
+def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
+    """Raises InvalidInput if `vectors` is given, but the encoder computes its own vectors. Also raises it if `vectors`
+    is missing, but the encoder computes no vectors.
+
+    `base`: the job only adds labels to an existing version, and needs no vectors.
+    """
+    if artifact.kind == "vectors" and vectors is None and not base:
+        raise InvalidInput(
+            f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or a .parquet with --column"
+        )
+    if artifact.kind != "vectors" and vectors is not None:
+        raise InvalidInput(
+            f"{vectors.name} holds vectors, but encoder {artifact.id} computes its own from text; to bring vectors, "
+            f"register an encoder for them (isosim encoder add NAME --dimensions {vectors.dim}) and give --encoder NAME"
+        )
+
+
+def threshold(
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    fmr: Annotated[
+        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="wanted share of true matches among the pairs that reach the threshold; needs labels"
+        ),
+    ] = None,
+    false_hit_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches that may return a wrong match; needs --gallery"
+        ),
+    ] = None,
+    gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="number of entries searched")] = None,
+    table: Annotated[
+        bool,
+        typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
+    ] = False,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="calibrated: a threshold for vectors of isosim/<domain>, the default; raw: for the frozen encoder's "
+            "vectors. With --unit required unless the version uses the method identity"
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="also print the threshold as a distance between vectors of --space, as vector databases compute it: "
+            f"{', '.join(get_args(Metric))}"
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="print the equivalent thresholds of this other encoder", autocompletion=encoder_ids),
+    ] = None,
+    similarity: Annotated[
+        float | None,
+        typer.Option(help="with --to: the threshold to convert; default: those at the usual false-match rates"),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(help="save the requested rate or precision under a name, for use in scoring requests"),
+    ] = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
+    save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
+    check_choices(space=(space or "calibrated", get_args(Space)))
+    if save is not None and (table or any(one is not None for one in (space, unit, to))):
+        raise typer.BadParameter(
+            "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
+        )
+    if to is not None:
+        if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
+            raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
+        carry_over(
+            stored(model_store=model_store, encoder=encoder),
+            domain,
+            to,
+            similarity,
+            raw=space == "raw",
+            as_json=as_json,
+        )
+        return
+    if similarity is not None:
+        raise typer.BadParameter("needs --to, the encoder to convert the threshold to", param_hint="--similarity")
+    if table:
+        if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
+            raise typer.BadParameter("may be combined only with --gallery", param_hint="--table")
+        print_table(stored(model_store=model_store, encoder=encoder), domain, gallery or GALLERY, as_json=as_json)
+        return
+    if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
+        raise typer.BadParameter("give one of them", param_hint="--fmr, --precision or --false-hit-rate")
+    if (false_hit_rate is None) != (gallery is None):
+        raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
+    settings = stored(model_store=model_store, encoder=encoder)
+    target = Target(fmr, precision, false_hit_rate, gallery)
+    if save is not None:
+        save_target(settings, domain, save, target, as_json=as_json)
+        return
+    ref, version, manifest = stored_version(settings, domain)
+    model = DomainStore(settings.model_store).load(ref.name, version).model
+    metric = None if unit is None else metric_of(unit, settings)
+    identity = manifest["method"] == "identity"
+    known = identity or metric is None
+    space = space_of(cast(Space | None, space), f"--unit {metric}", ref.name, identity=known)
+    advice = advise(model, ref.name, target, raw=space == "raw" and not identity)
+    if as_json:
+        own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
+        print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
+        return
+    if metric is not None:
+        sign = "≥" if metric == "inner_product" else "≤"
+        print(f"{ref.name}@{version}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
+    print_advice(f"{ref.name}@{version}", target, advice)
+
+
+def print_advice(version: str, target: Target, advice: Advice) -> None:
+    """Prints a version's threshold for a target."""
+    low, high = advice.interval
+    beyond = ", too few to measure this rate, so the threshold is extrapolated" if advice.extrapolated else ""
+    kind = "random pairs" if target.fmr is not None else "labelled pairs"
+    kind = "comparisons in searches" if target.false_hit_rate is not None else kind
+    print(
+        f"{version}: similarity ≥ {advice.similarity:.4f} "
+        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} {kind}{beyond})"
+    )
+    if (shares := advice.facts.get("precision_interval")) is not None:
+        print(
+            f"  precision {target.precision:.0%}, as requested (95 % interval from the labelled pairs with at "
+            f"least this similarity: {shares[0]:.0%} to {shares[1]:.0%})"
+        )
+    if (recall := advice.facts.get("recall")) is not None:
+        low, high = advice.facts["recall_interval"]
+        print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
+    if target.false_hit_rate is not None and target.gallery is not None:
+        rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
+        print(
+            f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
+            f"the threshold's false-match rate for a pair is {rate:.2g}"
+        )
+        # `spread` 3: a query that has a wrong match is three times as likely as an average query to match a random
+        # entry. `spread` 1: all queries are alike. If too few queries have two wrong matches, `spread` is near 0 or
+        # None.
+        if spread and spread >= 0.05:
+            print(
+                f"  a query with a wrong match has further ones {spread:.1f} times as often as an average query has "
+                "wrong matches"
+            )
+        else:
+            print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")
+
+
+def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
+    """Saves a target, as `PUT /domains/{domain}/thresholds/{name}` does; servers see it within 2 s."""
+    ref, version, _ = stored_version(settings, domain)
+    if domain != ref.name:
+        raise InvalidInput(
+            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {ref.name}"
+        )
+    store = DomainStore(settings.model_store)
+    decision = decide(store.load(ref.name, version).model, ref.name, target)
+    store.set_target(ref.name, name, target)
+    if as_json:
+        told = {"similarity": decision.similarity, "notice": decision.notice}
+        print_json({"domain": ref.name, "name": name, "target": target.facts, "version": version, **told})
+        return
+    print(f"{ref.name}: {name} is saved ({said(target.facts)})")
+    at = decision.notice if decision.similarity is None else f"similarity ≥ {decision.similarity:.4f}"
+    print(f"  {ref.name}@{version}: {at}")
+
+
+def metric_of(unit: str, settings: Settings) -> Metric:
+    """The metric named `unit`.
+
+    Raises:
+        typer.BadParameter: no metric has this name.
+        InvalidInput: the metric needs vectors of length 1, and the encoder's vectors may have other lengths.
+    """
+    check_choices(unit=(unit, get_args(Metric)))
+    metric = cast(Metric, unit)
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    check_metric(metric, artifact.id, unit=artifact.known_length)
+    return metric
+
+
+def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
+    """Prints precision, recall and false alarms of a labelled version at several thresholds."""
+    ref, version, _ = stored_version(settings, domain)
+    model = DomainStore(settings.model_store).load(ref.name, version).model
+    rows = operating_points(model, gallery)
+    if not rows:
+        labelled = model.probability
+        if labelled is None or model.normalization is not None or not len(labelled.precisions):
+            advise(model, ref.name, Target(precision=0.5))  # raises an error that explains why there are no rows
+        raise Conflict(
+            f"{ref.name}@{version} has no table: an earlier release made the version, or its labelled pairs reach no "
+            "precision of the table (50 % to 99 %); label more pairs"
+        )
+    if as_json:
+        print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
+        return
+    show_precisions(rows, gallery)
+
+
+def show_precisions(rows: Iterable[Mapping[str, Any]], gallery: int) -> None:
+    """Prints the rows of `operating_points`."""
+    show(
+        (
+            "precision",
+            "95 % interval",
+            "similarity ≥",
+            "recall",
+            "95 % interval",
+            "false-match rate",
+            f"alarms among {gallery:,}",
+        ),
+        [
+            (
+                f"{row['precision']:g}",
+                "{:.2f} to {:.2f}".format(*row["precision_interval"]) if "precision_interval" in row else "",
+                f"{row['similarity']:.4f}",
+                f"{row['recall']:.2f}",
+                "{:.2f} to {:.2f}".format(*row["recall_interval"]),
+                f"{row['false_match_rate']:.2g}",
+                f"{row['alarms']:.3g}",
+            )
+            for row in rows
+        ],
+        head=True,
+    )
+
+
+def carry_over(settings: Settings, domain: str, to: str, similarity: float | None, *, raw: bool, as_json: bool) -> None:
+    """Prints the new encoder's equivalent of a threshold, or a table of equivalents at the usual false-match rates.
+
+    Raises:
+        NotFound: the domain has no champion for one of the two encoders, or the requested version does not exist.
+        InvalidInput: the requested version was made for another encoder.
+        Conflict: a version has no reference distribution.
+    """
+    if similarity is not None and not -1 <= similarity <= 1:
+        raise typer.BadParameter("a similarity must be between -1 and 1", param_hint="--similarity")
+    name, version, old = reference_of(settings, domain, raw=raw)
+    new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
+    thresholds = equated_table(old, new) if similarity is None else [equate(old, new, similarity)]
+    if as_json:
+        sides = {"old": f"{name}@{version}", "new": f"{new_name}@{new_version}"}
+        print_json({**sides, "thresholds": [asdict(one) for one in thresholds]})
+        return
+    show(
+        ("false-match rate", f"{name}@{version}", f"{new_name}@{new_version}", "95 % interval", ""),
+        [row(one) for one in thresholds],
+        head=True,
+    )
+
+
+def row(one: EquatingResult) -> tuple[str, ...]:
+    low, high = one.interval
+    beyond = "extrapolated" if one.extrapolated else ""
+    return f"{one.fmr:.3g}", f"{one.similarity:.4f}", f"{one.equivalent:.4f}", f"{low:.4f} to {high:.4f}", beyond
+
+
+def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
+    ref, version, _ = stored_version(settings, domain)
+    model = DomainStore(settings.model_store).load(ref.name, version).model
+    reference = model.raw_reference if raw else model.reference
+    if reference is None:
+        raise Conflict(
+            f"{ref.name}@{version} has no reference (similarities of random pairs of its text); calibrate the domain "
+            f"from text for encoder {settings.encoder}"
+        )
+    return ref.name, version, reference

@@ -1,0 +1,143 @@
+"""Checks of Redis: reachable, fast enough, and configured for both a cache and a queue."""
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from isosim.adapters.jobs.queue import REMEDY, TTL, heartbeats
+from isosim.adapters.redis.cache import PROBED
+from isosim.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
+from isosim.commands.diagnosis import Finding, fault, ok, warning
+from isosim.settings import Settings
+
+PINGS = 20
+MOST_AGES = 8  # maximum number of workers whose heartbeats are shown
+OLDEST = (5, 0)  # oldest version of Redis that RQ supports
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    if settings.redis_address is None:
+        yield ok("redis", "not set: cache in memory, calibrations in a child process, at most one API process")
+        return
+    try:
+        redis: Redis = Redis.from_url(settings.redis_address, socket_timeout=2, socket_connect_timeout=2)
+    except ValueError as error:
+        yield fault("redis", f"ISOSIM_REDIS_URL: {error}", "redis://host:6379/0")
+        return
+    with redis:
+        try:
+            facts = {**redis.info("server"), **redis.info("memory"), **redis.info("replication")}
+            times = [ping(redis) for _ in range(PINGS)]
+            cluster = is_cluster(redis)
+        except (RedisError, OSError) as error:
+            yield fault("redis", f"cannot be used: {why(error)}", "start it, or correct ISOSIM_REDIS_URL")
+            return
+        yield version(str(facts["redis_version"]))
+        if cluster:
+            yield fault("redis cluster", CLUSTER, CLUSTER_REMEDY)
+            return
+        if facts.get("redis_mode") == "sentinel":
+            yield fault(
+                "redis role", "is a Sentinel, which stores nothing", "give the address of the primary that it watches"
+            )
+            return
+        if facts.get("role") == "slave":
+            yield fault(
+                "redis role",
+                "is a replica, which takes neither vectors nor jobs",
+                "give the address of its primary, or promote it",
+            )
+        yield lookup(redis)
+        yield latency(times, settings.redis_timeout)
+        limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
+        yield eviction(str(facts.get("maxmemory_policy", "?")), limit, used)
+        yield workers(redis)
+
+
+def ping(redis: Redis) -> float:  # duration in s
+    begun = time.perf_counter()
+    redis.ping()
+    return time.perf_counter() - begun
+
+
+def lookup(redis: Redis) -> Finding:
+    """Checks MGET, the command with which a request reads vectors from the cache. Redis's access rules may forbid this
+    command although they allow others."""
+    try:
+        redis.mget(PROBED)
+    except RedisError as error:
+        return fault(
+            "redis lookup", f"every lookup is a miss: {error}", "grant isosim's user the rights that SECURITY.md lists"
+        )
+    return ok("redis lookup", "answered")
+
+
+def version(text: str) -> Finding:
+    number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if number < OLDEST:
+        return fault("redis", f"version {text}", f"version {OLDEST[0]} or newer, which the job queue needs")
+    return ok("redis", f"version {text}")
+
+
+def latency(times: list[float], timeout: float) -> Finding:
+    """Compares ping times (s) with `timeout` (s). A cache lookup that takes longer than `timeout` counts as a miss."""
+    typical, worst = statistics.median(times), max(times)
+    summary = f"ping {1e3 * typical:.2f} ms (slowest of {PINGS}: {1e3 * worst:.1f} ms)"
+    if typical > timeout:
+        return fault(
+            "redis latency",
+            f"{summary}: every lookup is a miss",
+            "run Redis nearer to isosim, or raise ISOSIM_REDIS_TIMEOUT",
+        )
+    if worst > timeout / 2:
+        return warning(
+            "redis latency",
+            summary,
+            f"a lookup is given up after {1e3 * timeout:.0f} ms; run Redis nearer to isosim",
+        )
+    return ok("redis latency", summary)
+
+
+def eviction(policy: str, limit: int, used: int) -> Finding:
+    """Checks the eviction policy. Redis may evict vectors (keys with a time to live), but not the job queue's keys.
+
+    `limit` and `used` are in bytes. If `limit` is 0, Redis has no memory limit.
+    """
+    summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
+    if policy.startswith("allkeys"):
+        return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
+    if not limit:
+        return warning(
+            "redis eviction",
+            f"{summary}: memory use grows until vectors expire (ISOSIM_REDIS_TTL)",
+            "set maxmemory, and maxmemory-policy volatile-lru",
+        )
+    if policy == "noeviction" and used >= limit:
+        return fault(
+            "redis eviction", f"{summary}: full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
+        )
+    if policy == "noeviction":
+        return warning(
+            "redis eviction", f"{summary}: once full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
+        )
+    return ok("redis eviction", summary)
+
+
+def workers(redis: Redis) -> Finding:
+    """Counts the workers that Redis lists, and checks the age of the latest heartbeat."""
+    try:
+        ages = heartbeats(redis)
+    except RedisError as error:
+        return fault(
+            "workers", f"cannot be listed: {why(error)}", "grant isosim's user the rights that SECURITY.md lists"
+        )
+    if not ages:
+        return warning("workers", "none: POST /calibrate answers 503", REMEDY)
+    summary = f"{len(ages)}, last heartbeat {', '.join(f'{age:.0f}' for age in ages[:MOST_AGES])} s ago"
+    if ages[0] > TTL:
+        lost = f"{summary}: a running worker sends one every {TTL} s, so no worker seems to be running"
+        return warning("workers", lost, REMEDY)
+    return ok("workers", summary)

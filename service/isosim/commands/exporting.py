@@ -1,0 +1,124 @@
+"""`isosim export` writes an encoder's ONNX graphs into the store; `isosim bundle` writes one ONNX file that also
+contains a domain's weights."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.storage.identity import create
+from isosim.commands.shared import (
+    AsJson,
+    EncoderId,
+    Store,
+    need_training,
+    settings_with,
+    stored,
+    stored_version,
+    versions,
+)
+from isosim.commands.terminal import bar, print_json, remark
+from isosim.core.errors import InvalidInput
+
+Precision = Literal["fp32", "int8", "fp16", "auto"]
+
+
+def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
+    """Default id of an export, like minilm, minilm-layers3 or minilm-layers3-cls."""
+    name = Path(source).name.lower() if Path(source).is_dir() else source.rsplit("/", 1)[-1].lower()
+    return name + (f"-layers{layers}" if layers is not None else "") + (f"-{pooling}" if pooling else "")
+
+
+def export(
+    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or a known name")] = "minilm",
+    revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; default: the checkpoint's")] = None,
+    layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="maximum number of tokens per text, including special tokens")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="prefix of every text; default: the checkpoint's")] = None,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; auto: int8 if it passes its checks"
+        ),
+    ] = "fp32",
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="text with which int8 or fp16 is compared with fp32, and with which the ranges of activations are "
+            "measured for int8; default: the text of Python's manual",
+            dir_okay=False,
+        ),
+    ] = None,
+    sts: Annotated[
+        Path | None,
+        typer.Option(help="folder of labelled sets on which the loss of accuracy is measured", file_okay=False),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--id", help="name for the encoder in the store")] = None,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Export an encoder, its pooling and the calibrator into the model store."""
+    need_training()
+    settings = settings_with(model_store=model_store)
+    with bar("reading the checkpoint") as progress:
+        from isosim.modelling import store  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.modelling.encoder import encoder as encoders  # noqa: PLC0415
+
+        checkpoint = checkpoints.resolve(encoder, revision)
+        spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
+
+        def say(text: str) -> None:
+            progress(text, None)
+            remark(f"  {text}")
+
+        artifact = store.export(
+            settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
+        )
+        if precision != "fp32":
+            from isosim.modelling.encoder.reduced import Evidence, export_reduced  # noqa: PLC0415
+
+            reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
+            artifact = reduced or artifact
+    create(settings.model_store)
+    if as_json:
+        place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
+        about = {"licence": artifact.licence, "prompts": artifact.prompts}
+        print_json({**place, **about, **asdict(artifact.spec)})
+        return
+    print(artifact.id)
+
+
+def bundle(
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the ONNX file to write")],
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one ONNX file that contains the encoder and a domain's weights."""
+    need_training()
+    settings = stored(model_store=model_store, encoder=encoder)
+    ref, version, manifest = stored_version(settings, domain)
+    if not output.parent.is_dir():  # checked here, before the slow work
+        raise FileNotFoundError(2, "No such folder", str(output.parent))
+    with bar("reading the graph") as progress:
+        from isosim.modelling.store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
+
+        progress("writing the graph", None)
+        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        if artifact.kind != "onnx":
+            where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
+            raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
+        write(artifact, DomainStore(settings.model_store).load(ref.name, version), output)
+    if as_json:
+        facts = {"output": str(output), "domain": ref.name, "version": version, "method": manifest["method"]}
+        print_json({**facts, "encoder": artifact.digest, "bytes": output.stat().st_size})
+        return
+    print(f"{output}: {ref.name}@{version}")

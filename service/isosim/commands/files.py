@@ -1,0 +1,101 @@
+"""Defines the command `isosim inspect`, which shows how a file would be read.
+
+Also defines the options that all commands which read files have in common.
+"""
+
+import csv
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isosim.adapters.tables.detection import FORMATS, Format, Hints, detect, format_of_name
+from isosim.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from isosim.adapters.text_lines import STDIN
+from isosim.commands.shared import AsJson
+from isosim.commands.terminal import print_json, remark
+from isosim.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.settings import Settings
+
+Column = Annotated[
+    str | None, typer.Option(help="for a table: name or number (from 1) of the column with the sentences")
+]
+Charset = Annotated[str | None, typer.Option(help="encoding of the file; detected by default")]
+FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected by default")]
+Sheet = Annotated[
+    str | None, typer.Option(help="sheet of a workbook; default: the first with at least 20 rows, else the longest")
+]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="whether the first row contains column names")
+]
+# Maximum number of rows of a file; more than a server allows, because the command runs on the user's own machine.
+MOST = 10_000_000
+
+
+def limits() -> Limits:
+    return Limits(Settings().max_characters, MOST, MOST * 1000)
+
+
+def form_of(path: Path) -> Format | None:
+    """Detects a file's format by its content. Returns None for a pipe, and for an empty or damaged file.
+
+    A pipe is not examined, because this would consume its content. If the result is None, the caller reads the input as
+    text. An empty or damaged file then causes an error.
+
+    Raises:
+        UnsupportedMedia: the file has no supported format; the message says what it is.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            return detect(file, Hints(declared=format_of_name(path.name))).format
+    except UnsupportedMedia as error:
+        raise UnsupportedMedia(f"{path}: {error}") from None
+    except (InvalidInput, EmptyInput):
+        return None
+
+
+def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:
+    """Prints to stderr what was guessed about a file and what is left out."""
+    name = "standard input" if file == STDIN else file
+    for notice in what_was_read(facts, sheet):
+        remark(f"{name}: {as_options(notice)}")
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="text, CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard input")],
+    column: Column = None,
+    charset: Charset = None,
+    file_format: FileFormat = None,
+    sheet: Sheet = None,
+    header: Header = None,
+    as_csv: Annotated[
+        Path | None, typer.Option("--csv", help="also write the table to this file, as UTF-8 CSV")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
+    hints = Hints(file_format, charset, sheet, header)  # type: ignore[arg-type]
+    with read_path(file, Reading("facts", column, hints), limits()) as (facts, _):
+        pass
+    if as_csv is not None:
+        with ExitStack() as stack:
+            _, rows = stack.enter_context(read_path(file, Reading("rows", hints=hints), limits()))
+            target = stack.enter_context(as_csv.open("w", encoding="utf-8", newline=""))
+            writer = csv.writer(target)
+            if not facts["header"]:
+                writer.writerow(facts["columns"])
+            writer.writerows(rows)
+    if as_json:
+        print_json(facts)
+        return
+    kind = [facts["format"], facts["encoding"], f"sheet {facts['sheet']!r}" if facts["sheet"] is not None else None]
+    print(", ".join(filter(None, kind)))
+    for place, name in enumerate(facts["columns"]):
+        examples = [row[place] for row in facts["rows"] if len(row) > place and row[place].strip()]
+        mark = "*" if name == facts["column"] else " "
+        print(f"{mark} {name}: {'; '.join(example[:60] for example in examples[:2])}")
+    print(f"{facts['sentences']:,} sentences in {facts['column']!r}, {facts['distinct']:,} of them distinct")
+    notices(file, facts, sheet)

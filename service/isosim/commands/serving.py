@@ -1,0 +1,121 @@
+"""`isosim serve` and `isosim worker`."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isosim.adapters.storage.identity import identify
+from isosim.adapters.storage.object_storage import remote
+from isosim.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
+from isosim.commands.terminal import in_one_line
+from isosim.core.errors import IsosimError, Unavailable
+from isosim.observability import setup as logs
+from isosim.observability.setup import tracing_class
+from isosim.settings import Settings
+
+if TYPE_CHECKING:
+    from isosim.server.process import Server
+
+log = logging.getLogger("isosim")
+
+RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")]
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to bind (ISOSIM_HOST)")] = None,
+    port: Annotated[int | None, typer.Option(help="port to bind (ISOSIM_PORT)")] = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Run the API."""
+    from isosim.adapters.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
+    from isosim.server.process import Server  # noqa: PLC0415
+
+    settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
+    with logged(settings, queued=True):
+        try:
+            Keys(settings.api_keys_file)
+        except OSError as error:
+            raise Unavailable(f"ISOSIM_API_KEYS_FILE: {in_one_line(error)}") from None
+        except ValueError as error:
+            raise Unavailable(str(error)) from None
+        identify(settings.model_store)
+        server = Server(settings)
+        refusal = Refusal(server)
+        logging.getLogger("uvicorn.error").addFilter(refusal)
+        with suppress(SystemExit):  # raised by uvicorn if the start fails; reported below
+            server.run()
+        if refusal.reason is not None:
+            raise Unavailable(refusal.reason)
+        if server.failed or not server.started:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
+    """Configures the log. With a JSON log, an error that ends the process is logged, and the exit code is 1. With a
+    text log, the error is raised."""
+    output = logs.configure(settings.log_level, settings.log_format, queued=queued)
+    for warning in settings_warnings():
+        log.warning(warning)
+    try:
+        yield
+    except (IsosimError, OSError) as error:
+        if not output.structured:
+            raise
+        log.critical("%s", in_one_line(error))
+        raise typer.Exit(1) from None
+    finally:
+        output.sink.close()
+
+
+class Refusal(logging.Filter):
+    """Log filter that finds the reason of a failed start: the last line of the traceback that uvicorn logs."""
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__()
+        self.server = server
+        self.reason: str | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if self.server.started or not text.startswith("Traceback"):
+            return True
+        kind, _, message = text.rstrip().rsplit("\n", 1)[-1].partition(": ")
+        if kind.startswith("isosim.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
+            self.reason = message
+            return False
+        # The traceback is also logged, but without its message, which could quote a request. `reason` contains the
+        # message, because before the start there are no requests.
+        self.reason = f"{kind}: {message}"
+        return True
+
+
+def worker(
+    model_store: Store = None,
+    redis_url: RedisUrl = None,
+    burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
+) -> None:
+    """Run calibrations that the API queues in Redis."""
+    from isosim.server import announcements  # noqa: PLC0415
+
+    need_training()
+    settings = settings_with(model_store=model_store, redis_url=redis_url)
+    with logged(settings):
+        if settings.redis_url is None:
+            raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
+        tracing_class(settings)  # raises an error if packages for tracing are missing
+        announcements.worker_starting(settings, identify(settings.model_store))
+        # RQ's child processes read their settings only from the environment, so options are copied into it.
+        store = settings.model_store
+        os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
+        if settings.jobs_folder is not None:
+            os.environ["ISOSIM_JOBS_FOLDER"] = str(settings.jobs_folder.resolve())
+        from isosim.worker import serve_queue  # noqa: PLC0415
+
+        serve_queue(settings, burst=burst)

@@ -1,0 +1,172 @@
+"""Shared by the commands: common options, settings from the command line, and look-ups in the store."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.storage.identity import identify
+from isosim.commands.terminal import remark
+from isosim.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.core.scoring.calibration import DomainRef
+from isosim.core.scoring.registry import DEFAULT
+from isosim.core.wording import nearest
+from isosim.settings import Settings, deprecated, unread
+
+MOST_LISTED = 40  # maximum number of domains that a message lists
+UNREADABLE = (IsosimError, OSError, ValueError)  # errors if a store cannot be read or a setting is invalid
+
+
+def store_of(context: typer.Context) -> Path:
+    """The model store given on the command line, or else in the environment."""
+    given = context.params.get("model_store")
+    return Path(given) if given else Settings().model_store
+
+
+def domain_names(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Completes domain names; offers none if the store cannot be read."""
+    try:
+        return DomainStore(store_of(context)).domains()
+    except UNREADABLE:
+        return []
+
+
+def versions(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Completes domain names, and after an `@` the versions of a domain."""
+    try:
+        store = DomainStore(store_of(context))
+        name, at, _ = incomplete.partition("@")
+        if not at:
+            return store.domains()
+        return [f"{name}@{version}" for version in store.versions(name)] + [f"{name}@previous"]
+    except UNREADABLE:
+        return []
+
+
+def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Completes the version numbers of the domain given in the preceding argument."""
+    try:
+        return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
+    except UNREADABLE:
+        return []
+
+
+def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    try:
+        return EncoderStore(store_of(context)).ids()
+    except UNREADABLE:
+        return []
+
+
+Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
+EncoderId = Annotated[
+    str | None,
+    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
+
+
+def settings_with(**given: Any) -> Settings:
+    """Settings from the environment, overridden by options of the command line that are not None."""
+    return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def settings_warnings() -> list[str]:
+    """A warning for each `ISOSIM_*` variable that is deprecated, or that is misspelt and therefore has no effect."""
+    near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
+    misspelt = [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
+    return misspelt + list(deprecated(os.environ).values())
+
+
+def stored(**given: Any) -> Settings:
+    """`settings_with` for commands that read a store; prints warnings about misspelt settings.
+
+    Raises:
+        Unavailable: there is no store. Without this error, a wrong path would look like a store without domains.
+    """
+    settings = settings_with(**given)
+    for warning in settings_warnings():
+        remark(warning)
+    identify(settings.model_store)
+    return settings
+
+
+def prune(settings: Settings, domain: str) -> None:
+    """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
+    jobs = JobStore(settings.jobs_root)
+    DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
+
+
+def need_training() -> None:
+    """Raises Unavailable if the packages for fitting and exporting are not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'")
+
+
+def need_finetuning() -> None:
+    """Raises Unavailable if the packages for training an encoder are not installed."""
+    need_training()
+    if any(importlib.util.find_spec(name) is None for name in ("sentence_transformers", "datasets", "accelerate")):
+        raise Unavailable("this command needs sentence-transformers: pip install 'isosim[finetune]'")
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Asks for confirmation on the terminal, unless `yes`.
+
+    Raises:
+        InvalidInput: the answer is no, or standard input is not a terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"{question} There is no terminal to answer on; give --yes")
+    if not typer.confirm(question, err=True):
+        raise InvalidInput("nothing was changed")
+
+
+def known(settings: Settings, domain: str) -> DomainRef:
+    """Parses a reference to a domain of the store.
+
+    Raises:
+        InvalidInput: `domain` is not a valid reference.
+        NotFound: the store has no such domain; the message lists the known ones.
+    """
+    ref = DomainRef.parse(domain)
+    domains = DomainStore(settings.model_store)
+    if ref.name != DEFAULT and not domains.versions(ref.name):
+        names = domains.domains()
+        near = nearest(ref.name, names, 0.7)
+        hint = f"did you mean {near!r}? " if near is not None else ""
+        there = ", ".join(names[:MOST_LISTED]) + (", …" if len(names) > MOST_LISTED else "") or "none"
+        raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; {hint}there are: {there}")
+    return ref
+
+
+def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
+    """Resolves name, name@3 or name@previous for the settings' encoder; returns (reference, version, manifest).
+
+    Raises:
+        NotFound: there is no such version.
+        InvalidInput: the version was made for another encoder.
+    """
+    ref = known(settings, domain)
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    domains = DomainStore(settings.model_store)
+    aliases = domains.aliases(ref.name, artifact.digest)
+    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
+    if version is None:
+        made = f"no calibration was made for encoder {artifact.id}; make one: isosim calibrate FILE --domain {ref.name}"
+        raise NotFound(
+            f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another version'}"
+        )
+    manifest = domains.manifest(ref.name, int(version))
+    if manifest["encoder"]["digest"] != artifact.digest:
+        raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")
+    return ref, int(version), manifest

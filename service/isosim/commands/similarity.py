@@ -1,0 +1,218 @@
+"""`isosim similarity`: score sentence pairs of files and pipes, as a server would."""
+
+import heapq
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isosim.adapters.text_lines import STDIN, TextLines, opened
+from isosim.commands.files import form_of
+from isosim.commands.in_process import CHUNK, InProcess
+from isosim.commands.pairs import (
+    ColumnWriter,
+    JsonWriter,
+    Layout,
+    Pair,
+    Row,
+    TabWriter,
+    Writer,
+    against,
+    aligned,
+    chunked,
+    is_unreadable,
+    ranked,
+    scored,
+    tab_separated,
+)
+from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
+from isosim.commands.terminal import bar, remark
+from isosim.core.errors import Conflict, EmptyInput, InvalidInput
+from isosim.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
+from isosim.core.scoring.calibration import Calibration
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="two texts (line i of the first is compared with line i of the second), or one text with lines of "
+        "sentence, tab, sentence; for standard input, give - or no file",
+        show_default=False,
+    ),
+]
+
+
+def similarity(
+    files: Files = None,
+    one: Annotated[
+        str | None, typer.Option("--against", help="compare each line of one text with this sentence")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
+    sort: Annotated[
+        bool, typer.Option("--sort", help="print the most similar pairs first; holds all pairs in memory")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="print only this number of the most similar pairs, sorted")
+    ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(help="print only pairs that reach this similarity, or the threshold saved under this name"),
+    ] = None,
+    fmr: Annotated[
+        float | None,
+        typer.Option(min=SMALLEST_FMR, max=1, help="print only pairs that match at this false-match rate"),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="print all pairs, and mark those that match")] = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score sentence pairs, without a server.
+
+    Prints columns on a terminal. To a file or pipe, prints a line for each pair, with tabs between similarity,
+    percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
+    Pairs are printed in the order of the input, which may have any length.
+
+    If the domain has too few random pairs to measure a percentile, JSON sets `extrapolated`. The columns on a terminal
+    then show words instead of a high percentile, like "fewer than 1 in 499,500".
+
+    With --threshold or --fmr, only pairs that match are printed. If --all is also given, all pairs are printed, and
+    those that match are marked.
+
+    The exit code is 0 even if no pair matches, and 1 only after an error. To learn whether pairs match, omit --all and
+    count the printed pairs.
+    """
+    if threshold is not None and fmr is not None:
+        raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
+    least, name = number_or_name(threshold)
+    limited = threshold is not None or fmr is not None
+    if every and not limited:
+        raise typer.BadParameter("needs --threshold or --fmr, which decide which pairs match", param_hint="--all")
+    settings = stored(model_store=model_store, encoder=encoder)
+    for path in chosen(files, one):
+        check_lines(path, pairs=one is None and len(files or ()) < 2)
+    with ExitStack() as stack:
+        texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
+        parts = stack.enter_context(InProcess(settings))
+        calibration = parts.calibration(domain)
+        scale = calibration.model.scale
+        if fmr is not None:
+            if scale is None:
+                raise Conflict(NO_REFERENCE.format(calibration.domain))
+            check_reachable(scale, calibration.domain, fmr)
+        if name is not None:
+            decision = parts.decision(calibration, name)
+            if not decision.reached:
+                raise Conflict(f"threshold {name!r}: {decision.notice}")
+            least, fmr = decision.similarity, decision.rate
+        for notice in calibration.notices:
+            remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
+        pairs = None if scale is None else scale.pairs
+        layout = Layout(one is None, every, calibration.model.probability is not None, pairs)
+        out = writer(calibration, layout, as_json=as_json)
+        streams = not sort and top is None
+
+        def rows() -> Iterator[list[Row]]:
+            empty, unreadable = True, 0
+            with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
+                for pairs in chunked(pairs_of(texts, one), CHUNK):
+                    batch = scored(parts, calibration, pairs)
+                    empty = empty and not batch
+                    unreadable += sum(map(is_unreadable, batch))
+                    progress(f"{texts[0].number:,} lines", texts[0].share)
+                    if limited:
+                        batch = [row | {"match": matches(row, least, fmr)} for row in batch]
+                    yield [row for row in batch if every or row.get("match", True)]
+            if unreadable:
+                remark(
+                    f"isosim: {unreadable:,} pairs are unreadable (the encoder knows too few words of a text, or "
+                    "cannot see where the two differ): their similarity is meaningless, their percentile is 0, "
+                    "and they never match"
+                )
+            if empty:
+                raise EmptyInput(f"{texts[0].name} is empty")
+
+        emit(rows(), out, sort=sort, top=top)
+
+
+def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
+    """Paths of the texts to read; prints a hint if one of them is standard input, typed at a terminal."""
+    paths = files or [STDIN]
+    most = 1 if one is not None else 2
+    if len(paths) > most:
+        raise typer.BadParameter(f"{len(paths)} texts are given; at most {most} can be read here", param_hint="FILES")
+    if paths.count(STDIN) > 1:
+        raise typer.BadParameter("standard input can be read only once", param_hint="FILES")
+    if one is not None and not one.strip():
+        raise typer.BadParameter("the sentence is empty", param_hint="--against")
+    if STDIN in paths and sys.stdin.isatty():
+        what = (
+            "sentences, one per line" if one is not None or len(paths) == 2 else "sentence, tab, sentence in each line"
+        )
+        remark(f"isosim: reading {what}; Ctrl-D ends the input")
+    return paths
+
+
+def check_lines(path: Path, *, pairs: bool) -> None:
+    """Raises InvalidInput for a table, because its rows and header would be scored as sentences.
+
+    If `pairs` is true, TSV is accepted. Each line is then sentence, tab, sentence.
+    """
+    form = form_of(path)
+    if form in (None, "text") or (form == "tsv" and pairs):
+        return
+    wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"
+    raise InvalidInput(
+        f"{path} is a table ({form}); this command reads {wanted}. Convert the table, or score pairs of its "
+        f"columns: isosim bulk score {path} OUTPUT --columns A B (convert a workbook first: "
+        "isosim inspect FILE --csv FILE.csv)"
+    )
+
+
+def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:
+    if one is not None:
+        return against(texts[0], one)
+    return aligned(*texts) if len(texts) == 2 else tab_separated(texts[0])
+
+
+def number_or_name(threshold: str | None) -> tuple[float | None, str | None]:
+    """A similarity, or the name of a saved threshold."""
+    try:
+        least = None if threshold is None else float(threshold)
+    except ValueError:
+        return None, threshold
+    if least is not None and not -1 <= least <= 1:
+        raise typer.BadParameter(f"{threshold}: a similarity must be between -1 and 1", param_hint="--threshold")
+    return least, None
+
+
+def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
+    if is_unreadable(row):
+        return False
+    if threshold is not None:
+        return bool(row["similarity"] >= threshold)
+    assert fmr is not None  # noqa: S101 - one of the two is given
+    return bool(1.0 - row["percentile"] <= fmr)
+
+
+def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer:
+    if as_json:
+        return JsonWriter(calibration)
+    return ColumnWriter(layout) if sys.stdout.isatty() else TabWriter(layout)
+
+
+def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
+    """Prints each block as it arrives.
+
+    With `sort`, prints all rows at the end, the most similar first. With `top`, prints only the first `top` of them.
+    """
+    if top is not None:
+        out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
+    elif sort:
+        out.write(sorted(itertools.chain.from_iterable(blocks), key=ranked))
+    else:
+        for block in blocks:
+            out.write(block)

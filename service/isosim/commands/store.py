@@ -1,0 +1,121 @@
+"""`isosim store`: maintenance of the model store."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.store import EncoderStore
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.storage.artifacts import Garbage, since, superfluous
+from isosim.adapters.storage.identity import create
+from isosim.commands.shared import AsJson, Store, settings_with, stored
+from isosim.commands.terminal import EPILOG, print_json, show
+from isosim.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.settings import Settings
+
+log = logging.getLogger(__name__)
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# Minimum for --older-than, in s. The command removes unfinished files that are not locked. A process creates a file and
+# locks it a moment later, so a new file must not be removed.
+LEAST = 60.0
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Make and maintain the model store.",
+    epilog=EPILOG,
+)
+
+
+@app.callback()
+def store() -> None:
+    """Make and maintain the model store."""
+
+
+@app.command(epilog=EPILOG)
+def init(model_store: Store = None, as_json: AsJson = False) -> None:
+    """Make an empty model store, or print the id of an existing one."""
+    store_id = create(settings_with(model_store=model_store).model_store)
+    if as_json:
+        print_json({"id": store_id})
+        return
+    print(store_id)
+
+
+@app.command(epilog=EPILOG)
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list what would be removed")] = False,
+    older_than: Annotated[str, typer.Option(help="minimum age of files to remove, like 30m, 24h or 7d")] = "24h",
+    encoders: Annotated[
+        bool,
+        typer.Option("--encoders", help="also remove exported encoders that no version, job or ISOSIM_ENCODER uses"),
+    ] = False,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove unused files: unfinished uploads, old versions, leftovers of deleted versions."""
+    settings = stored(model_store=model_store)
+    rows, freed = [], 0
+    for item in garbage(settings, seconds(older_than), encoders=encoders):
+        if not dry_run:
+            try:
+                item.remove()
+            except NotFound:
+                continue  # another process has removed it already
+        rows.append({"name": item.name, "why": item.why, "bytes": item.size})
+        freed += item.size
+    if as_json:
+        print_json({"dry_run": dry_run, "bytes": freed, "removed": rows})
+        return
+    if rows:
+        show(("what", "why", "bytes"), [list(row.values()) for row in rows])
+    print(f"{len(rows)} items, {freed:,} bytes {'would be' if dry_run else 'are'} freed")
+
+
+def seconds(text: str) -> float:
+    """Seconds of a duration like 24h. Raises InvalidInput if it is malformed or shorter than a minute."""
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None or int(match[1]) * UNITS[match[2]] < LEAST:
+        raise InvalidInput(f"--older-than {text!r}: give a number followed by s, m, h or d, at least {LEAST:g}s")
+    return float(int(match[1]) * UNITS[match[2]])
+
+
+def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
+    """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
+    domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
+    records = JobStore(settings.jobs_root)
+    yield from records.garbage(age)
+    jobs = records.unended()
+    resting = records.rested_on()
+    yield from domains.storage.garbage(age)
+    needed: set[str] | None = {job.request.encoder for job in jobs}
+    for domain in domains.names():
+        try:
+            manifests = {version: domains.manifest(domain, version) for version in domains.versions(domain)}
+            fresh = {version for version, manifest in manifests.items() if since(manifest["created"]) < age}
+            spare = resting[domain] | fresh
+            old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
+        except IsosimError as error:
+            log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
+            needed = None  # remove no encoder: versions that cannot be read may use any of them
+            continue
+        if needed is not None:
+            needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
+        # One call of `remove` deletes all old versions of the domain. Later calls find no old version.
+        remove = partial(domains.prune, domain, settings.keep_versions, spare)
+        for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
+            yield Garbage(name, "an old version", size, remove)
+    if not encoders:
+        needed = None
+    elif needed is not None:
+        with contextlib.suppress(Unavailable):  # raised if the store has no encoder named ISOSIM_ENCODER
+            needed.add(exports.find(settings.encoder).digest)
+    yield from exports.garbage(age, needed)

@@ -1,0 +1,228 @@
+"""Terminal output: results on stdout (tables, tabs, JSON), progress and errors on stderr, exit codes."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+
+from isosim.core.errors import IsosimError
+
+PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or pipe
+
+
+def dumped(value: object) -> bytes:
+    """JSON on one line, written like the API's answers: NaN as null, and a float32 in its shortest form."""
+    import orjson  # noqa: PLC0415 - help and shell completion need only typer
+
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SERIALIZE_DATACLASS)
+
+
+def print_json(value: object) -> None:
+    print(dumped(value).decode())
+
+
+def remark(text: str) -> None:
+    """Prints a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def tabbed(cells: Iterable[str]) -> str:
+    """A line of TSV; tabs and line breaks inside a cell become spaces."""
+    return "\t".join(cell.replace("\t", " ").replace("\n", " ").replace("\r", " ") for cell in cells)
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool = False) -> None:
+    """Prints a table on a terminal, and TSV otherwise. With `head`, the TSV begins with a header line."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in [columns, *cells] if head else cells:
+            print(tabbed(row))
+        return
+    from rich.markup import escape  # noqa: PLC0415 - not needed for TSV
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(*columns)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    print_table(table)
+
+
+def print_table(table: "Table") -> None:
+    """Prints a table with borders, even if standard output is a file or a pipe."""
+    from rich.console import Console  # noqa: PLC0415
+
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+
+
+PATIENCE = 1.0  # seconds before a progress bar appears
+SHOWN = 80  # a message quotes at most this many characters of an invalid value
+NUMBERS = {  # pydantic's type of error -> description of a valid value
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+}
+SHARES = {"fmr", "precision", "false_hit_rate"}  # options whose values users often give in per cent
+MOST_FILES = 1000  # maximum number of files of a folder that are searched for a similar name
+
+
+class Report(Protocol):
+    """A function that takes the name of a stage and the share that is finished: 0 to 1, or None if unknown."""
+
+    def __call__(self, stage: str, done: float | None) -> None: ...
+
+
+class LateBar:
+    """A progress bar that appears after PATIENCE seconds of work."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self.shown = shown
+        self.began = time.monotonic()
+        self._progress: Any = None
+        self._task: Any = None
+
+    def __call__(self, stage: str, done: float | None) -> None:
+        if not self.shown or (self._progress is None and time.monotonic() - self.began < PATIENCE):
+            return
+        if self._progress is None:
+            self._progress = self._start(stage)
+        total = None if done is None else 1.0
+        self._progress.update(self._task, description=stage, completed=done or 0.0, total=total)
+
+    def _start(self, stage: str) -> Any:
+        from rich.console import Console  # noqa: PLC0415 - short commands do not need it
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        # redirect_stdout=False: results go straight to stdout. Only lines on stderr are printed above the bar.
+        progress = Progress(
+            *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
+        )
+        self._task = progress.add_task(stage, total=None)
+        progress.start()
+        return progress
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+@contextmanager
+def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
+    """Yields a function that shows progress reports as a bar. `wanted`: False for no bar, for example because results
+    are printed to the terminal at the same time."""
+    late = LateBar(shown=wanted and sys.stderr.isatty())
+    late(what, None)
+    try:
+        yield late
+    finally:
+        late.stop()
+
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
+
+
+class ReaderLeft(Exception):
+    """The program that reads the output has closed the pipe (`| head`)."""
+
+
+def complain(message: str) -> None:
+    """Prints an error as one line on stderr, red on a terminal."""
+    line = "isosim: " + " ".join(message.split())
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    print(typer.style(line, fg="red") if coloured else line, file=sys.stderr, flush=True)
+
+
+def ended(command: Callable[[], Any]) -> int:
+    """Runs a command, prints its error if it fails, and returns its exit code."""
+    try:
+        code = command()
+        sys.stdout.flush()  # raises BrokenPipeError if the pipe is closed
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (BrokenPipeError, ReaderLeft):
+        # Redirects stdout to the null device: flushing the closed pipe at exit would print another error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = DONE
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+        code = INTERRUPTED
+    except typer.TyperException as error:
+        code = say_misuse(error)
+    except IsosimError as error:
+        complain(str(error))
+        code = FAILED
+    except OSError as error:
+        complain(in_one_line(error))
+        code = FAILED
+    except ValueError as error:
+        # Only pydantic's ValidationError has `errors`. A test with `isinstance` would need a slow import.
+        if not hasattr(error, "errors"):
+            raise
+        for problem in error.errors():
+            name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
+            complain(f"{name}: {in_words(problem)}")
+        code = MISUSED
+    if code == INTERRUPTED:
+        complain("interrupted")
+    return code if isinstance(code, int) else DONE
+
+
+def in_one_line(error: IsosimError | OSError) -> str:
+    """An error's message; for a file, its path, what is wrong, and perhaps a similar name."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}{near_file(error)}"
+    return str(error)
+
+
+def in_words(problem: Mapping[str, Any]) -> str:
+    """Describes one of pydantic's errors. Quotes the invalid value only where a number is expected: an invalid address
+    may contain a password."""
+    wanted = NUMBERS.get(problem["type"])
+    if wanted is None:
+        return str(problem["msg"])
+    return f"{str(problem['input'])[:SHOWN]!r} is given; it must be {wanted.format_map(problem.get('ctx', {}))}"
+
+
+def near_file(error: OSError) -> str:
+    """Hint for a missing file: a file with a similar name, or the current folder if the path is relative."""
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return ""
+    from isosim.core.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
+
+    path = Path(error.filename)
+    try:
+        there = {name.lower(): name for name in sorted(os.listdir(path.parent))[:MOST_FILES]}  # noqa: PTH208 - names
+    except OSError:
+        return f"; there is no folder {path.parent}"
+    near = nearest(path.name, there, 0.7)
+    if near is not None:
+        return f"; did you mean {path.parent / there[near]}?"
+    return "" if path.is_absolute() else f"; the path is relative to {Path.cwd()}"
+
+
+def say_misuse(error: typer.TyperException) -> int:
+    """Prints an error of the command line and the command that shows the help; returns the exit code."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+    else:
+        path = context.command_path if context is not None else "isosim"
+        problems = getattr(error.__cause__, "errors", None)
+        option = getattr(getattr(error, "param", None), "name", None)
+        if isinstance(error, typer.BadParameter) and problems is not None:
+            error.message = in_words(problems()[0]) + ("; 1 % is 0.01" if option in SHARES else "")
+        complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
+    return error.exit_code

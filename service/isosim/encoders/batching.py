@@ -1,0 +1,485 @@
+"""Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
+
+    with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
+        batcher.submit([PendingText(key, Text("How do I log in?"))])
+
+No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
+loop tokenizes a few short texts itself, which is faster than waking a thread. An idle encoding thread takes the oldest
+waiting text and fills a batch with texts of similar length. So an idle device starts at once, batches become fuller
+while the device is busy, no text waits forever, and batches contain little padding.
+
+Under light load, a CPU runs one batch on all cores (lowest latency). Under heavy load, it runs one batch per core
+(highest throughput; measured: loadtest/README.md). A GPU runs one batch while the next is prepared.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.fair_semaphore import FairSemaphore
+from isosim.core.encoding.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
+from isosim.core.errors import (
+    BackendFailure,
+    CallerLeft,
+    EncoderUnreachable,
+    IsosimError,
+    NotReady,
+    Overloaded,
+    TokenizerFailure,
+)
+
+log = logging.getLogger(__name__)
+
+NICENESS = 5  # niceness of the threads that run batches; the event loop has priority over them
+LEAST_URGENT = 19  # niceness of all threads of a background batcher
+JOIN_SECONDS = 5.0
+HANDLING = 16  # number of characters added to the length of each text, for the fixed cost of encoding a text
+# A request is refused if its expected wait exceeds `BatchingPlan.max_wait`. It is not refused while the queue is small:
+# the total size of the queued texts is at most FREE_SIZE, or at most FREE_REQUESTS times the size of the request.
+FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
+FREE_REQUESTS = 16
+INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch, the rest is padding; not measured
+WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
+LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
+
+
+@dataclass(eq=False, slots=True)
+class PendingText:
+    """One text being encoded, with the requests that wait for it.
+
+    The event loop writes the fields, unless a field's comment names another thread.
+    """
+
+    key: bytes
+    text: Text
+    judge: Judge | None = None
+    waiters: set["Waiter"] = field(default_factory=set)
+    result: PooledVector | None = None
+    error: IsosimError | None = None
+    arrived: float = 0.0  # time.perf_counter() at the arrival
+    size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
+    tokens: Tokens | None = None  # written by the tokenizing thread
+    length: int = 0  # number of tokens; written by the tokenizing thread
+    tokenization: float = 0.0  # duration in s; written by the tokenizing thread
+    queue: float = 0.0  # time in the queue, in s; written by the thread that runs the batch
+    inference: float = 0.0  # duration in s; written by the thread that runs the batch
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A request that waits for some texts."""
+
+    future: "asyncio.Future[None]"
+    pending_texts: set[PendingText]
+
+    def leave(self) -> None:
+        """Ends the wait with the error CallerLeft."""
+        if not self.future.done():
+            self.future.set_exception(CallerLeft())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStats:
+    """Size and duration (seconds) of a batch."""
+
+    texts: int
+    tokens: int  # without padding
+    padded_tokens: int
+    inference: float
+
+
+class BatchEncoder(Protocol):
+    """Computes vectors from token ids in two steps, so that one batch can be prepared while another runs."""
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Any: ...
+
+    def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
+        """Called from up to `BatchingPlan.runs` threads at once; `exclusive`: True if no other run is in progress."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingPlan:
+    """How texts are queued and batched for the device."""
+
+    runs: int = 1  # number of batches that the device computes at the same time
+    ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
+    exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
+    # Whether another server runs the encoder. Texts are sent to that server without padding, so a batch may mix short
+    # and long texts. Full batches keep the number of HTTP requests low.
+    remote: bool = False
+    max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
+    max_batch_texts: int = 64
+    max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
+    max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
+    # `max_wait` does not apply while the queue is small: its total size is at most `free_size`, or at most
+    # `free_requests` times the request's size. So a slow server does not refuse its first requests.
+    free_size: int = FREE_SIZE
+    free_requests: int = FREE_REQUESTS
+    hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
+    background: bool = False  # True for a batcher that serves no requests: it runs only while the processor is idle
+
+
+class MicroBatcher:
+    """Encodes texts in batches. A context manager that owns its threads; `submit` is called on its event loop."""
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        encoder: BatchEncoder,
+        codec: VectorCodec,
+        plan: BatchingPlan,
+        *,
+        on_done: Callable[[PendingText], None],
+        on_death: Callable[[], None] = lambda: None,
+        on_batch: Callable[[BatchStats], None] = lambda _: None,
+    ) -> None:
+        self.tokenize, self.encoder, self.codec = tokenize, encoder, codec
+        self.plan = plan
+        self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
+        self.queued = 0  # number of texts admitted and unfinished
+        self.queued_size = 0  # sum of the sizes of the texts that `queued` counts
+        self.rate = 0.0  # total size of the texts that the device encodes per second, smoothed
+        self._arriving: deque[PendingText] = deque()
+        self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
+        self._arrived = threading.Condition()
+        self._ready = threading.Condition()
+        # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
+        # slow the batch down.
+        self.cpu_contended = False
+        self._device = FairSemaphore(plan.runs)
+        self.idle_threads = 0  # number of encoding threads that wait for texts
+        self._exclusive = False  # whether a batch has the device to itself
+        self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
+        self._stopping = False
+        self._dead = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = [
+            threading.Thread(target=self._living, args=(main,), name=name, daemon=True)
+            for main, name in [
+                (self._tokenizing, "tokenize"),
+                *((self._running, f"encode-{number}") for number in range(plan.runs + plan.ahead)),
+            ]
+        ]
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stopping = True
+        for condition in (self._arrived, self._ready):
+            with condition:
+                condition.notify_all()
+        end = time.monotonic() + JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))  # a thread on a hung device never ends
+
+    @property
+    def alive(self) -> bool:
+        """False if a thread has died or a run hangs; new texts are then refused."""
+        return not self._dead and not self._hangs and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def _hangs(self) -> bool:
+        latest = time.monotonic() - self.plan.hung_after
+        return any(since < latest for since in list(self._runs_since.values()))
+
+    @property
+    def expected_wait(self) -> float:
+        """Estimated seconds until all texts that are queued now are encoded."""
+        return self.queued_size / self.rate if self.rate else 0.0
+
+    def set_cpu_contended(self, cpu_contended: bool) -> None:
+        self.cpu_contended = cpu_contended
+
+    def submit(self, pending_texts: Sequence[PendingText]) -> None:
+        """Admits all texts or none.
+
+        Raises:
+            Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the
+                expected time until the queue is empty.
+            NotReady: a thread of the batcher has died, a run hangs, or the batcher is stopping.
+        """
+        if self._dead or self._stopping or self._hangs:
+            raise NotReady("the encoder's thread has stopped")
+        sizes = [len(pending.text.content) + HANDLING for pending in pending_texts]
+        size = sum(sizes)
+        wait = self.expected_wait
+        never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
+        if wait > self.plan.max_wait and self.queued_size > never_too_long:
+            raise Overloaded(
+                f"encoding the queued texts takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s",
+                retry_after(wait),
+            )
+        if self.queued + len(pending_texts) > self.plan.max_queued_texts:
+            raise Overloaded(
+                f"{self.queued} texts are queued, and the limit is {self.plan.max_queued_texts}; "
+                f"{len(pending_texts)} more do not fit now",
+                retry_after(wait or 1.0),
+            )
+        now = time.perf_counter()
+        for pending, own_size in zip(pending_texts, sizes, strict=True):
+            pending.arrived = now
+            pending.size = own_size
+        alone = not self.queued and size <= INLINE_SIZE and not self.plan.background
+        self.queued_size += size
+        self.queued += len(pending_texts)
+        if alone:
+            self._living(partial(self._tokenize_all, list(pending_texts)))
+            return
+        with self._arrived:
+            self._arriving.extend(pending_texts)
+            self._arrived.notify()
+
+    def _living(self, main: Callable[[], None]) -> None:
+        """Runs `main`. If it raises, logs the exception and calls `on_death`, and the batcher accepts no more texts."""
+        try:
+            main()
+        except BaseException:  # a Rust panic in the tokenizer is not a subclass of Exception
+            log.exception("the batcher failed in the thread %s", threading.current_thread().name)
+            self._dead = True
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.on_death)
+
+    def _tokenizing(self) -> None:
+        if self.plan.background:
+            give_way(LEAST_URGENT)
+        while True:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._arriving or self._stopping)
+                if self._stopping:
+                    return
+                pending_texts = list(self._arriving)
+                self._arriving.clear()
+            self._tokenize_all(pending_texts)
+            del pending_texts  # otherwise these texts stay in memory until the next ones arrive
+
+    def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
+        start = time.perf_counter()
+        wanted, gone = self._divide(pending_texts)
+        self._deliver(gone)
+        failed: list[PendingText] = []
+        for side in ("right", "left"):
+            group = [pending for pending in wanted if pending.text.side == side]
+            if group:
+                failed += self._tokenize_group(group)
+        spent = time.perf_counter() - start
+        for pending in wanted:
+            pending.tokenization = spent
+        self._deliver(failed)
+        with self._ready:
+            self.waiting.extend(pending for pending in wanted if pending.tokens is not None)
+            self._ready.notify()
+
+    def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
+        try:
+            results = self.tokenize([pending.text.content for pending in pending_texts], pending_texts[0].text.side)
+        except Exception as error:  # noqa: BLE001 - a bad text must not end the thread
+            if len(pending_texts) > 1:  # tokenize one by one, so that only the bad text fails
+                return [failed for pending in pending_texts for failed in self._tokenize_group([pending])]
+            known = error if isinstance(error, IsosimError) else None
+            pending_texts[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
+            return pending_texts
+        for pending, tokens in zip(pending_texts, results, strict=True):
+            if tokens.ids:
+                pending.tokens, pending.length = tokens, len(tokens.ids)
+            else:
+                pending.error = TokenizerFailure("a text has no tokens")
+        return [pending for pending in pending_texts if pending.tokens is None]
+
+    def _running(self) -> None:
+        give_way(LEAST_URGENT if self.plan.background else NICENESS)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Runs the next batch; False once the batcher stops."""
+        taken = self._take()
+        if taken is None:
+            return False
+        batch, exclusive = taken
+        if batch:
+            self._run(batch, exclusive)
+        if exclusive:
+            with self._ready:
+                self._exclusive = False
+                self._ready.notify()
+        return True
+
+    def _take(self) -> tuple[list[PendingText], bool] | None:
+        """Waits for texts and forms a batch. Returns the batch, and whether it gets the whole device.
+
+        Returns None once the batcher stops. The batch is empty if no request needs the waiting texts any longer.
+        """
+        with self._ready:
+            self.idle_threads += 1
+            self._ready.wait_for(lambda: (self.waiting and not self._exclusive) or self._stopping)
+            if self._stopping:
+                return None
+            waiting, gone = self._divide(self.waiting)
+            exclusive = self.plan.exclusive and not self.cpu_contended
+            exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
+            self._exclusive = exclusive
+            budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
+            fill = 0.0 if self.plan.remote else MIN_FILL
+            batch = pack(waiting, budget, self.plan.max_batch_texts, fill) if waiting else []
+            self.idle_threads -= 1
+            chosen = set(batch)
+            self.waiting = deque(pending for pending in waiting if pending not in chosen)
+            if self.waiting and not exclusive:
+                self._ready.notify()  # wakes another thread, because texts are left
+        self._deliver(gone)
+        return batch, exclusive
+
+    def _budget(self, waiting: Sequence[PendingText]) -> int:
+        """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
+
+        If several threads are idle, the maximum is the number of waiting tokens divided by the number of idle threads.
+        So each idle thread gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder,
+        the maximum is always `max_batch_tokens`.
+        """
+        idle = min(self.idle_threads, self.plan.runs)
+        if idle < 2 or self.plan.remote:
+            return self.plan.max_batch_tokens
+        return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
+
+    def _run(self, batch: list[PendingText], exclusive: bool) -> None:
+        if not self._encode(batch, exclusive) and len(batch) > 1:
+            log.warning("a batch of %d texts failed, so they run one by one: %s", len(batch), batch[0].error)
+            for pending in batch:  # one by one, so that only the bad text fails
+                pending.error = None
+                self._encode([pending], exclusive)
+        self._deliver(batch)
+
+    def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
+        """Encodes a batch. If it fails, stores the error in all texts of the batch.
+
+        Returns False if a text of the batch may have caused the failure: the texts must then be tried one by one.
+        Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
+        """
+        ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
+        error: IsosimError | None = None
+        start, spent = time.perf_counter(), 0.0
+        try:
+            prepared = self.encoder.prepare(ids)
+            with self._device:
+                start = time.perf_counter()
+                self._runs_since[threading.get_ident()] = time.monotonic()
+                try:
+                    vectors = self.encoder.run(prepared, exclusive=exclusive)
+                finally:
+                    self._runs_since.pop(threading.get_ident())
+                    spent = time.perf_counter() - start
+            for pending, vector in zip(batch, self.codec.round(vectors), strict=True):
+                _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
+                # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
+                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
+        except IsosimError as known:
+            error = known
+        except Exception as unknown:  # a bad batch must not end the thread
+            log.exception("the encoder failed")
+            error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
+        if error is not None:
+            for pending in batch:
+                pending.result, pending.error = None, error
+        for pending in batch:
+            pending.queue = start - pending.arrived - pending.tokenization
+            pending.inference = spent
+        if error is None:
+            judge_together((pending.judge, pending.result) for pending in batch)
+        longest = max(pending.length for pending in batch)
+        self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
+        if error is None:
+            rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
+            self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+        return error is None or isinstance(error, NO_TEXTS_FAULT)
+
+    @staticmethod
+    def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
+        """Returns the texts that a request still waits for, and the texts that no request needs any longer.
+
+        Reads `waiters` only once for each text, because the event loop may change it at any time.
+        """
+        wanted: list[PendingText] = []
+        gone: list[PendingText] = []
+        for pending in pending_texts:
+            (wanted if pending.waiters else gone).append(pending)
+        return wanted, gone
+
+    def _deliver(self, pending_texts: list[PendingText]) -> None:
+        if pending_texts and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, pending_texts)
+
+    def _finish(self, pending_texts: list[PendingText]) -> None:  # runs on the event loop
+        self.queued -= len(pending_texts)
+        self.queued_size -= sum(pending.size for pending in pending_texts)
+        for pending in pending_texts:
+            self.on_done(pending)
+
+
+def give_way(niceness: int) -> None:
+    """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
+    with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own only on Linux
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        if niceness == LEAST_URGENT:  # with niceness 19 alone, a thread still takes 4 % of a busy core
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+
+
+def retry_after(wait: float) -> int:
+    """Value of the Retry-After header: whole seconds, 1 to 60."""
+    return max(1, min(60, round(wait)))
+
+
+def pack(
+    waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
+) -> list[PendingText]:
+    """The oldest text and the texts nearest to it in length: at most `max_tokens` tokens, padding included.
+
+    `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own.
+    """
+    oldest = waiting[0]
+    window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
+    by_length = sorted(window, key=attrgetter("length"))
+    low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
+    while by_length[low] is not oldest:
+        low += 1
+    high = low + 1  # the batch is by_length[low:high]
+    longest, real = max(oldest.length, 1), oldest.length
+    while high - low < max_texts:
+        shorter = by_length[low - 1].length if low else None
+        longer = max(by_length[high].length, 1) if high < len(by_length) else None
+        count = high - low + 1
+        costs = []  # (tokens with padding, share of real tokens, -1: add the shorter text, 1: add the longer text)
+        if shorter is not None:
+            costs.append((count * longest, (real + shorter) / (count * longest), -1))
+        if longer is not None:
+            costs.append((count * longer, (real + longer) / (count * longer), 1))
+        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= min_fill]
+        if not fitting:
+            break
+        _, side = max(fitting)
+        if side < 0:
+            low -= 1
+            real += by_length[low].length
+        else:
+            longest = by_length[high].length
+            real += longest
+            high += 1
+    return by_length[low:high]

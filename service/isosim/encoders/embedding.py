@@ -1,0 +1,269 @@
+"""Computes vectors of texts or reads them from caches. Computes a text only once if several requests need it at once.
+
+Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed([Text("red car"), Text("crimson car")])`.
+"""
+
+import asyncio
+import copy
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
+from isosim.core.encoding.lookups import SharedLookups
+from isosim.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
+from isosim.core.errors import IsosimError, NotReady
+
+# Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
+Watch = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+def nothing() -> None:
+    """Does nothing; used as the unregister function if no connection is watched."""
+
+
+class Timings(NamedTuple):
+    """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
+
+    If two requests need the same text at once, its tokens count only for the request that submitted it.
+    """
+
+    tokenization: float = 0.0
+    queue: float = 0.0
+    inference: float = 0.0
+    tokens: int = 0
+    cache: float = 0.0  # time in the caches, nearly all of it in Redis
+
+
+class CacheLookup(NamedTuple):
+    """Counts of a request's distinct texts, by the source of their vectors."""
+
+    memory_hits: int = 0
+    shared_hits: int = 0
+    shared_misses: int = 0
+    joined: int = 0  # already being computed for another request
+    computed: int = 0
+
+
+class Embeddings(NamedTuple):
+    """Distinct texts, their vectors (N, D), and the row of each requested text."""
+
+    texts: list[PooledVector]
+    vectors: Vectors
+    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+    timings: Timings
+    lookup: CacheLookup = CacheLookup()
+    asked: Sequence[Text] = ()  # the distinct texts, in the order of `vectors`; empty if the caller sent vectors
+    brought: bool = False  # whether the caller sent vectors instead of texts
+
+
+class MemoryCache:
+    """Least-recently-used cache of vectors in this process; not thread-safe."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity  # bytes
+        self.size = 0  # bytes of all entries
+        self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: bytes) -> PooledVector | None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: bytes, entry: PooledVector) -> None:
+        cost = entry.vector.nbytes + ENTRY_OVERHEAD
+        if key in self._entries or cost > self.capacity:
+            return
+        self._entries[key] = entry
+        self.size += cost
+        while self.size > self.capacity:
+            _, oldest = self._entries.popitem(last=False)
+            self.size -= oldest.vector.nbytes + ENTRY_OVERHEAD
+
+
+class Embedder:
+    """Computes vectors of texts through caches and a batcher. A context manager; lives on one event loop."""
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        encoder: BatchEncoder,
+        *,
+        encoder_digest: str,
+        codec: VectorCodec,
+        memory: MemoryCache,
+        shared: SharedCache | None,
+        plan: BatchingPlan,
+        on_batch: Callable[[BatchStats], None] = lambda _: None,
+        on_lookup: Callable[[CacheLookup], None] = lambda _: None,
+    ) -> None:
+        self.key = KeyMaker(encoder_digest)
+        self.codec, self.memory, self.shared, self.on_lookup = codec, memory, shared, on_lookup
+        self.batcher = MicroBatcher(
+            tokenize,
+            encoder,
+            codec,
+            plan,
+            on_done=self._done,
+            on_death=self._fail_all,
+            on_batch=on_batch,
+        )
+        self.lookups = None if shared is None else SharedLookups(shared, codec)
+        self._under_way: dict[bytes, PendingText] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.batcher)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        if self.lookups is not None:
+            self.lookups.close()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Fails all texts under way with NotReady."""
+        for pending in list(self._under_way.values()):
+            pending.error = NotReady("the encoder has stopped")
+            self._done(pending)
+
+    async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
+        """Vectors of the texts, rounded as the cache rounds them.
+
+        `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
+        one call of `judge` may check texts of several requests.
+
+        Raises:
+            CallerLeft: the client closed its connection before the vectors were computed.
+            Overloaded: the queue has no room for the texts that must be computed, or they would wait too long. No
+                text is then computed.
+            TokenizerFailure: a text cannot be turned into tokens.
+            BackendFailure: the encoder failed.
+            NotReady: the batcher has stopped or its device hangs.
+        """
+        row_of: dict[bytes, int] = {}
+        wanted: dict[bytes, Text] = {}
+        rows = []
+        for text in texts:
+            key = self.key(text)
+            row = row_of.setdefault(key, len(row_of))
+            if row == len(wanted):
+                wanted[key] = text
+            rows.append(row)
+        started = time.perf_counter()
+        known = {key: pooled for key in wanted if (pooled := self.memory.get(key)) is not None}
+        lookup = CacheLookup(memory_hits=len(known))
+        missing = [key for key in wanted if key not in known]
+        if missing and self.lookups is not None:
+            lookup = await self._look_further(self.lookups, missing, known, judge)
+            missing = [key for key in missing if key not in known]
+        timings = Timings(cache=time.perf_counter() - started)
+        if missing:
+            pending_texts, new = self._join(missing, wanted, judge)
+            lookup = CacheLookup(*lookup[:3], joined=len(pending_texts) - len(new), computed=len(new))
+            timings = await self._compute(pending_texts, new, watch, timings.cache)
+            known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
+        self.on_lookup(lookup)
+        results = [known[key] for key in wanted]
+        vectors = np.array([pooled.vector for pooled in results])
+        return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
+
+    async def _look_further(
+        self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
+    ) -> CacheLookup:
+        """Adds the shared cache's entries of these keys to `known`."""
+        memory_hits, shared_hits = len(known), 0
+        for key, found in zip(keys, await shared.find(keys, judge), strict=True):
+            if found is not None:
+                shared_hits += 1
+                self.memory.put(key, found)
+            # The vector in memory is preferred: another request may have computed it during the lookup.
+            pooled = self.memory.get(key) or found
+            if pooled is not None:
+                known[key] = pooled
+        return CacheLookup(memory_hits, shared_hits, len(keys) - shared_hits)
+
+    def _join(
+        self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
+    ) -> tuple[list[PendingText], list[PendingText]]:
+        """All pending texts of these keys, and the new ones, which no other request has submitted."""
+        pending_texts, new = [], []
+        for key in keys:
+            pending = self._under_way.get(key)
+            if pending is None:
+                pending = PendingText(key, wanted[key], judge)
+                new.append(pending)
+            pending_texts.append(pending)
+        return pending_texts, new
+
+    async def _compute(
+        self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
+    ) -> Timings:
+        """Submits the new texts and waits for all pending ones; `cache`: seconds already spent in the caches."""
+        began = time.perf_counter()
+        waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
+        for pending in pending_texts:
+            pending.waiters.add(waiter)
+        stop = nothing
+        try:
+            if new:
+                self.batcher.submit(new)
+                self._under_way.update((pending.key, pending) for pending in new)
+            if watch is not None:
+                stop = watch(waiter.leave)
+            await waiter.future
+        finally:
+            stop()
+            self._leave(waiter)
+        tokenization = queue = inference = 0.0
+        for pending in pending_texts:
+            tokenization = max(tokenization, pending.tokenization)
+            queue = max(queue, pending.queue)
+            inference = max(inference, pending.inference)
+        if len(new) < len(pending_texts):
+            # Earlier requests submitted some of the texts. Only the time since this request began is counted.
+            waited = time.perf_counter() - began
+            tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
+        return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
+
+    def _leave(self, waiter: Waiter) -> None:
+        """Removes a waiter; texts without a waiter are dropped before they are tokenized or run."""
+        for pending in waiter.pending_texts:
+            pending.waiters.discard(waiter)
+            if not pending.waiters and self._under_way.get(pending.key) is pending:
+                del self._under_way[pending.key]
+
+    def _done(self, pending: PendingText) -> None:
+        if self._under_way.get(pending.key) is pending:
+            del self._under_way[pending.key]
+        if pending.result is not None:
+            self.memory.put(pending.key, pending.result)
+            if self.shared is not None:
+                self.shared.put([(pending.key, self.codec.encode(pending.key, pending.result))])
+        for waiter in list(pending.waiters):
+            waiter.pending_texts.discard(pending)
+            if waiter.future.done():
+                continue
+            if pending.error is not None:
+                waiter.future.set_exception(as_new(pending.error))
+            elif not waiter.pending_texts:
+                waiter.future.set_result(None)
+
+
+def as_new(error: IsosimError) -> IsosimError:
+    """Copies the error for a waiter. A shared error would collect the tracebacks of all its waiters."""
+    return copy.copy(error)
+
+
+ENTRY_OVERHEAD = 400  # bytes of Python objects per entry: key, tuple, array header, dictionary slot (sys.getsizeof)

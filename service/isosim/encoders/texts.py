@@ -1,0 +1,164 @@
+"""Texts, their vectors, and the keys and entries of the vector caches."""
+
+import hashlib
+import logging
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from isosim.core.arrays import Vectors
+from isosim.core.errors import TokenizerFailure
+
+log = logging.getLogger(__name__)
+
+Side = Literal["right", "left"]  # "right": truncation removes the last tokens of a text; "left": the first tokens
+
+
+class Tokens(NamedTuple):
+    ids: Sequence[int]
+    truncated: bool
+    unreadable: bool = False  # whether too many of the text's words are unknown tokens, or it has only special tokens
+    unknown_hash: int = 0  # see `PooledVector`
+
+
+Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, including special tokens
+Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
+
+
+class Verdict(NamedTuple):
+    """Result of a domain's out-of-domain test for a text."""
+
+    test: object  # identifies the test, but does not keep the test's arrays in memory
+    p_value: float  # share of the domain's own sentences that are at least as unusual as the text
+    # log ‖z‖² of the text's whitened vector z, standardized by the mean and the standard deviation of log ‖z‖² over the
+    # domain's texts with the same number of tokens.
+    distance: float
+
+
+@dataclass(eq=False, slots=True)
+class PooledVector:
+    """A text's vector (D,), its number of tokens (including special tokens), and whether it was truncated.
+
+    `unreadable`: the encoder knows too few words of the text, so that its vector says little about it. `unknown_hash`:
+    64-bit hash of the token ids if the unknown token is one of them; 0 if it is not, or if the text was truncated. Two
+    different texts with the same hash have the same vector, because the encoder cannot see where they differ.
+    `verdict` is the result of the most recent out-of-domain test of the text.
+    """
+
+    vector: npt.NDArray[np.float32]
+    tokens: int
+    truncated: bool
+    unreadable: bool = False
+    unknown_hash: int = 0
+    verdict: Verdict | None = None
+
+
+# A domain's out-of-domain test, which sets `verdict` of each text; called with N texts and their vectors (N, D).
+Judge = Callable[[Sequence[PooledVector], Vectors], object]
+
+
+def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
+    """Calls each domain's out-of-domain test once, with all texts of the domain. A call per text would take four times
+    as long.
+
+    If a test raises an exception, this function only logs it. The test runs again when the request is scored; an
+    exception then fails the request.
+    """
+    texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
+    for judge, text in texts:
+        if judge is not None and text is not None:
+            texts_of.setdefault(id(judge), (judge, []))[1].append(text)
+    for judge, own in texts_of.values():
+        try:
+            judge(own, np.array([text.vector for text in own]))
+        except Exception:  # one domain's test must not fail the texts of other domains
+            log.exception("the out-of-domain test failed for a group of texts")
+
+
+class Text(NamedTuple):
+    """A text, and the side from which the request truncates it."""
+
+    content: Content
+    side: Side = "right"
+
+
+class KeyMaker:
+    """Makes cache keys: hashes of encoder digest, truncation side and text, so that no cache holds a text."""
+
+    def __init__(self, encoder_digest: str) -> None:
+        self.prefix = {
+            side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in ("right", "left")
+        }
+
+    def __call__(self, text: Text) -> bytes:  # 20 bytes
+        """The cache key of a text.
+
+        Raises:
+            TokenizerFailure: the text is not valid Unicode; JSON, for example, can contain half of a surrogate pair.
+        """
+        key = self.prefix[text.side].copy()
+        if isinstance(text.content, tuple):
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text has these bytes: UTF-8 has no 0xff
+            return key.digest()
+        try:
+            key.update(text.content.encode())
+        except UnicodeEncodeError:
+            raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
+        return key.digest()
+
+
+HEADER = struct.Struct("<BBHQ")
+TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
+CHECK = 8  # bytes of the checksum
+
+
+class VectorCodec:
+    """Encodes cache entries: version byte (which implies the precision), flag byte, token count, hash of the token ids
+    (`PooledVector.unknown_hash`), vector, checksum.
+
+    The checksum covers entry and key. A changed entry is a miss. An entry stored under a wrong key is also a miss.
+    Every vector passes through `round` before use, so that a cache hit and a miss give the same bits.
+    """
+
+    def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
+        self.exact = precision == "float32"
+        # Versions 1 to 6 are of earlier formats, whose entries are misses.
+        self.version = {"float32": 7, "float16": 8}[precision]
+        self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
+        self.dim = dim
+
+    def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
+        return vectors if self.exact else vectors.astype(self.dtype).astype(np.float32)
+
+    def encode(self, key: bytes, pooled: PooledVector) -> bytes:
+        flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
+        header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF), pooled.unknown_hash)
+        entry = header + pooled.vector.astype(self.dtype).tobytes()
+        return entry + checksum(key, entry)
+
+    def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
+        """The stored vector, or None if version, size or checksum do not match."""
+        if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
+            return None
+        version, flags, tokens, unknown_hash = HEADER.unpack_from(entry)
+        if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
+            return None
+        vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
+        return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE), unknown_hash)
+
+
+def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes
+    return hashlib.blake2b(entry, digest_size=CHECK, key=key).digest()
+
+
+class SharedCache(Protocol):
+    """A vector cache shared between processes. It never raises: an error is a miss."""
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Returns at once; entries are stored in the background."""

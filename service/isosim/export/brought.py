@@ -1,0 +1,76 @@
+"""Registers an encoder that callers run themselves. The callers send its vectors to the service.
+
+The store keeps the encoder's name, its number of dimensions, and a calibrator for its vectors.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+
+from isosim.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore
+from isosim.adapters.storage.artifacts import locked
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.errors import InvalidInput
+from isosim.modelling.encoder.export import export_calibrator
+
+LEAST_DIM, MOST_DIM = 8, 16_384  # with 16,384 dimensions the calibrator's matrix takes 1 GB
+
+
+def register(
+    store: Path, name: str, dim: int, *, unit: bool, say: Callable[[str], None] = lambda _: None
+) -> EncoderArtifact:
+    """Adds an encoder, or returns it if it is already registered with the same arguments.
+
+    Args:
+        dim: number of dimensions.
+        unit: whether all vectors have norm 1. If True, callers may also send Euclidean distances and inner products,
+            which then determine the cosine. Cosine distances are accepted for vectors of any norm.
+
+    Raises:
+        InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
+    """
+    if not LEAST_DIM <= dim <= MOST_DIM:
+        raise InvalidInput(f"dimensions: {dim}; expected {LEAST_DIM} to {MOST_DIM:,}")
+    encoders = EncoderStore(store)
+    encoders.root.mkdir(parents=True, exist_ok=True)
+    with locked(encoders.root / ".registering"):
+        if name in encoders.ids():
+            return check_same(encoders.find(name), dim, unit=unit)
+        say("making the calibrator")
+        registration = uuid.uuid4().hex
+        spec = EncoderSpec(
+            source=name,
+            weights=hashlib.sha256(json.dumps([registration, unit]).encode()).hexdigest(),
+            tokenizer="",
+            pooling="vectors",
+            layers=0,
+            max_length=0,
+            prompt="",
+            precision="vectors",
+            dim=dim,
+            pad_token_id=0,
+        )
+
+        def write(folder: Path) -> dict[str, object]:
+            onnx.save(export_calibrator(dim), folder / CALIBRATOR)
+            return {"kind": "vectors", "unit_vectors": unit, "registration": registration}
+
+        return encoders.add(name, spec, write)
+
+
+def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
+    """Returns `known` if it was registered with the same arguments. Otherwise raises InvalidInput."""
+    if known.kind != "vectors":
+        what = f"encoder {known.id} exists already and is of another kind"
+        raise InvalidInput(f"{what}; choose another name (isosim encoder list shows those in use)")
+    if (known.spec.dim, known.unit_vectors) != (dim, unit):
+        lengths = "unit vectors" if known.unit_vectors else "vectors of any norm"
+        raise InvalidInput(
+            f"encoder {known.id} exists already, with {known.spec.dim} dimensions and {lengths}; choose another name, "
+            f"or remove it first: isosim encoder remove {known.id}"
+        )
+    return known

@@ -1,0 +1,226 @@
+"""Exports encoder, pooling and calibrator as one ONNX graph. Each run of the graph may use other calibrator weights.
+
+The calibrator's tensors are exported as graph *inputs*. After the export, each input gets a default value (an
+initializer of the same name). The tensors are not exported as parameters, because the exporter's optimizer would merge
+equal parameters. Overriding one of them would then change the others, and `latent` would be wrong.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import numpy_helper
+from onnx.utils import Extractor
+from torch import Tensor, nn
+
+from isosim.adapters.encoder.onnx_engine import PREFIX, open_session
+from isosim.modelling.calibrator import Tensors, calibrate, identity
+from isosim.modelling.encoder.encoder import Encoder
+
+OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
+PARITY = 1e-4  # largest allowed difference between the outputs of torch and ONNX, fp32
+PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); the export itself uses another shape, (3, 7)
+
+
+class CalibratedEncoder(nn.Module):
+    """Maps token ids and the calibrator's tensors to `pooled` and `latent`, both (B, D)."""
+
+    def __init__(self, encoder: Encoder, names: list[str]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.names = names
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+        pooled = self.encoder(ids, mask, types if self.encoder.token_types else None)
+        return pooled, calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hides the exporter's progress messages and warnings."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
+    """Exports the joined graph with identity weights: `latent` equals `pooled` unless weights are passed."""
+    weights = identity(dim)
+    ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
+    inputs = ["input_ids", "attention_mask", "token_type_ids"]
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            CalibratedEncoder(encoder, list(weights)),
+            (ids, (ids > 0).long(), torch.zeros_like(ids), list(weights.values())),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=inputs + [PREFIX + name for name in weights],
+            output_names=["pooled", "latent"],
+            dynamic_shapes=(dynamic, dynamic, dynamic, [None] * len(weights)),
+        )
+    assert program is not None  # noqa: S101 - only the legacy exporter returns None
+    model = with_initial_weights(program.model_proto, weights)
+    if not encoder.token_types:
+        (unused,) = (i for i in model.graph.input if i.name == "token_type_ids")
+        model.graph.input.remove(unused)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+class Calibrator(nn.Module):
+    """Maps pooled vectors (B, D) and the calibrator's tensors to `latent` (B, D)."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def forward(self, pooled: Tensor, tensors: list[Tensor]) -> Tensor:
+        return calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
+
+
+def export_calibrator(dim: int) -> onnx.ModelProto:
+    """Exports the calibrator alone, with identity weights, for vectors (B, D) sent by a remote server or a caller."""
+    weights = identity(dim)
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            Calibrator(list(weights)),
+            (torch.zeros(3, dim), list(weights.values())),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=["pooled"] + [PREFIX + name for name in weights],
+            output_names=["latent"],
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, [None] * len(weights)),
+        )
+    assert program is not None  # noqa: S101 - only the legacy exporter returns None
+    return with_initial_weights(program.model_proto, weights)
+
+
+def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.ModelProto:
+    """Sets the default values of the graph's weight inputs, and names the graph's axes."""
+    name_axes(model)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
+    )
+    return model
+
+
+def name_axes(model: onnx.ModelProto) -> None:
+    """Renames the exporter's generated axis names to `batch` and `length`."""
+    for value in [*model.graph.input, *model.graph.output]:
+        for size, name in zip(value.type.tensor_type.shape.dim, ("batch", "length"), strict=False):
+            if size.dim_param:
+                size.dim_param = name
+
+
+def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Splits the joined graph into the encoder (token ids → pooled) and the calibrator (pooled, weights → latent)."""
+    names = [value.name for value in model.graph.input]
+    weights = [name for name in names if name.startswith(PREFIX)]
+    extractor = Extractor(model)
+    encoder = extractor.extract_model([name for name in names if name not in weights], ["pooled"])
+    calibrator = extractor.extract_model(["pooled", *weights], ["latent"])
+    return encoder, calibrator
+
+
+def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.generic]]) -> onnx.ModelProto:
+    """A copy of the graph in which the calibrator's weights are constants instead of inputs."""
+    baked = onnx.ModelProto()
+    baked.CopyFrom(model)
+    inputs = [value for value in baked.graph.input if not value.name.startswith(PREFIX)]
+    del baked.graph.input[:]
+    baked.graph.input.extend(inputs)
+    for initializer in baked.graph.initializer:
+        if initializer.name.startswith(PREFIX):
+            value = weights[initializer.name.removeprefix(PREFIX)]
+            initializer.CopyFrom(numpy_helper.from_array(value, initializer.name))
+    onnx.checker.check_model(baked, full_check=True)
+    return baked
+
+
+def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
+    """Random calibrator tensors for the parity check."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in identity(dim).items():
+        if name.endswith("permutation"):
+            weights[name] = torch.randperm(len(tensor), generator=generator)
+        else:
+            weights[name] = tensor + 0.5 * torch.randn(tensor.shape, generator=generator) / tensor.shape[0] ** 0.5
+    return weights
+
+
+def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
+    """Runs the graph on random token ids, masks and calibrator weights, once for each of PARITY_SHAPES.
+
+    Yields ids, mask, outputs (2, B, D) and the calibrator's weights.
+
+    Raises:
+        ArithmeticError: the calibrator's weights changed `pooled`.
+    """
+    weights = random_weights(dim, seed=0)
+    overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
+    names = {value.name for value in session.get_inputs()}
+    generator = torch.Generator().manual_seed(1)
+    for batch, length in PARITY_SHAPES:
+        ids = torch.randint(5, vocabulary, (batch, length), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[batch // 2, length // 2 + 1 :] = 0
+        all_feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+        feeds = {name: tensor.numpy() for name, tensor in all_feeds.items() if name in names}
+        outputs = session.run(["pooled", "latent"], feeds | overrides)
+        if not np.array_equal(outputs[0], session.run(["pooled"], feeds)[0]):
+            raise ArithmeticError("the calibrator's weights changed `pooled`")
+        yield ids, mask, torch.from_numpy(np.stack(outputs)), weights
+
+
+def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
+    """Largest difference between torch and ONNX in `pooled` and `latent`.
+
+    Raises:
+        ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
+    """
+    vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
+    differences = []
+    for ids, mask, outputs, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
+        joined = CalibratedEncoder(encoder, list(weights))
+        with torch.no_grad():
+            expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
+        differences.append(float((expected - outputs).abs().max()))
+    return within_parity(differences)
+
+
+def check_latents(path: Path, dim: int) -> float:
+    """Largest difference between torch and ONNX in `latent`. Both compute `latent` from the graph's `pooled`.
+
+    This is the check for encoders of lower precision. Their `pooled` may differ from torch's by more than 1e-4.
+
+    Raises:
+        ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
+    """
+    differences = []
+    for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
+        with torch.no_grad():
+            differences.append(float((calibrate(pooled, weights) - latent).abs().max()))
+    return within_parity(differences)
+
+
+def within_parity(differences: list[float]) -> float:
+    worst = float(np.max(differences))  # NaN if a difference is NaN; the check then fails too
+    if not worst <= PARITY:
+        raise ArithmeticError(f"torch and ONNX differ by {worst:.1e} (limit {PARITY:.0e})")
+    return worst

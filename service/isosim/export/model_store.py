@@ -1,0 +1,103 @@
+"""Adds exported encoders and the shipped default calibrations to a model store."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+
+from isosim.adapters.domains.store import DomainStore, StoredVersion
+from isosim.adapters.encoder import probe
+from isosim.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from isosim.adapters.seeding import adopt_default
+from isosim.adapters.storage.artifacts import verified
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.scoring.registry import DEFAULT
+from isosim.modelling.calibration.linear import identity
+from isosim.modelling.calibration.methods import weights_of
+from isosim.modelling.encoder import checkpoint_config
+from isosim.modelling.encoder.checkpoint_config import tokenizer_json
+from isosim.modelling.encoder.checkpoints import Checkpoint
+from isosim.modelling.encoder.encoder import load, prompts_of
+from isosim.modelling.encoder.export import OPSET, check_parity, cut, export_joined, with_weights
+
+SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder per encoder, named by its digest
+
+Say = Callable[[str], None]
+
+
+def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderSpec, say: Say) -> EncoderArtifact:
+    """Exports an encoder to the store, checks the exported graph against torch, and installs the default calibration.
+
+    If the store already has the encoder, only the calibration is installed.
+
+    Raises:
+        InvalidInput: the checkpoint cannot be exported.
+        ArithmeticError: the outputs of torch and ONNX differ.
+    """
+    encoders = EncoderStore(store)
+    if encoders.has(artifact_id, spec.digest):
+        say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
+        artifact = encoders.find(f"{artifact_id}@{spec.digest}")
+    else:
+
+        def write(folder: Path) -> dict[str, object]:
+            say("loading the checkpoint")
+            encoder = load(checkpoint, spec)
+            say("tracing and exporting (half a minute)")
+            joined = export_joined(encoder, spec.dim)
+            onnx.save(joined, folder / JOINED)
+            for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
+                onnx.save(model, folder / name)
+            stated_facts = checkpoint_config.read(checkpoint.folder)
+            tokenizer = tokenizer_json(stated_facts)
+            if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
+                say("tokenizer.json alone gives other tokens than all tokenizer files together; using all of them")
+            (folder / TOKENIZER).write_bytes(tokenizer)
+            say("comparing the exported graph with torch at other input shapes")
+            worst = check_parity(encoder, folder / JOINED, spec.dim)
+            licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
+            say(f"licence of the weights: {licence}")
+            facts = {"licence": licence, "prompts": prompts_of(stated_facts)}
+            return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
+
+        artifact = encoders.add(artifact_id, spec, write)
+        say(f"encoder {artifact_id} written to {artifact.folder}")
+    install_default(store, artifact, say)
+    return artifact
+
+
+def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
+    """Installs the encoder's shipped calibration in the domain `default`, if `default` has no champion yet."""
+    domains = DomainStore(store)
+    folder = SHIPPED / artifact.digest
+    if not folder.is_dir():
+        if domains.aliases(DEFAULT, artifact.digest).champion is None:
+            say(
+                "no default calibration is shipped for this encoder; "
+                "to get percentiles, run: isosim calibrate FILE --domain default"
+            )
+        return
+    version = adopt_default(domains, folder, artifact.digest)
+    if version is not None:
+        say(f"default calibration installed as default@{version}")
+
+
+def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
+    """Writes a standalone graph (token ids → pooled, latent), with domain, version and encoder in its metadata.
+
+    Raises:
+        CorruptArtifact: the joined graph does not match its manifest.
+    """
+    verified(encoder.folder, JOINED)
+    weights = version.weights if version.weights is not None else weights_of(identity(encoder.spec.dim))
+    model = with_weights(onnx.load(encoder.joined), weights)
+    facts = {
+        "isosim.domain": version.manifest["domain"],
+        "isosim.version": str(version.manifest["version"]),
+        "isosim.method": version.manifest["method"],
+        "isosim.encoder": encoder.digest,
+        "isosim.max_length": str(encoder.spec.max_length),
+        "isosim.prompt": encoder.spec.prompt,
+    }
+    onnx.helper.set_model_props(model, facts)
+    onnx.save(model, output)

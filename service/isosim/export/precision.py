@@ -1,0 +1,347 @@
+"""Makes encoders of lower precision, and compares them with fp32.
+
+int8 changes matrix multiplications. Their inputs are quantized to 8 bits, and their weights to 7 bits with one scale
+per column. Their outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16
+bits. With 8-bit weights, these sums could overflow. With 7 bits, all x64 processors compute the same integers.
+
+The range of the inputs is fixed at export, so that a text's score does not depend on the other texts of its batch.
+ONNX Runtime's dynamic quantization would determine a range for each batch.
+
+A few channels of the inputs have far larger values than the others. One range for all channels would be too coarse for
+the others. Therefore, part of each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML
+2023, equation 4).
+"""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import compose, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+from isosim.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
+from isosim.core.arrays import Vectors
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.similarity import cosine
+
+SENTENCES = 512  # number of sentences from which the ranges are determined
+TRIED = 256  # precisions are compared on the first 256 of these sentences
+STRENGTHS = (0.7, 0.8, 0.9)  # values of SmoothQuant's α to try; a higher α moves more of the range into the weights
+FASTER = 1.1  # minimum speed, relative to fp32
+MOST_SHIFT = 1e-3  # largest allowed change of a cosine if texts are encoded in batches instead of alone
+MOST_LOST = 0.3  # largest allowed loss on labelled sets, in points of mean Spearman
+MOST_MOVED = 0.01  # largest allowed mean difference from the cosines of fp32; checked only without labelled sets
+LONGEST = 64  # texts are cut to this many tokens; longer texts take more time, but do not change the ranges
+
+Ids = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Comparison of a precision with fp32."""
+
+    name: str
+    speed: float  # speed relative to fp32
+    shift: float  # largest change of a cosine if texts are encoded in batches instead of alone
+    moved: float  # mean difference from the cosines of fp32
+    lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
+
+    @property
+    def refused(self) -> str:
+        """Reason why the precision does not pass the checks; empty if it passes."""
+        if self.shift > MOST_SHIFT:
+            return f"cosines change by up to {self.shift:.1e} if other texts share the batch (limit {MOST_SHIFT:.0e})"
+        if self.lost is not None and self.lost > MOST_LOST:
+            return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
+        if self.lost is None and self.moved > MOST_MOVED:
+            return f"cosines change by {self.moved:.3f} on average (limit {MOST_MOVED}, without labelled sets)"
+        if self.speed < FASTER:
+            return f"only {self.speed:.2f} times as fast as fp32 (at least {FASTER} is needed)"
+        return ""
+
+
+class Calibration(CalibrationDataReader):  # type: ignore[misc]
+    """Gives the sentences to ONNX Runtime's quantizer one by one, so that padding does not affect the ranges."""
+
+    def __init__(self, feeds: Sequence[Feeds]) -> None:
+        self._feeds = iter(feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self._feeds, None)
+
+
+def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> dict[str, Vectors]:
+    """Largest absolute value (D,) of each channel (last axis) of the named tensors."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "watched.onnx"
+        onnx.save(watched, path)
+        session = OnnxEncoder(path, ["CPUExecutionProvider"], 0).session
+    ranges: dict[str, Vectors] = {}
+    for feed in feeds:
+        for name, value in zip(names, session.run(list(names), feed), strict=True):
+            largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
+            ranges[name] = np.maximum(ranges[name], largest) if name in ranges else largest
+    return ranges
+
+
+def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
+    """An equivalent graph. Part of each channel's range is moved from the activations into the weights."""
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    matrices = {tensor.name: tensor for tensor in moved.graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    groups = weight_products(moved)
+    scaled: dict[str, str] = {}
+    for node in moved.graph.node:
+        group = groups.get(node.input[0], []) if node.input else []
+        if any(node is one for one in group):
+            name = node.input[0]
+            if name not in scaled:
+                weights = [numpy_helper.to_array(matrices[one.input[1]]) for one in group]
+                largest = np.max([np.abs(weight).max(1) for weight in weights], 0).clip(1e-5)
+                factor = (ranges[name].clip(1e-5) ** strength / largest ** (1 - strength)).astype(np.float32)
+                for one, weight in zip(group, weights, strict=True):
+                    matrices[one.input[1]].CopyFrom(numpy_helper.from_array(weight * factor[:, None], one.input[1]))
+                scaled[name] = f"{name}.smoothed"
+                moved.graph.initializer.append(numpy_helper.from_array(1 / factor, f"{name}.smoothing"))
+                nodes.append(helper.make_node("Mul", [name, f"{name}.smoothing"], [scaled[name]]))
+            node.input[0] = scaled[name]
+        nodes.append(node)
+    del moved.graph.node[:]
+    moved.graph.node.extend(nodes)
+    return moved
+
+
+def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
+    """Quantizes the multiplications with constant matrices to 8-bit integers; their results stay float."""
+    products = [node.name for group in weight_products(model).values() for node in group]
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
+        onnx.save(model, source)
+        quantize_static(
+            source,
+            target,
+            Calibration(feeds),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["MatMul"],
+            nodes_to_quantize=products,
+            per_channel=True,
+            reduce_range=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
+        )
+        return onnx.load(target)
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Converts weights and activations to 16 bits, for GPUs; the output vectors stay float32."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow to import
+
+    converted: onnx.ModelProto = convert_float_to_float16(model, keep_io_types=True)
+    return converted
+
+
+def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
+    """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
+
+    Both graphs may contain values of the same name, so the calibrator's values are renamed.
+    """
+    calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
+    versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
+    for model in (encoder, calibrator):
+        del model.opset_import[:]
+        model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+        model.ir_version = max(encoder.ir_version, calibrator.ir_version)
+    joined = compose.merge_models(
+        encoder, calibrator, io_map=[("pooled", "pooled")], inputs=None, outputs=["pooled", "latent"]
+    )
+    onnx.checker.check_model(joined)
+    return joined
+
+
+def edges(model: onnx.ModelProto) -> set[str]:
+    """Names of all values in a graph."""
+    graph = model.graph
+    values = {value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)}
+    return values | {name for node in graph.node for name in (*node.input, *node.output)} - {""}
+
+
+def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
+    """A copy of the graph. Values whose names are in `taken` get new names."""
+    fresh = onnx.ModelProto()
+    fresh.CopyFrom(model)
+    new = {name: f"calibrator/{name}" for name in edges(model) & taken}
+    # value_info lists the shapes of values under their old names. In the joined graph, the encoder may use these names
+    # for values of other shapes. value_info is optional, so it is deleted.
+    del fresh.graph.value_info[:]
+    for value in fresh.graph.initializer:
+        value.name = new.get(value.name, value.name)
+    for node in fresh.graph.node:
+        node.name = f"calibrator/{node.name}"
+        for names in (node.input, node.output):
+            names[:] = [new.get(name, name) for name in names]
+    return fresh
+
+
+def fingerprint(model: onnx.ModelProto) -> str:
+    """Hash (12 hex digits) of a graph's constants. The ranges of the inputs are also constants."""
+    tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
+    digest = hashlib.sha256()
+    for name, content in tensors:
+        digest.update(name.encode() + b"\0" + content)
+    return digest.hexdigest()[:12]
+
+
+class Bench:
+    """Compares encoder graphs with the fp32 graph on the same token ids."""
+
+    def __init__(self, fp32: onnx.ModelProto, ids: Ids, score: Callable[[OnnxEncoder], float] | None) -> None:
+        self.ids, self.score = ids, score
+        self.fp32 = self.open(fp32)
+        self.cosines = self.pairs(self.alone(self.fp32))
+        self.reference = score(self.fp32) if score else None
+
+    @staticmethod
+    def open(model: onnx.ModelProto) -> OnnxEncoder:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "encoder.onnx"
+            onnx.save(model, path)
+            return OnnxEncoder(path, ["CPUExecutionProvider"], 1)
+
+    def alone(self, encoder: OnnxEncoder) -> Vectors:
+        """Vectors computed one text at a time."""
+        return np.concatenate([encoder([row]) for row in self.ids])
+
+    def together(self, encoder: OnnxEncoder, size: int = 32) -> Vectors:
+        """Vectors computed in batches, padded to the longest text."""
+        return np.concatenate([encoder(self.ids[i : i + size]) for i in range(0, len(self.ids), size)])
+
+    @staticmethod
+    def pairs(vectors: Vectors) -> npt.NDArray[np.float32]:
+        """Cosines of consecutive texts (N − 1,)."""
+        return cosine(vectors[:-1], vectors[1:])
+
+    def moved(self, encoder: OnnxEncoder) -> float:
+        return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
+
+    def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
+        """Speed relative to fp32 in batches of 8. Both encoders run in every round; the result is the median."""
+        batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
+
+        def seconds(one: OnnxEncoder) -> float:
+            began = time.perf_counter()
+            for batch in batches:
+                one.run(batch)
+            return time.perf_counter() - began
+
+        seconds(encoder), seconds(self.fp32)
+        return float(np.median([seconds(self.fp32) / seconds(encoder) for _ in range(rounds)]))
+
+    def trial(self, name: str, model: onnx.ModelProto) -> Trial:
+        encoder = self.open(model)
+        alone = self.pairs(self.alone(encoder))
+        shift = float(np.abs(alone - self.pairs(self.together(encoder))).max())
+        moved = float(np.abs(alone - self.cosines).mean())
+        trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
+        if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
+            # `lost` takes minutes to compute. It stays None without labelled sets, or if `shift` is already too large.
+            return trial
+        return replace(trial, lost=self.reference - self.score(encoder))
+
+
+def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Callable[[str], None]) -> onnx.ModelProto:
+    """Quantizes the graph with the smoothing strength that changes the cosines least.
+
+    Raises:
+        InvalidInput: the graph has no matrix multiplication to quantize, for example because it has no layers.
+    """
+    model = separate(model)
+    if not weight_products(model):
+        raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
+    ranges = channel_ranges(model, list(weight_products(model)), feeds)
+    best: tuple[float, onnx.ModelProto] | None = None
+    for strength in STRENGTHS:
+        candidate = quantize(smooth(model, ranges, strength), feeds)
+        moved = bench.moved(bench.open(candidate))
+        say(f"int8, smoothing {strength}: cosines change by {moved:.4f} on average")
+        if best is None or moved < best[0]:
+            best = moved, candidate
+    assert best is not None  # noqa: S101 - STRENGTHS is not empty
+    return best[1]
+
+
+def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
+    """Nodes that multiply by a constant matrix, grouped by their input. Queries, keys and values share an input."""
+    matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    products: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and node.input[1] in matrices:
+            products.setdefault(node.input[0], []).append(node)
+    return products
+
+
+def separate(model: onnx.ModelProto) -> onnx.ModelProto:
+    """An equivalent graph in which each multiplication by a constant matrix is a MatMul with a matrix of its own.
+
+    GPT-2 uses Gemm instead of MatMul. ALBERT's layers share matrices, but smoothing changes each layer's matrix
+    differently.
+    """
+    matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    apart = onnx.ModelProto()
+    apart.CopyFrom(model)
+    nodes: list[onnx.NodeProto] = []
+    taken: set[str] = set()
+    for node in apart.graph.node:
+        turned = is_transposed(node) if node.op_type in ("MatMul", "Gemm") and node.input[1] in matrices else None
+        if turned is None:
+            nodes.append(node)
+            continue
+        name = node.input[1]
+        if name in taken or turned:
+            node.input[1] = f"{name}.{len(nodes)}"
+            matrix = numpy_helper.to_array(matrices[name])
+            own = np.ascontiguousarray(matrix.T) if turned else matrix
+            apart.graph.initializer.append(numpy_helper.from_array(own, node.input[1]))
+        taken.add(name)
+        nodes.extend([node] if node.op_type == "MatMul" else product_and_sum(node))
+    del apart.graph.node[:]
+    apart.graph.node.extend(nodes)
+    return apart
+
+
+def is_transposed(node: onnx.NodeProto) -> bool | None:
+    """Whether the node transposes its matrix.
+
+    None if the node does more than a linear layer: it scales its terms or transposes its input.
+    """
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
+        return None
+    return bool(given.get("transB", 0))
+
+
+def product_and_sum(gemm: onnx.NodeProto) -> list[onnx.NodeProto]:
+    if len(gemm.input) < 3 or not gemm.input[2]:
+        return [helper.make_node("MatMul", gemm.input[:2], gemm.output, name=gemm.name)]
+    product = f"{gemm.output[0]}.product"
+    return [
+        helper.make_node("MatMul", gemm.input[:2], [product], name=gemm.name),
+        helper.make_node("Add", [product, gemm.input[2]], gemm.output),
+    ]

@@ -1,0 +1,168 @@
+"""Registers an encoder that runs on another server. Checks the server's answers, stores its vectors of probe texts, and
+makes a calibrator."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from isosim.adapters.encoder.embeddings_api import Conversation, Refusal, checked_url
+from isosim.adapters.encoder.remote import TOLERANCE, check, probes_of
+from isosim.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
+from isosim.adapters.storage.artifacts import locked
+from isosim.core.arrays import Vectors
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.core.scoring.similarity import normalized
+from isosim.modelling.encoder.export import export_calibrator
+
+PROBES = (
+    "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?",
+    "The invoice is overdue by thirty days.",
+    "Der Zug nach Wien fährt um sieben Uhr ab.",
+    "function add(a, b) { return a + b }",
+)
+SECONDS = 60.0  # timeout of one request; long, because the server may have to load the model first
+ALIKE = 0.9999  # vectors of different texts with at least this cosine are treated as equal
+LEAST_DIM = 8
+
+Say = Callable[[str], None]
+
+
+def register(
+    store: Path,
+    name: str,
+    url: str,
+    model: str,
+    say: Say,
+    *,
+    key_file: Path | None = None,
+    prompt: str = "",
+    max_length: int = 8192,
+) -> EncoderArtifact:
+    """Adds a remote encoder, or changes the address or key file of a registered one.
+
+    Raises:
+        EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
+        EncoderChanged: the encoder is registered, and the server at the new address gives other vectors.
+        InvalidInput: the address is not valid, or the name belongs to another encoder.
+    """
+    encoders = EncoderStore(store)
+    # Symbolic links in the path are not resolved, because Kubernetes replaces their target when the Secret changes.
+    key = None if key_file is None else str(key_file.absolute())
+    endpoint = Endpoint(checked_url(url), model, key)
+    encoders.root.mkdir(parents=True, exist_ok=True)
+    with locked(encoders.root / ".registering"):  # two processes could otherwise register the same name
+        return registered(encoders, name, endpoint, say, prompt, max_length)
+
+
+def registered(
+    encoders: EncoderStore, name: str, endpoint: Endpoint, say: Say, prompt: str, max_length: int
+) -> EncoderArtifact:
+    """Does the work of `register`; the caller holds the lock."""
+    model = endpoint.model
+    known = encoders.find(name) if name in encoders.ids() else None  # raises if the registered encoder is damaged
+    if known is not None:
+        check_same(known, model, prompt, max_length)
+    endpoint, vectors = answers(endpoint, say)
+    if known is not None:
+        return readdressed(encoders, known, endpoint, say)
+    say(f"the server answers with {vectors.shape[1]} dimensions, encoded as {endpoint.encoding}; making the calibrator")
+    registration = uuid.uuid4().hex
+    identity = json.dumps([model, registration])
+    spec = EncoderSpec(
+        source=model,
+        weights=hashlib.sha256(identity.encode()).hexdigest(),
+        tokenizer="",
+        pooling="remote",
+        layers=0,
+        max_length=max_length,
+        prompt=prompt,
+        precision="remote",
+        dim=vectors.shape[1],
+        pad_token_id=0,
+    )
+    probes = [{"text": one.text, "pooled": one.pooled} for one in probes_of(PROBES, vectors)]
+
+    def write(folder: Path) -> dict[str, object]:
+        onnx.save(export_calibrator(spec.dim), folder / CALIBRATOR)
+        return {"kind": "remote", "remote": vars(endpoint), "registration": registration, "probes": probes}
+
+    artifact = encoders.add(name, spec, write)
+    say(f"encoder {name} is registered; isosim stores only the vectors of {len(PROBES)} fixed probe texts")
+    return artifact
+
+
+def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
+    """Raises InvalidInput if `known` is not remote, or was registered with another model, prompt or maximum length."""
+    what = f"encoder {known.id} exists already"
+    if known.remote is None:
+        raise InvalidInput(f"{what} and is of another kind (isosim encoder list shows kinds); choose another name")
+    given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
+    given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
+    for option, (before, now) in given.items():
+        if before != now:
+            raise InvalidInput(
+                f"{what}, registered with --{option} {before!r}, but this command uses {now!r}; choose another name, "
+                f"or remove the registered encoder first: isosim encoder remove {known.id}"
+            )
+
+
+def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
+    """The endpoint with an encoding that the server supports (base64 or float), and the vectors (N, D) of the probes.
+
+    Raises:
+        EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
+        InvalidInput: the vectors have too few dimensions.
+    """
+    say(f"asking {endpoint.url}")
+    try:
+        vectors = asked(endpoint)
+    except BackendFailure as error:
+        if not isinstance(error.__cause__, Refusal) or error.__cause__.status not in (400, 422):
+            raise
+        # The server may not support base64.
+        endpoint = Endpoint(endpoint.url, endpoint.model, endpoint.key_file, "float")
+        vectors = asked(endpoint)
+    if vectors.shape[1] < LEAST_DIM:
+        raise InvalidInput(f"the server's vectors have {vectors.shape[1]} dimensions; at least {LEAST_DIM} are needed")
+    # Each probe is also sent alone, because vectors of a quantized encoder may depend on the other texts of a batch.
+    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])
+    off = np.linalg.norm(again - vectors, axis=1) / np.linalg.norm(vectors, axis=1)
+    if not off.max() <= TOLERANCE / 2:
+        raise BackendFailure(
+            "the server gives the same text different vectors alone and in a batch (their distance is "
+            f"{off.max():.3f} times their norm; at most {TOLERANCE / 2:g} is allowed), so scores would not be "
+            "reproducible. Check whether the server runs several models under this model name, or quantizes per batch"
+        )
+    cosines = (normalized(vectors) @ normalized(vectors).T)[np.triu_indices(len(vectors), 1)]
+    if not cosines.max() < ALIKE:
+        raise BackendFailure(
+            f"the server gives different texts the same vector (cosine {cosines.max():.5f}); check that the model is "
+            "an embedding model"
+        )
+    return endpoint, vectors
+
+
+def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
+    """Requests the vectors (N, D) of these texts. Raises EncoderUnreachable or BackendFailure."""
+    conversation = Conversation(endpoint, 1)
+    try:
+        return conversation(texts, None, SECONDS)
+    except Refusal as refusal:
+        kind = EncoderUnreachable if refusal.status in (0, 401, 403, 404) else BackendFailure
+        raise kind(f"{endpoint.url}: {refusal.why}") from refusal
+    finally:
+        conversation.close()
+
+
+def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
+    """Checks that the server at the new address returns the probes' stored vectors. Then stores the address."""
+    moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
+    off = check(moved, SECONDS)
+    say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (relative difference {off:.0e})")
+    return encoders.readdress(known, endpoint)

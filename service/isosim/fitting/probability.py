@@ -1,0 +1,565 @@
+"""Learns the probability of a match, or a mean grade, from a domain's labelled pairs.
+
+The probability is a function of the evidence (−logit of the false-match rate). Three increasing curves are fitted, from
+the least to the most flexible:
+
+1. Platt's line: a logistic regression on the evidence,
+2. a logistic regression whose logit is piecewise linear in the evidence,
+3. isotonic regression, shrunk towards the second curve.
+
+The result is a weighted mean of the three curves, with weights from their cross-validated losses. With a hundred
+labels, the choice of a single curve would depend too much on chance. Reported errors are computed on pairs that were
+used neither for the curves nor for their weights.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+from scipy.stats import norm
+from sklearn.isotonic import IsotonicRegression
+
+from isosim.core.arrays import Doubles, Mask
+from isosim.core.errors import InvalidInput
+from isosim.core.scoring.probability import ProbabilityMap, evidence
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.modelling.calibration.recall import TAIL, precision_interval, recall_at
+
+Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
+
+FOLDS = 5
+# Prior means of the slopes: one for Platt's line, and six for the piecewise linear logit, from the lowest to the
+# highest scores. With a slope of 0.9, the logit of the match probability rises by 0.9 if the evidence rises by 1. These
+# values were the best for STS-B and SICK with 100 labels, both for vectors of an encoder's last layer and for softly
+# whitened vectors of a middle layer.
+PLATT_SLOPE = np.array([0.9])
+BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
+SLOPE_PRECISION = 16.0  # prior precision of the mean slope (its prior standard deviation is 1/4)
+SMOOTHNESS = 1.0  # strength of the prior that keeps neighbouring slopes similar (see `bending_line`)
+PSEUDO_PAIRS = 100.0  # the pseudo-labels in the isotonic regression together count as this many pairs
+TEMPER = 0.5  # `mix` raises the weights of the curves to this power
+GRID = 129  # number of knots of a stored curve
+LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
+FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
+LEAST_WORTH = 10  # minimum effective sample size of weighted pairs, by Kish's formula
+NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
+
+
+@dataclass(frozen=True)
+class LabelledScores:
+    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the labels' scale (see `label_range`).
+
+    `weights` are inverse sampling probabilities, scaled to mean 1. A pair of weight 2 represents twice as many pairs of
+    the population as a pair of weight 1.
+    """
+
+    similarities: Doubles
+    labels: Doubles
+    weights: Doubles
+    low: float
+    high: float
+    graded: bool
+
+    @property
+    def targets(self) -> Doubles:
+        """Labels on a scale of 0–1. (M,)"""
+        return (self.labels - self.low) / (self.high - self.low)
+
+
+def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
+    """Scale of the labels (M,): (0, 1) if all of them lie in this range, else (0, 5)."""
+    return (0.0, 1.0) if (np.asarray(labels) <= 1).all() else (0.0, 5.0)
+
+
+def check_pairs(
+    similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None, *, graded: bool = False
+) -> LabelledScores:
+    """Checks labelled pairs (M,). `graded`: the labels are grades; otherwise 1 means a match and 0 no match.
+
+    The number of pairs, and the range of the labels and weights, were checked before (`requirements.check_labels`).
+
+    Raises:
+        InvalidInput: all labels are equal, a similarity is not a number, or the weights differ too much (see
+            `checked_weights`).
+        ValueError: a label is neither 0 nor 1, and the labels are no grades.
+    """
+    x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
+    w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
+    low, high = label_range(y)
+    if not graded and not np.isin(y, (0, 1)).all():
+        raise ValueError("labels other than 0 and 1 are grades")
+    if (y == y[0]).all():
+        needed = "more than one grade" if graded else "both kinds of label, 0 and 1"
+        raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
+    if not np.isfinite(x).all():
+        raise InvalidInput("the similarity of a labelled pair is not a number")
+    return LabelledScores(x, y, checked_weights(w), low, high, graded)
+
+
+def checked_weights(weights: Doubles) -> Doubles:
+    """Weights (M,), scaled to mean 1. Raises InvalidInput if the effective number of pairs is below 10."""
+    relative = weights / weights.max()
+    if (worth := effective(relative)) < LEAST_WORTH:
+        raise InvalidInput(
+            f"a few of the {len(weights)} labelled pairs have most of the weight, so that all of them are worth only "
+            f"{worth:.1f} equally weighted pairs; at least {LEAST_WORTH} are needed: add pairs or use more even weights"
+        )
+    even: Doubles = relative / relative.mean()
+    return even
+
+
+def effective(weights: Doubles) -> float:
+    """Number of equally weighted pairs that give a mean as accurately as these pairs (Kish, 1965, section 8.2). (M,)"""
+    return float(weights.sum() ** 2 / np.square(weights).sum())
+
+
+def within_scores(x: Doubles, weights: Doubles) -> Doubles:
+    """Divides each weight by the mean weight of the pairs with similar scores x. (M,), (M,) -> (M,)
+
+    The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
+    make its estimate less accurate. The division removes the dependence on the score. Among pairs with similar scores,
+    the ratios of the weights stay the same. These ratios matter if the sampling depended on the label.
+    """
+    order = np.argsort(x, kind="stable")
+    count = len(x)
+    half = max(int(NEIGHBOURS * count / 2), 5)
+    sums = np.concatenate([[0.0], np.cumsum(weights[order])])
+    place = np.arange(count)
+    low, high = np.maximum(place - half, 0), np.minimum(place + half + 1, count)
+    local = np.empty(count)
+    local[order] = weights[order] / ((sums[high] - sums[low]) / (high - low))
+    even: Doubles = local / local.mean()
+    return even
+
+
+def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
+    """Platt's targets (1999, section 2.2), which avoid probabilities of 0 and 1. (N,), (N,) -> (N,)
+
+    With n matches and m other pairs (sums of weights), the target is (n + 1) / (n + 2) for a match and 1 / (m + 2) for
+    another pair. Grades between 0 and 1 are mapped linearly between these two values.
+    """
+    matches = float(weights @ targets)
+    others = float(weights.sum()) - matches
+    low, high = 1 / (others + 2), (matches + 1) / (matches + 2)
+    wanted: Doubles = low + (high - low) * targets
+    return wanted
+
+
+def ramps(x: Doubles, knots: Doubles) -> Doubles:
+    """Splits x minus the first knot into parts, one per interval between knots. (N,), (K+1,) -> (N, K)
+
+    With the knots 0, 1, 2, the value 1.5 becomes [1, 0.5]. The first and the last interval extend to infinity: 3
+    becomes [1, 2], and −1 becomes [−1, 0].
+    """
+    inner = np.concatenate([[-np.inf], knots[1:-1], [np.inf]])
+    reached: Doubles = np.clip(x[:, None], inner[:-1], inner[1:]) - np.clip(knots[0], inner[:-1], inner[1:])
+    return reached
+
+
+def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
+    """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
+
+    A Gaussian prior keeps each slope near its prior mean in `slopes` (K,). It also makes neighbouring slopes deviate
+    from their prior means by similar amounts. Each knot between intervals lies in the middle between two points: the
+    knot for intervals of equal width, and the knot for intervals with equal numbers of pairs. With one interval the
+    curve is Platt's line.
+    x, targets, weights: (N,).
+    """
+    quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
+    knots = (quantiles + np.linspace(quantiles[0], quantiles[-1], len(quantiles))) / 2
+    centre = ramps(np.array([np.average(x, weights=weights)]), knots)
+    design = np.column_stack([ramps(x, knots) - centre, np.ones(len(x))])
+    width = (knots[-1] - knots[0]) / len(slopes)
+    bends = np.diff(np.eye(len(slopes)), axis=0) * width
+    precision = SMOOTHNESS * bends.T @ bends + SLOPE_PRECISION / len(slopes) * np.eye(len(slopes))
+    wanted = smooth_targets(targets, weights)
+
+    def loss(parameters: Doubles) -> tuple[float, Doubles]:
+        logits = design @ parameters
+        away = parameters[:-1] - slopes
+        pull = precision @ away
+        value = weights @ (np.logaddexp(0, logits) - wanted * logits) + away @ pull / 2
+        return float(value), design.T @ (weights * (expit(logits) - wanted)) + np.append(pull, 0.0)
+
+    start = np.append(slopes, logit(np.average(wanted, weights=weights)))
+    bounds = [(0.0, None)] * len(slopes) + [(None, None)]
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return lambda asked: expit((ramps(asked, knots) - centre) @ solution[:-1] + solution[-1])
+
+
+def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Curve) -> Curve:
+    """Isotonic regression (Zadrozny & Elkan, 2002), shrunk towards the curve `leaning`.
+
+    For the shrinkage, pseudo-labels from `leaning` are added to the labels, with a total weight of 100 pairs. Isotonic
+    regression gives a step function; the result interpolates between the centres of the steps, so it has no jumps.
+    x, targets, weights: (N,).
+    """
+    x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
+    pseudo = PSEUDO_PAIRS / len(x)
+    total = weights + pseudo
+    wanted = (weights * targets + pseudo * leaning(x)) / total
+    fitted = IsotonicRegression().fit(x, wanted, sample_weight=total).predict(x)
+    heights, step = np.unique(fitted, return_inverse=True)
+    centres = np.bincount(step, total * x) / np.bincount(step, total)
+    return lambda asked: np.interp(asked, centres, heights)
+
+
+def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
+    """Fits the three curves to the same pairs. x, targets, weights: (N,).
+
+    Grades are fitted with the same curves: on STS-B and SICK, linear regression was no better than Platt's line.
+    """
+    bending = bending_line(x, targets, weights, BENDING_SLOPES)
+    return {
+        "platt": bending_line(x, targets, weights, PLATT_SLOPE),
+        "hinge": bending,
+        "isotonic": leaning_isotonic(x, targets, weights, bending),
+    }
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Weighted mean of the curves, with the cross-validated losses from which the weights were computed."""
+
+    curves: dict[str, Curve]
+    weights: dict[str, float]
+    losses: dict[str, float]
+    clip: float
+
+    def __call__(self, x: Doubles) -> Doubles:
+        mean = sum((self.weights[name] * curve(x) for name, curve in self.curves.items()), np.zeros(len(x)))
+        return np.clip(mean, self.clip, 1 - self.clip)
+
+
+def parts(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
+    """Yields masks (N,) of the training and the held-out pairs of each fold.
+
+    Every fold has nearly the same share of each label.
+    """
+    fold = np.empty(len(targets), np.intp)
+    fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
+    for number in range(FOLDS):
+        yield fold != number, fold == number
+
+
+def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
+    """Cross-entropy of each pair, in nats. (N,), (N,) -> (N,)"""
+    loss: Doubles = -(targets * np.log(probabilities) + (1 - targets) * np.log1p(-probabilities))
+    return loss
+
+
+def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
+    """Fits the three curves. A curve's weight is proportional to exp(−N/2 · L).
+
+    L is the curve's cross-validated log-loss. For grades, L is the squared error / 2σ², where σ² is the mean squared
+    error of the best curve.
+    This is pseudo-BMA (Yao et al., 2018, section 3.4) with half the exponent. x, targets, weights: (N,).
+    """
+    clip = max(1 / (2 * len(x) + 4), 5e-4)
+    components = curves(x, targets, weights)
+    held = {name: np.empty(len(x)) for name in components}
+    for train, test in parts(targets, rng):
+        for name, curve in curves(x[train], targets[train], weights[train]).items():
+            predicted = np.clip(curve(x[test]), clip, 1 - clip)
+            held[name][test] = (predicted - targets[test]) ** 2 if graded else log_loss(predicted, targets[test])
+    losses = {name: float(np.average(loss, weights=weights)) for name, loss in held.items()}
+    least = min(losses.values())
+    unit = 2 * max(least, 1e-12) if graded else 1.0
+    strength = {name: float(np.exp(-TEMPER * len(x) * (loss - least) / unit)) for name, loss in losses.items()}
+    return Mixture(components, {name: s / sum(strength.values()) for name, s in strength.items()}, losses, clip)
+
+
+def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
+    """Probabilities of each fold's pairs, from a mixture that was fitted to the other folds. All arrays: (N,)."""
+    predictions = np.empty(len(x))
+    for train, test in parts(targets, rng):
+        predictions[test] = mix(x[train], targets[train], weights[train], graded, rng)(x[test])
+    return predictions
+
+
+def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
+    """Samples a mixture at K knots, so that it can be stored. Returns evidence and logits, both (K,).
+
+    The knots are evenly spaced over the middle 99 % of x (N,). One more knot lies on each side: for example, if the
+    range is 0 to 4, at −4 and 8.
+    """
+    low, high = np.quantile(x, [0.005, 0.995])
+    if high - low < 1e-6:
+        low, high = low - 0.5, high + 0.5
+    knots = np.concatenate([[2 * low - high], np.linspace(low, high, GRID - 2), [2 * high - low]])
+    return knots, np.maximum.accumulate(logit(mixture(knots)))
+
+
+def precision_thresholds(
+    similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
+) -> Doubles:
+    """For each precision in LEVELS, the lowest threshold that reaches it; NaN if no threshold does. (L,)
+
+    The precision of a threshold is the mean probability of the pairs whose similarity is at least the threshold. Only
+    thresholds with at least 10 such pairs are considered.
+
+    Args:
+        similarities: (N,), descending. Their probabilities (N,) also descend; weights (N,) are in the same order.
+        counts: (N,) number of times that each pair is in a bootstrap sample; None: the weights are used.
+    """
+    above = np.cumsum(weights)
+    last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
+    usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
+    # `precision` falls, because `probabilities` falls. So `searchsorted` can be used below.
+    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]
+    reaching = np.searchsorted(-precision, -LEVELS, side="right")
+    candidates = np.append(np.nan, similarities[usable])
+    thresholds: Doubles = candidates[reaching]
+    return thresholds
+
+
+def precision_table(
+    pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
+) -> dict[str, Doubles]:
+    """Thresholds and recalls for the precisions that the pairs reach, and 95 % intervals of all three.
+
+    The intervals of the thresholds come from a bootstrap over pairs. The curves are fitted again to every sample, but
+    keep their weights in the mixture. If a sample does not reach a precision, the highest similarity counts as the
+    threshold. x: (M,).
+    """
+    order = np.argsort(-pairs.similarities, kind="stable")
+    similarities, x, targets = pairs.similarities[order], x[order], pairs.targets[order]
+    own = pairs.weights[order]
+    local = within_scores(x, own)
+    centre = precision_thresholds(similarities, mixture(x), own, np.ones(len(x)))
+    reached = np.isfinite(centre)
+    recalls, recall_low, recall_high = recall_at(centre[reached], similarities, targets, own)
+    precision_low, precision_high = precision_interval(centre[reached], similarities, targets, own, LEVELS[reached])
+    draws = np.empty((BOOTSTRAPS, int(reached.sum())))
+    for draw in range(BOOTSTRAPS if reached.any() else 0):
+        counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x))).astype(np.float64)
+        again = replace(mixture, curves=curves(x, targets, counts * local))
+        draws[draw] = precision_thresholds(similarities, again(x), counts * own, counts)[reached]
+    low, high = np.quantile(np.where(np.isnan(draws), similarities[0], draws), [TAIL, 1 - TAIL], axis=0)
+    return {
+        "precisions": LEVELS[reached],
+        "similarities": centre[reached],
+        "interval_low": np.minimum(low, centre[reached]),
+        "interval_high": np.maximum(high, centre[reached]),
+        "recalls": recalls,
+        "recall_low": recall_low,
+        "recall_high": recall_high,
+        "precision_low": precision_low,
+        "precision_high": precision_high,
+    }
+
+
+def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
+    """Errors of held-out probabilities (M,), ready for JSON. The RMSE is in grades, the log-loss in nats."""
+    targets = pairs.targets
+    kind = "squared_error" if pairs.graded else "log_loss"
+    methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
+    facts: dict[str, Any] = {
+        "pairs": len(targets),
+        "graded": pairs.graded,
+        "labels": [pairs.low, pairs.high],
+        "mean_label": float(np.average(targets, weights=pairs.weights)),
+        "methods": methods,
+        **calibration_report(probabilities, targets, pairs.weights, pairs.graded, rng),
+    }
+    weighted = bool((pairs.weights != 1).any())
+    if weighted:
+        facts |= {"weighted": True, "effective_pairs": effective(pairs.weights)}
+    error = probabilities - targets
+    mean = partial(np.average, weights=pairs.weights)
+    if pairs.graded:
+        away = probabilities - mean(probabilities), targets - mean(targets)
+        spread = float(np.sqrt(mean(away[0] ** 2) * mean(away[1] ** 2)))
+        return {
+            **facts,
+            "rmse": float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low),
+            "pearson": float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0,
+        }
+    return {
+        **facts,
+        "positives": float(mean(targets)),
+        "brier": float(mean(error**2)),
+        "log_loss": float(mean(log_loss(probabilities, targets))),
+    }
+
+
+def fit(
+    similarities: npt.ArrayLike,
+    reference: ReferenceDistribution,
+    labels: npt.ArrayLike,
+    seed: int,
+    weights: npt.ArrayLike | None = None,
+    *,
+    graded: bool = False,
+    rival: ProbabilityMap | None = None,
+) -> tuple[ProbabilityMap, dict[str, Any]]:
+    """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
+
+    With 100 labelled Quora pairs, the calibration error on other Quora pairs is 0.050. With 1,000 pairs it is 0.025
+    (vectors of the encoder's last layer).
+
+    Args:
+        reference: reference distribution of the values in `similarities`.
+        weights: (M,) number of pairs of the population that each pair represents; the map, the precisions and the
+            recalls then apply to the population.
+        graded: the labels are grades, not 0 and 1.
+        rival: a map learnt from earlier labels. The report's `compared` says which of the two predicts these labels
+            better; see `compare`.
+
+    Raises:
+        InvalidInput: nothing can be learnt from the pairs; see `check_pairs`.
+    """
+    pairs = check_pairs(similarities, labels, weights, graded=graded)
+    rng = np.random.default_rng(seed)
+    rates = reference.false_match_rate(pairs.similarities)
+    x = evidence(rates)
+    local = within_scores(x, pairs.weights)
+    mixture = mix(x, pairs.targets, local, pairs.graded, rng)
+    held_out = out_of_fold(x, pairs.targets, local, pairs.graded, rng)
+    no_table = dict.fromkeys(("precisions", "similarities", "interval_low", "interval_high"), np.empty(0))
+    table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
+    knots, logits = knots_of(mixture, x)
+    learnt = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
+    facts = report(pairs, held_out, mixture, rng)
+    if rival is not None and rival.graded == graded:
+        facts["compared"] = compare(pairs, held_out, rival.probability(rates))
+    return learnt, facts
+
+
+def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> dict[str, float]:
+    """Mean loss of out-of-fold predictions (M,) and of a rival's (M,), and the standard error of their difference.
+
+    The loss is the log-loss in nats, or for grades the squared error on a scale of 0 to 1. The rival has a small
+    advantage: some of these labels may be those that it was fitted to.
+    """
+
+    def loss(predictions: Doubles) -> Doubles:
+        return (predictions - pairs.targets) ** 2 if pairs.graded else log_loss(predictions, pairs.targets)
+
+    share = pairs.weights / pairs.weights.sum()
+    ours, theirs = loss(predicted), loss(rival)
+    difference = ours - theirs
+    error = float(np.sqrt(np.square(share * (difference - share @ difference)).sum()))
+    return {"loss": float(share @ ours), "rival_loss": float(share @ theirs), "standard_error": error}
+
+
+BINS = 15
+PAIRS_A_BIN = 10
+BOOTSTRAPS = 200
+STEPS = 100  # number of candidate values for the calibration error in `errors_like`
+# A bin's offset is its mean label minus its mean probability. `errors_like` also tries offsets that are larger than the
+# observed offsets, by up to this many standard errors.
+GROWTH = 4.0
+PERFECT = 40  # number of samples that are simulated for a perfectly calibrated map
+
+
+def equal_mass_bins(
+    probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
+) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """Mean probability, mean target, number and total weight of each bin's pairs. (N,) -> (B,)
+
+    The bins have equal numbers of pairs; the first bin has the lowest probabilities.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
+    counts = np.diff(np.append(starts, len(order))).astype(np.float64)
+    mass = np.add.reduceat(weights[order], starts)
+    predicted, observed = (np.add.reduceat((weights * v)[order], starts) / mass for v in (probabilities, targets))
+    return predicted, observed, counts, mass
+
+
+def calibration_error(probabilities: Doubles, targets: Doubles) -> float:
+    """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
+    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, BINS, np.ones(len(targets)))
+    return float(mass @ np.abs(predicted - observed) / mass.sum())
+
+
+def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
+    """95 % interval of a share observed on `counts` pairs (Wilson, 1927). (B,), (B,) -> (B,), (B,)"""
+    z = float(norm.ppf(1 - TAIL))
+    centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
+    half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
+    # Without the clipping, rounding errors could put `share` outside the interval.
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
+
+
+def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
+    """Simulates targets (N,) as they would be if the probabilities were right.
+
+    Simulated grades are the probabilities plus the shuffled residuals of the real grades.
+    """
+    if not graded:
+        return (rng.random(len(targets)) < probabilities).astype(np.float64)
+    residuals = targets - probabilities
+    drawn: Doubles = probabilities + rng.permutation(residuals - residuals.mean())
+    return drawn
+
+
+def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
+    """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
+
+    A bin's offset is its mean label minus its mean probability. The observed error is the mean of the absolute
+    offsets. It overstates the true error, because even a perfect map shows offsets by chance.
+
+    So samples are simulated for many candidate values of the true error (inversion of a test; Davison & Hinkley, 1997,
+    section 5.4). The lower limit is the candidate for which 2.5 % of the samples have an error of at least the observed
+    error. For the median estimate it is 50 % of the samples, for the upper limit 97.5 %. A bootstrap interval around
+    the observed error contained the true error in only 40 of 100 samples.
+
+    Args:
+        noise: (R, B) simulated offsets of a perfectly calibrated map.
+        shares: (B,) each bin's share of the weight.
+    """
+    shown = float(shares @ np.abs(offsets))
+    spread = np.maximum(noise.std(axis=0), 1e-12)
+    largest = max(float((np.abs(offsets) / spread).max()), 1.0)
+    # Each step gives one candidate. The step −1 makes every offset smaller by one standard error, but not below 0. So
+    # offsets of few standard errors reach 0 first. These offsets are the most likely to be due to chance.
+    steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
+    varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
+    tried = varied @ shares
+    samples = np.abs((varied * np.sign(offsets))[:, None, :] + noise) @ shares  # (STEPS, R)
+    reached = np.maximum.accumulate(np.quantile(samples, [1 - TAIL, 0.5, TAIL], axis=1), axis=1) >= shown
+    limits: Doubles = tried[np.where(reached.any(axis=1), reached.argmax(axis=1), STEPS - 1)]
+    return limits
+
+
+def calibration_report(
+    probabilities: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Reliability curve and calibration error of held-out probabilities (N,), on the scale 0–1.
+
+    The report also holds the simulated error of a perfectly calibrated map. Both errors are corrected for offsets that
+    arise by chance; see `errors_like`.
+    """
+    count = len(targets)
+    bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))
+    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, weights)
+    by_chance = (if_right(probabilities, targets, graded, rng) for _ in range(BOOTSTRAPS))
+    noise = np.array([equal_mass_bins(probabilities, drawn, bins, weights)[1] for drawn in by_chance]) - predicted
+    shares = mass / mass.sum()
+    low, error, high = (float(one) for one in errors_like(observed - predicted, noise, shares))
+    perfect = [float(errors_like(drawn, noise, shares)[1]) for drawn in noise[:PERFECT]]
+    predicted, observed, counts, _ = equal_mass_bins(probabilities, targets, bins, weights)
+    if graded:
+        square = equal_mass_bins(probabilities, targets**2, bins, weights)[1]
+        half = float(norm.ppf(1 - TAIL)) * np.sqrt(np.maximum(square - observed**2, 0) / np.maximum(counts - 1, 1))
+        below, above = np.maximum(observed - half, 0), np.minimum(observed + half, 1)
+    else:
+        below, above = wilson(observed, counts)
+    columns = {"predicted": predicted, "observed": observed, "low": below, "high": above}
+    return {
+        "ece": error,
+        "ece_low": low,
+        "ece_high": high,
+        "ece_of_a_perfect_map": float(np.mean(perfect)),
+        "reliability": [
+            {**{name: float(column[number]) for name, column in columns.items()}, "pairs": int(counts[number])}
+            for number in range(bins)
+        ],
+    }

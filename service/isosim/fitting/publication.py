@@ -1,0 +1,240 @@
+"""Publishes the result of a calibration and decides whether it becomes the domain's champion."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isosim.adapters.domains.store import Aliases, DomainStore, StoredVersion
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.core.arrays import Rows, Vectors
+from isosim.core.errors import Conflict, IsosimError
+from isosim.core.jobs.job import Job, JobRequest
+from isosim.core.scoring.advice import lost_targets, told
+from isosim.core.scoring.calibration import DomainModel
+from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.modelling.calibration import evidence, reference
+from isosim.modelling.calibration.methods import FittedMap, is_flow
+from isosim.modelling.calibrator import group_sizes
+
+FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
+HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
+MOST_PAIRS = 100_000
+SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
+# A new version is not promoted automatically if it lacks one of these parts and the champion has it. Values: the part's
+# name in messages, and what a calibration needs to make the part.
+LOST = {
+    "probability": ("a probability learnt from labels", "labelled pairs"),
+    "normalization": ("an item normalization", "the same item normalization"),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """All parts of a version that is not published yet."""
+
+    request: JobRequest
+    encoder: EncoderArtifact
+    fitted: FittedMap
+    model: DomainModel
+    held_out: Vectors
+    report: dict[str, Any]
+
+    def publish(
+        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[int], None] = lambda _: None
+    ) -> tuple[int, bool, str]:
+        """Writes the version, and promotes it if `_wanted` decides so.
+
+        If the version is written but cannot be promoted, it stays in the store, and the returned reason says why.
+
+        Args:
+            job: the job that made this result; None if it was made outside of a job.
+            check_turn: called with the version's number before writing and before promotion; raises JobCancelled if
+                another attempt of the job has replaced this attempt.
+
+        Returns:
+            The version's number, whether it was promoted, and why or why not.
+
+        Raises:
+            JobCancelled: `check_turn` raised it; nothing is promoted.
+            OSError: the version could not be written.
+            Conflict: the domain was deleted after the request.
+        """
+        request = self.request
+        manifest = {
+            "method": self.fitted.method,
+            "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
+            "sentences": self.report["sentences"],
+            "seed": request.seed,
+            "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
+            "job": None if job is None else job.id,
+        }
+        again = job is not None and job.attempt > 1
+        expected = domains.aliases(request.domain, self.encoder.digest)
+        promote, why = self._wanted(domains, expected, again=again)
+        report = {**self.report, "promotion": why}
+        version = domains.publish(
+            request.domain,
+            manifest,
+            report,
+            self.fitted.weights,
+            self.model,
+            generation=request.generation,
+            claim=check_turn,
+        )
+        for _ in range(5):
+            if not promote:
+                return version, False, why
+            check_turn(version)
+            try:
+                domains.promote(request.domain, self.encoder.digest, version, expected=expected)
+            except Conflict:  # another version has become champion: compare with it
+                expected = domains.aliases(request.domain, self.encoder.digest)
+                # Raises Conflict if the domain was deleted before its aliases were read. If it is deleted later,
+                # `domains.promote` fails in the next round, and then this check raises Conflict.
+                domains.check_generation(request.domain, request.generation)
+                promote, why = self._wanted(domains, expected, again=again)
+            except OSError as error:
+                why = f"it could not be promoted ({error})"
+                return version, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+            else:
+                return version, True, why
+        return version, False, "other versions became champion first, in each of 5 attempts"
+
+    def _wanted(self, domains: DomainStore, aliases: Aliases, *, again: bool = False) -> tuple[bool, str]:
+        """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted.
+
+        A version that makes saved targets unreachable is never promoted; the report then names them as `unreachable`.
+        """
+        request, champion = self.request, aliases.champion
+        if request.promote == "never":
+            return False, "promote: never"
+        if newer := self._newer(champion, again=again):
+            return False, newer
+        stored, damage = None, ""
+        if champion is not None:
+            try:
+                stored = domains.load(request.domain, champion)
+            except IsosimError as error:
+                damage = f"the champion, version {champion}, cannot be read: {error}"
+        lost = {} if stored is None else lost_targets(stored.model, self.model, request.domain, aliases.targets)
+        self.report.pop("unreachable", None)
+        if lost:
+            self.report["unreachable"] = lost
+            return False, f"it would make saved thresholds unreachable: {told(lost)}"
+        if request.promote == "always":
+            return True, "promote: always"
+        return self._better(champion, stored, damage)
+
+    def _better(self, champion: int | None, stored: StoredVersion | None, damage: str) -> tuple[bool, str]:
+        """Whether this version is better than the champion, and why. `damage`: why the champion could not be read."""
+        notice = (self.report.get("labels") or {}).get("notice")
+        if notice is not None or champion is None:
+            return notice is None, notice or "the domain had no champion"
+        if stored is None:
+            return True, damage
+        if champion == self.request.base:
+            return self._compare_labels(champion, stored.model)
+        return self._compare(champion, stored)
+
+    def _newer(self, champion: int | None, *, again: bool) -> str | None:
+        """Reason to keep a champion that was promoted after this job was requested; None if there is no such reason."""
+        request = self.request
+        if champion == request.champion:
+            return None
+        if request.base is not None:
+            return (
+                f"version {champion} became champion after the labels were posted; "
+                "post them again to learn probabilities for that version"
+            )
+        if request.promote == "always" and again and champion is not None:
+            why = f"version {champion} has become champion since this job first began"
+            return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+        return None
+
+    def _compare_labels(self, champion: int, base: DomainModel) -> tuple[bool, str]:
+        """Decides whether new labels of the champion replace its earlier ones, and says why.
+
+        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
+        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
+        them, and seems to predict them better.)
+        """
+        if base.probability is None:
+            return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
+        kind, earlier = ("grades" if graded else "matches" for graded in (self._graded, base.probability.graded))
+        if kind != earlier:
+            return False, f"version {champion} has learnt from {earlier} and this version from {kind}"
+        labels, count = self.report["labels"]["pairs"], base.probability.pairs
+        if labels >= count:
+            return True, f"it has learnt from {labels:,} labelled pairs, and version {champion} from {count:,}"
+        compared = self.report["labels"]["compared"]
+        new, old = compared["loss"], compared["rival_loss"]
+        measure = "squared error" if self._graded else "log-loss"
+        what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with version {champion}"
+        return new - old <= SURE * compared["standard_error"], what
+
+    @property
+    def _graded(self) -> bool:
+        return self.model.probability is not None and self.model.probability.graded
+
+    def _compare(self, champion: int, stored: StoredVersion) -> tuple[bool, str]:
+        """Decides by the threshold errors on the new text whether to promote this version, and says why.
+
+        A version's threshold error says how far its measured false-match rates are from the nominal rates (see
+        `off_by`). The champion and the new version are measured on the same held-out sentences. The new version is
+        promoted if its error is significantly smaller. The standard error of the difference is its standard deviation
+        over random halves of the sentences (Politis & Romano, 1994).
+
+        The new map was not fitted to the held-out sentences. The champion's map was fitted to them only if the same
+        text was posted before. The new version has a small advantage: its reference distribution includes the held-out
+        sentences. They are at most a tenth of the distribution's sentences, and are scored by maps that were fitted
+        without them.
+        """
+        lost = [part for part in LOST if loses(part, stored.model, self.model)]
+        if lost:
+            return False, (
+                f"version {champion} has {' and '.join(LOST[part][0] for part in lost)} that callers would lose; to "
+                f"replace version {champion}, calibrate again with {' and '.join(LOST[part][1] for part in lost)}"
+            )
+        ours, scale = self.model.reference, stored.model.reference
+        if scale is None:
+            return True, f"version {champion} has no reference distribution to compare with"
+        if len(self.held_out) < FEWEST_COMPARED or ours is None:
+            return False, f"there is no new text on which to compare this version with version {champion}"
+        theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
+        mine = self.fitted(self.held_out)
+        rng = np.random.default_rng(self.request.seed)
+
+        def errors(rows: Rows) -> tuple[float, float]:
+            numbers = np.arange(len(rows))
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # both draw the same pairs
+            return (
+                off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
+                off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
+            )
+
+        new, old = errors(np.arange(len(mine)))
+        halves = [errors(rng.permutation(len(mine))[: len(mine) // 2]) for _ in range(HALVES)]
+        unsure = float(np.std([before - after for after, before in halves]))
+        what = (
+            f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
+            f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
+        )
+        if old - new > SURE * unsure:
+            return True, what
+        return False, what + ("; the difference is not significant" if new < old else "")
+
+
+def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
+    return getattr(champion, part) is not None and getattr(challenger, part) is None
+
+
+def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
+    """Threshold error: the mean |ln(measured / nominal)| over the nominal false-match rates.
+
+    If many random pairs have the same similarity, the false-match rate jumps there, for example from 2 % to 6 %. Then
+    no threshold has the nominal rate 5 %, and 6 % is used instead.
+    """
+    nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
+    return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

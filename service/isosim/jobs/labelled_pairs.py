@@ -1,0 +1,80 @@
+"""Reads files of labelled sentence pairs: one file, or the folder of the STS sets."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from isosim.adapters.tables.isolation import Limits, Reading, read_path
+from isosim.adapters.text_lines import table_lines
+from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.core.jobs.job import LabelledPair
+from isosim.core.jobs.labels import parse_pairs
+from isosim.core.jobs.requirements import check_labels
+
+# At most 1,000,000 rows; no limit for the characters of a cell.
+LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The sentence pairs of one file, with their gold scores."""
+
+    left: list[str]
+    right: list[str]
+    gold: npt.NDArray[np.float64]
+
+
+def labelled_pairs(path: Path, kind: str) -> list[LabelledPair]:
+    """Reads a table of labels and sentences in any format; `core/jobs/labels.py` finds its columns.
+
+    `kind`: what the labels mean (LABEL_KINDS).
+
+    Raises:
+        EmptyInput: the file has no rows.
+        InvalidInput: a row is not a labelled pair, or its label is not of the kind; the message names the lines.
+    """
+    with read_path(path, Reading("numbered_rows"), LIMITS) as (_, rows):
+        pairs = pairs_in(rows, path)
+    try:
+        check_labels((pair for _, pair in pairs), kind, where=[f"line {line}" for line, _ in pairs])
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    return [pair for _, pair in pairs]
+
+
+def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[tuple[int, LabelledPair]]:
+    pairs = parse_pairs(rows, str(path))
+    if not pairs:
+        raise EmptyInput(f"{path} holds no labelled pairs")
+    return pairs
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
+    left, right, gold, _ = zip(*(pair for _, pair in pairs_in(table_lines(path), path)), strict=True)
+    return Pairs([*left], [*right], np.array(gold))
+
+
+SETS = {
+    "STS12": ["sts12/*.tsv"],
+    "STS13": ["sts13/*.tsv"],
+    "STS14": ["sts14/*.tsv"],
+    "STS15": ["sts15/*.tsv"],
+    "STS16": ["sts16/*.tsv"],
+    "STS-B": ["stsb/test.tsv"],
+    "SICK-R": ["sick/test.tsv"],
+}
+
+
+def read_sets(folder: Path) -> dict[str, list[Pairs]]:
+    """Reads the STS sets in a folder: name of a set -> pairs of each file. Raises InvalidInput if a set is missing."""
+    sets = {}
+    for name, patterns in SETS.items():
+        files = sorted(file for pattern in patterns for file in folder.glob(pattern))
+        if not files:
+            raise InvalidInput(f"{folder} has no {patterns[0]}")
+        sets[name] = [read_pairs(file) for file in files]
+    return sets

@@ -1,0 +1,317 @@
+"""Encodes many texts at once.
+
+An exported encoder runs in this process, with the same graph as in isosim's server. A remote encoder runs on its own
+server. Vectors that users computed are only read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from isosim.adapters.encoder.brought import decoded, fault_of, refuse_texts
+from isosim.adapters.encoder.device import GPU_TOKENS
+from isosim.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.adapters.encoder.remote import (
+    REQUEST_TEXTS,
+    REQUEST_TOKENS,
+    REQUESTS,
+    RemoteEncoder,
+    RemoteTokenizer,
+)
+from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.adapters.encoder.vector_files import VectorFile, rows_at
+from isosim.core.arrays import Rows, Vectors
+from isosim.core.encoding.texts import PooledVector, Tokens, VectorCodec
+from isosim.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
+
+# Padded tokens per batch on a CPU. Larger batches are slower: 2048 tokens took 1.13 times the processor
+# time (1.04 to 1.17) and 1.17 times the wall time of 256 tokens. Measured with MiniLM and 2 threads on an Intel Xeon
+# (AVX2, AVX-512) that other programs used too; medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens.
+BATCH_TOKENS = 256
+PROGRESS_SECONDS = 1.0
+REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
+# A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
+# has at least 44 characters (8 dimensions), so both cannot be confused.
+SHORTEST_VECTOR = 24
+WINDOW = 4096  # number of texts that are tokenized together and sorted by length
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Vectors (N, D) of N texts, and facts about each text. `tokens`: number of tokens, with special ones. `truncated`:
+    the text was cut. `unreadable`, `unknown_hash`: see `PooledVector`."""
+
+    vectors: Vectors
+    tokens: Rows
+    truncated: npt.NDArray[np.bool_]
+    unreadable: npt.NDArray[np.bool_]
+    unknown_hash: npt.NDArray[np.uint64]
+
+    @classmethod
+    def build(cls, count: int, dim: int) -> "Encodings":
+        """Arrays for `count` texts, to be filled in."""
+        vectors: Vectors = np.empty((count, dim), np.float32)
+        no = np.zeros(count, bool)
+        return cls(vectors, np.empty(count, np.intp), no, no.copy(), np.zeros(count, np.uint64))
+
+    def texts(self) -> list[PooledVector]:
+        """One `PooledVector` per text, for scoring."""
+        columns = (self.tokens, self.truncated, self.unreadable, self.unknown_hash)
+        facts = zip(*(column.tolist() for column in columns), strict=True)
+        return [PooledVector(vector, *own) for vector, own in zip(self.vectors, facts, strict=True)]
+
+
+class TextEncoder(Protocol):
+    """Encodes many texts: in this process, on another server, or by reading vectors that users computed."""
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
+
+
+# Called with the number of texts before they are sent to another server. If it raises an error, no text is sent.
+Sending = Callable[[int], None]
+
+
+def open_texts(
+    artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
+) -> TextEncoder:
+    """Opens an encoder for many texts: in this process, with the options of `OfflineEncoder`, or on another server.
+
+    Raises:
+        InvalidInput: users of this encoder compute the vectors themselves.
+    """
+    refuse_texts(artifact)
+    if artifact.remote is None:
+        return OfflineEncoder(artifact, threads, **options)
+    return RemoteTexts(artifact, codec=options.get("codec"), sending=sending)
+
+
+class RemoteTexts:
+    """Encodes many texts on another server, with parallel requests.
+
+    Each request also carries a probe, a text whose vector shows whether the server still runs the registered model.
+    """
+
+    def __init__(
+        self, artifact: EncoderArtifact, *, codec: VectorCodec | None = None, sending: Sending = lambda _: None
+    ) -> None:
+        self.encoder = RemoteEncoder(artifact, seconds=REMOTE_SECONDS, patient=True)
+        self.tokenize = RemoteTokenizer(artifact.id, artifact.spec.max_length)
+        self.prompt, self.codec, self.sending = artifact.spec.prompt, codec, sending
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """Encodes the texts. Calls `progress` with the share of finished texts, 0–1. Raises the errors of
+        `RemoteEncoder.run` and of `sending`."""
+        self.sending(len(texts))
+        encodings = Encodings.build(len(texts), self.encoder.dim)
+        tokens = self.tokenize([self.prompt + text for text in texts], "right")
+        encodings.tokens[:] = [len(one.ids) for one in tokens]
+        encodings.truncated[:] = [one.truncated for one in tokens]
+        done = 0
+        pool = ThreadPoolExecutor(REQUESTS)
+        running = {
+            pool.submit(self.encoder.run, self.encoder.prepare([tokens[row].ids for row in rows])): rows
+            for rows in requests_of(encodings.tokens)
+        }
+        try:
+            while running:
+                ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
+                for future in ended:
+                    rows = running.pop(future)
+                    vectors = self._result(future, rows, tokens)
+                    encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
+                    done += len(rows)
+                progress(done / len(texts))  # raises an error if the job must end
+        except BaseException:
+            self.encoder.close()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return encodings
+
+    def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
+        """The vectors of a request.
+
+        If the server rejects the request, the texts are sent again one by one, only to find the text that the server
+        rejects.
+
+        Raises:
+            BackendFailure: the server rejects the request. The message names the first text that is rejected alone, if
+                there is one.
+            EncoderUnreachable, EncoderChanged, Overloaded: for the reasons given at `RemoteEncoder.run`.
+        """
+        try:
+            return future.result()
+        except EncoderUnreachable:
+            raise
+        except BackendFailure as error:
+            for row in rows:
+                try:
+                    self.encoder.run(self.encoder.prepare([tokens[row].ids]))
+                except EncoderUnreachable:
+                    raise
+                except BackendFailure as one:
+                    raise BackendFailure(
+                        f"text {row + 1:,} of {len(tokens):,} (about {len(tokens[row].ids):,} tokens): {one}"
+                    ) from error
+            raise
+
+
+def requests_of(lengths: Rows) -> Iterator[list[int]]:
+    """Yields the rows of each request, in order: at most REQUEST_TEXTS rows with at most REQUEST_TOKENS tokens in all.
+
+    A text with more than REQUEST_TOKENS tokens has a request of its own.
+    """
+    group: list[int] = []
+    size = 0
+    for row, length in enumerate(lengths.tolist()):
+        if group and (len(group) == REQUEST_TEXTS or size + length > REQUEST_TOKENS):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += length
+    if group:
+        yield group
+
+
+class OfflineEncoder:
+    """Tokenizer and encoder in this process. Texts of similar length share a batch. Thread-safe.
+
+    Args:
+        threads: threads of one run; 0 means one per physical core.
+        providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
+        batch_tokens: padded tokens per batch; 0 means the device's default. Changes the last bits of vectors.
+        codec: rounds vectors as the cache of a server would.
+        window: number of texts that are sorted by length together. None means all texts of a call.
+    """
+
+    def __init__(
+        self,
+        artifact: EncoderArtifact,
+        threads: int = 0,
+        *,
+        providers: list[str] | None = None,
+        batch_tokens: int = 0,
+        codec: VectorCodec | None = None,
+        window: int | None = WINDOW,
+    ) -> None:
+        spec = artifact.spec
+        providers = choose_providers((), artifact.calibrator) if providers is None else providers
+        self.prompt, self.codec, self.window = spec.prompt, codec, window
+        self.batch_tokens = batch_tokens or default_batch_tokens(gpu=on_gpu(providers))
+        self.tokenize = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
+        self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """Encodes the texts. After each batch, calls `progress` with the share of finished texts, 0–1.
+
+        Raises:
+            TokenizerFailure: a text cannot be tokenized.
+            BackendFailure: the encoder failed.
+        """
+        encodings = Encodings.build(len(texts), self.encode.dim)
+        for start in range(0, len(texts), self.window or max(1, len(texts))):
+            rows = slice(start, start + self.window if self.window else None)
+            self._fill(encodings, start, texts[rows], lambda done: progress(done / len(texts)))
+        return encodings
+
+    def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
+        """Encodes one window of texts. `start` is the row of the first text in `encodings`. After each batch, calls
+        `progress` with the number of finished texts, including earlier windows."""
+        tokens = self.tokenize([self.prompt + text for text in texts], "right")
+        # A text of control characters may have no tokens. It gets the padding token, because the encoder needs at least
+        # one token.
+        ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
+        rows = slice(start, start + len(texts))
+        encodings.tokens[rows] = [len(one) for one in ids]
+        encodings.truncated[rows] = [one.truncated for one in tokens]
+        encodings.unreadable[rows] = [one.unreadable for one in tokens]
+        encodings.unknown_hash[rows] = [one.unknown_hash for one in tokens]
+        done = start
+        for batch in batches([len(one) for one in ids], self.batch_tokens):
+            vectors = self.encode([ids[row] for row in batch])
+            encodings.vectors[[start + row for row in batch]] = self.codec.round(vectors) if self.codec else vectors
+            done += len(batch)
+            progress(done)
+
+
+class BroughtItems:
+    """A `TextEncoder` for vectors that users computed. Its `texts` are not texts: each is a vector in base64, or the
+    number (from 0) of a row in `file`."""
+
+    def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
+        self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """The vectors of the items. Raises InvalidInput if an item is not a vector of this encoder."""
+        encodings = Encodings.build(len(texts), self.dim)
+        encodings.tokens[:] = 0
+        named = [row for row, text in enumerate(texts) if is_row(text)] if self.file is not None else []
+        if self.file is not None:
+            try:
+                encodings.vectors[named] = rows_at(self.file, [int(texts[row]) for row in named])
+            except InvalidInput as error:
+                raise InvalidInput(f"labels: {error}") from None
+        for row in sorted({*range(len(texts))} - {*named}):
+            vector = self._decoded(texts[row])
+            if (why := fault_of(vector, self.dim, unit=self.unit)) is not None:
+                raise InvalidInput(f"labels: a vector {why}")
+            encodings.vectors[row] = vector
+        progress(1.0)
+        return encodings
+
+    def _decoded(self, text: str) -> Vectors:
+        """The vector of an item in base64. Raises InvalidInput, which lists the accepted forms, for any other item."""
+        try:
+            return decoded(text)
+        except InvalidInput:
+            rows = "a row's number (from 0), or" if self.file is not None else "it as"
+            there = "" if self.file is not None else "; row numbers are accepted only together with a file of vectors"
+            raise InvalidInput(f"labels: {text[:40]!r} is not a vector: send {rows} base64 of float32{there}") from None
+
+
+def is_row(item: str) -> bool:
+    """Whether an item is a row number; a vector in base64 is longer than any row number."""
+    return item.isdecimal() and len(item) < SHORTEST_VECTOR
+
+
+def default_batch_tokens(*, gpu: bool) -> int:
+    """Padded tokens per batch if no setting gives a number."""
+    return GPU_TOKENS if gpu else BATCH_TOKENS
+
+
+def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yields batches (lists of rows) of texts with similar length, each of at most `max_tokens` padded tokens. A text
+    with more than `max_tokens` tokens has a batch of its own.
+
+    Rows are sorted by length, the shortest first. Each text is padded to the length of the longest text in its batch.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: rows of equal length keep their order
+    batch: list[int] = []
+    for row in order:
+        if batch and (len(batch) + 1) * lengths[row] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
+    """The texts of which the encoder knows too few words (`FastTokenizer`).
+
+    The set is empty if the encoder's tokenizer is not in this process.
+    """
+    if artifact.kind != "onnx":
+        return set()
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+    blind: set[str] = set()
+    for start in range(0, len(texts), WINDOW):
+        chunk = texts[start : start + WINDOW]
+        tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
+        blind.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
+    return blind

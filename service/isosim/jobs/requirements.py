@@ -1,0 +1,293 @@
+"""Requirements on the text and labels of a calibration, checked when it is posted and again before the fit."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from isosim.core.errors import InvalidInput
+from isosim.core.jobs.job import LabelledPair
+from isosim.core.jobs.labels import HIGHEST_GRADE
+
+# Minimum number of distinct sentences. With fewer, a threshold for 1 % of unrelated pairs may let through 0.5 % or 2 %
+# of them (docs/quality.md).
+FEWEST_SENTENCES = 200
+FEWEST_FOR_A_FLOW = 500
+STEADY_FLOW = 3000  # with fewer sentences, the fit of a normalizing flow is unstable
+FEWEST_LABELS = 20  # minimum number of distinct labelled pairs
+# A calibration is refused if a larger share of its sentences is unreadable: their scores would describe only a minority
+# of the domain's text.
+MOST_UNREADABLE = 0.5
+NAMED = 5  # number of labels that an error or a report names
+MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
+
+
+def fewest_sentences(method: str, dim: int) -> int:
+    """Smallest number of distinct sentences that a method accepts for vectors with `dim` dimensions.
+
+    Full whitening needs at least 2 × `dim` sentences, because its results are worst with about `dim` sentences.
+    """
+    name = method.partition(":")[0]
+    if name in {"whitening", "whitening-k"}:
+        return max(FEWEST_SENTENCES, 2 * dim)
+    return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
+
+
+def check_sentences(
+    method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
+) -> None:
+    """Checks that `distinct`, the number of distinct sentences (or vectors, if `brought`), is enough for the method.
+
+    `sent` counts the sentences including duplicates. `unreadable` counts the texts that were left out because the
+    encoder knows too few of their words. Both are used only in the error message.
+
+    Raises:
+        InvalidInput: `distinct` is too small; the message says how many are needed.
+    """
+    needed = fewest_sentences(method, dim)
+    if distinct < needed:
+        counted = f"{distinct} distinct vectors" if brought else f"texts: {distinct} distinct sentences"
+        repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
+        other = "" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
+        raise InvalidInput(
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{other}; for steady thresholds, use "
+            f"2,000 or more{besides(unreadable)}"
+        )
+
+
+def besides(unreadable: int) -> str:
+    """End of an error message: the number of unreadable texts."""
+    return f" ({unreadable} others are unreadable: the encoder knows too few of their words)" if unreadable else ""
+
+
+def check_readable(distinct: int, unreadable: int) -> None:
+    """Raises InvalidInput if more than MOST_UNREADABLE of the distinct sentences are unreadable."""
+    if unreadable > MOST_UNREADABLE * distinct:
+        raise InvalidInput(
+            f"texts: {unreadable:,} of {distinct:,} distinct sentences are unreadable: the encoder knows too few of "
+            "their words; calibrate with an encoder for their language"
+        )
+
+
+def check_vectors(method: str, dim: int, sentences: int, vectors: int) -> None:
+    """Raises InvalidInput if the sentences have fewer distinct vectors than the method needs."""
+    needed = fewest_sentences(method, dim)
+    if vectors < needed:
+        raise InvalidInput(
+            f"texts: {sentences:,} distinct sentences have only {vectors:,} distinct vectors, and method {method!r} "
+            f"needs at least {needed}: the encoder cannot tell the sentences apart"
+        )
+
+
+class LabelSummary:
+    """Collects labelled pairs one by one, and checks whether a curve of probabilities can be fitted to them.
+
+    `kind`: one of LABEL_KINDS. It is never guessed from the labels: a single mistyped label would change the meaning of
+    all others.
+    """
+
+    def __init__(self, kind: str = "matches") -> None:
+        self.kind = kind
+        self.pairs = 0
+        self.others = 0  # number of labels other than 0 and 1, if `kind` is matches
+        self._others: list[str] = []  # where the first of them are, and their values
+        self.lowest, self.highest = float("inf"), float("-inf")
+        self.lightest, self.heaviest = float("inf"), 0.0
+        self._pairs: set[tuple[str, str]] = set()  # distinct pairs; once there are FEWEST_LABELS, no more are kept
+
+    def add(self, pair: LabelledPair, where: str) -> None:
+        """Adds a pair; `where` says which one it is, for example "line 7".
+
+        Raises:
+            InvalidInput: a weight is 0, negative or infinite, or a grade lies outside 0 to 5. Labels of matches other
+                than 0 and 1 are collected for `check`, which names all of them at once.
+        """
+        label, weight = pair.label, pair.weight
+        self.pairs += 1
+        if not 0 < weight < math.inf:
+            raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
+        if self.kind == "matches" and label not in (0, 1):
+            self.others += 1
+            self._others += [f"{label:g} in {where}"] if len(self._others) < NAMED else []
+            return
+        if not 0 <= label <= HIGHEST_GRADE:
+            raise InvalidInput(f"label {label:g}: grades are within 0–1 or 0–5")
+        self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
+        self.lightest, self.heaviest = min(self.lightest, weight), max(self.heaviest, weight)
+        if len(self._pairs) < FEWEST_LABELS:
+            self._pairs.add(unordered(pair))
+
+    def check(self, *, left_out: str = "") -> None:
+        """Checks the pairs added so far.
+
+        `left_out` says which other pairs were left out, and why. It is used only in the error message.
+
+        Raises:
+            InvalidInput: labels of matches are neither 0 nor 1, there are too few distinct pairs, all labels are
+                equal, or the weights differ too much.
+        """
+        if self.others:
+            more = ", …" * (self.others > len(self._others))
+            raise InvalidInput(
+                f"labels: {self.others:,} of {self.pairs:,} {'is' if self.others == 1 else 'are'} neither 0 nor 1: "
+                f"{', '.join(self._others)}{more}; write 1 for a match and 0 for no match, or say that the labels are "
+                "grades (kind: grades)"
+            )
+        if len(self._pairs) < FEWEST_LABELS:
+            raise InvalidInput(
+                f"labels: {len(self._pairs)} distinct labelled pairs were posted, at least {FEWEST_LABELS} are needed"
+                + left_out
+            )
+        if self.lowest == self.highest:
+            needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
+            raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
+        if self.lightest * MOST_UNEVEN < self.heaviest:
+            raise InvalidInput(
+                f"labels: weights from {self.lightest:g} to {self.heaviest:g}; the largest may be at most "
+                f"{MOST_UNEVEN:,.0f} times the smallest"
+            )
+
+
+def check_labels(
+    labels: Iterable[LabelledPair], kind: str = "matches", *, where: Sequence[str] = (), left_out: str = ""
+) -> None:
+    """Raises InvalidInput if no probability can be fitted to the labels.
+
+    `where`: a name for each pair in messages; by default its number. `left_out`: see `LabelSummary.check`.
+    """
+    summary = LabelSummary(kind)
+    for row, pair in enumerate(labels):
+        place = where[row] if where else f"pair {row + 1}"
+        try:
+            summary.add(pair, place)
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}: {error}") from None
+    summary.check(left_out=left_out)
+
+
+def unordered(pair: LabelledPair) -> tuple[str, str]:
+    """Both sentences, in an order that is the same for a pair and for the pair with swapped sentences."""
+    return min(pair.a, pair.b), max(pair.a, pair.b)
+
+
+def without_contradictions(labels: Sequence[LabelledPair]) -> tuple[list[LabelledPair], dict[str, Any]]:
+    """Leaves out all labels of pairs that are labelled both 0 and 1: which label is the mistake is unknown.
+
+    Returns:
+        The other labels, and facts about those left out; no facts if there are none. `first` has the numbers, counted
+        from 1, of the first pairs' labels.
+
+    >>> one, two = LabelledPair("a", "b", 1.0), LabelledPair("b", "a", 0.0)
+    >>> without_contradictions([one, LabelledPair("a", "c", 0.0), two])
+    ([LabelledPair(a='a', b='c', label=0.0, weight=1.0)], {'pairs': 1, 'labels': 2, 'first': [[1, 3]]})
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, pair in enumerate(labels):
+        places.setdefault(unordered(pair), []).append(place)
+    both = {sides: at for sides, at in places.items() if len({labels[place].label for place in at}) > 1}
+    if not both:
+        return [*labels], {}
+    first = [[place + 1 for place in at[:NAMED]] for at in islice(both.values(), NAMED)]
+    facts = {"pairs": len(both), "labels": sum(map(len, both.values())), "first": first}
+    return [pair for pair in labels if unordered(pair) not in both], facts
+
+
+def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
+    """Keeps one copy of each labelled pair, so that a pair is not used both for the fit and for the evaluation.
+
+    A pair with swapped sentences is a copy; a pair with another grade is not. If any pair has a weight other than 1,
+    the weights of copies are added up. Otherwise every pair keeps the weight 1.
+    """
+    distinct: dict[tuple[str, str, float], LabelledPair] = {}
+    weighted = any(pair.weight != 1 for pair in labels)
+    for pair in labels:
+        key = (*unordered(pair), pair.label)
+        first = distinct.get(key)
+        if first is None:
+            distinct[key] = pair
+        elif weighted:
+            distinct[key] = first._replace(weight=first.weight + pair.weight)
+    return list(distinct.values())
+
+
+# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of it (loadtest/peak.py).
+MOST_SENTENCES = 100_000
+SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts, and then reduces them to `most`
+
+
+def rank(text: str, seed: int) -> int:
+    """A pseudorandom sort key of a text, uniform in [0, 2⁶⁴)."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
+    return int.from_bytes(digest, "big")
+
+
+class Allowance:
+    """Limits the number of texts that a calibration sends to a remote encoder's server, which may charge for them."""
+
+    def __init__(
+        self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`most` is the maximum number of texts, None for no limit. `say` receives a notice before texts are sent."""
+        self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
+        self.sent = 0
+
+    def __call__(self, texts: int) -> None:
+        """Counts texts that are about to be sent. Raises InvalidInput if the total would exceed the limit."""
+        self.sent += texts
+        if self.most is not None and self.sent > self.most:
+            raise InvalidInput(
+                f"{self.sent:,} texts would go to the server of encoder {self.encoder}, which may charge for each, and "
+                f"at most {self.most:,} are allowed; {self.remedy}"
+            )
+        self.say(f"{texts:,} texts go to the server of encoder {self.encoder}")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The sentences to use, the number of posted sentences, and the number of distinct sentences.
+
+    If `texts` is only a sample, `distinct` is the number of distinct 64-bit hashes of the posted sentences.
+    """
+
+    texts: list[str]
+    posted: int
+    distinct: int
+    lines: list[int] = field(default_factory=list, compare=False)  # line of each text's first appearance, from 1
+
+
+def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
+    """All distinct texts in order of first appearance. If there are more than `most`, a random sample of `most` texts.
+
+    Only hashes of the other texts are kept, so that 1,000,000 distinct sentences take 0.1 GB.
+    """
+    lines, count = iter(posted), 0
+    lines_of: dict[str, int] = {}  # first line of each text
+    for text in lines:
+        count += 1
+        lines_of.setdefault(text, count)
+        if len(lines_of) > most:
+            break
+    else:
+        return Draw(list(lines_of), count, len(lines_of), list(lines_of.values()))
+    ranks = {text: rank(text, seed) for text in lines_of}
+    seen = set(ranks.values())
+    limit = 2**64
+    for text in lines:
+        count += 1
+        place = rank(text, seed)
+        seen.add(place)
+        if place < limit:
+            ranks[text] = place
+            lines_of.setdefault(text, count)
+            if len(ranks) > SPARE * most:
+                ranks = dict(sorted(ranks.items(), key=by_rank)[:most])
+                lines_of = {text: lines_of[text] for text in ranks}
+                limit = next(reversed(ranks.values())) + 1
+    texts = [text for text, _ in sorted(ranks.items(), key=by_rank)[:most]]
+    return Draw(texts, count, len(seen), [lines_of[text] for text in texts])
+
+
+def by_rank(item: tuple[str, int]) -> tuple[int, str]:
+    return item[1], item[0]

@@ -1,0 +1,136 @@
+"""Reads lines of a UTF-8 file or of standard input as they arrive; errors name the line."""
+
+import csv
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.core.jobs.tables import check_decoded
+
+STDIN = Path("-")
+READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return fewer bytes
+
+
+@dataclass
+class TextLines:
+    """A text that is being read. `share` is the share of its bytes read so far, None if its length is unknown."""
+
+    name: str
+    file: BinaryIO
+    size: int  # bytes; 0: unknown
+    longest: int | None = None  # limit for the characters of a line
+    number: int = 0  # lines read so far
+    seen: int = 0  # bytes read so far
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.seen / self.size) if self.size else None
+
+    def blocks(self) -> Iterator[list[str]]:
+        """Yields the lines in order. Each list has the lines that one read from the file has completed.
+
+        Raises:
+            InvalidInput: a line is not UTF-8, or too long.
+        """
+        rest = b""
+        while chunk := self.file.read(READ):
+            self.seen += len(chunk)
+            *whole, rest = (rest + chunk).split(b"\n")
+            if self.longest is not None and len(rest) > 4 * self.longest:  # a character has up to four bytes
+                raise InvalidInput(
+                    f"{self.name}, line {self.number + len(whole) + 1}: longer than {self.longest} characters"
+                )
+            if whole:
+                yield [self._decoded(line) for line in whole]
+        if rest:
+            yield [self._decoded(rest)]
+
+    def _decoded(self, line: bytes) -> str:
+        self.number += 1
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(
+                f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
+            ) from None
+        check_decoded(text, f"{self.name}, line {self.number}")
+        if self.longest is not None and len(text) > self.longest:
+            raise InvalidInput(f"{self.name}, line {self.number}: {len(text)} characters; the limit is {self.longest}")
+        return text
+
+
+@contextmanager
+def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
+    """Opens a file, or standard input for `-`. Uses no buffer, so that a line is available as soon as it is typed or
+    arrives through a pipe.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    if path == STDIN:
+        with open(0, "rb", buffering=0, closefd=False) as file:
+            yield TextLines("standard input", file, 0, longest)
+        return
+    with path.open("rb", buffering=0) as file:
+        yield TextLines(str(path), file, os.fstat(file.fileno()).st_size, longest)
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a text.
+
+    Raises:
+        EmptyInput: all lines are blank.
+        InvalidInput: a line is not UTF-8.
+    """
+    with opened(path) as lines:
+        every = [line for block in lines.blocks() for line in block]
+    if not any(line.strip() for line in every):
+        raise EmptyInput(f"{lines.name} is empty")
+    return every
+
+
+def read_text(path: Path) -> list[str]:
+    """Sentences for a calibration: one per line. If all lines are `score<TAB>sentence1<TAB>sentence2`: two per line."""
+    lines = [line for line in read_lines(path) if line.strip()]
+    if all(line.count("\t") == 2 for line in lines):
+        return [text for line in lines for text in line.split("\t")[1:]]
+    return lines
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    with opened(path) as lines:
+        number = 0
+        for block in lines.blocks():
+            for number, line in enumerate(block, number + 1):  # noqa: B020 - continues the count of earlier blocks
+                yield number, line
+
+
+def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank: number of a row's first line, and the row's cells.
+
+    A `.csv` file has commas and quotation marks (RFC 4180). Any other file has tabs.
+
+    Raises:
+        InvalidInput: the file is not valid CSV, or not UTF-8.
+    """
+    if path.suffix.lower() == ".csv":
+        return csv_lines(path)
+    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line.strip())
+
+
+def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank: number of a row's first line, and the row's cells. A quoted cell may
+    contain line breaks."""
+    ended = 0
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    try:
+        for cells in reader:
+            begun, ended = ended + 1, reader.line_num
+            if any(cell.strip() for cell in cells):
+                yield begun, cells
+    except csv.Error as error:
+        raise InvalidInput(f"{path}, line {ended + 1}: not valid CSV ({error})") from None

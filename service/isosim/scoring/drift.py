@@ -1,0 +1,137 @@
+"""Drift: a sliding window per domain shows whether requests still resemble the text that the champion was fitted to."""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isosim.core.arrays import Doubles
+from isosim.core.scoring.calibration import Calibration
+from isosim.core.scoring.out_of_domain import FALSE_ALARMS
+from isosim.core.scoring.similarity import Scores
+
+WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
+BASELINE = 1000  # the first 1,000 pairs that a version scored are the baseline with which later pairs are compared
+FEWEST = 100  # a figure needs at least this many texts or pairs
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Figures of a domain's window; a figure is None if the window holds too few texts or pairs for it."""
+
+    texts: int
+    pairs: int
+    out_of_domain: float | None  # share of flagged texts; about FALSE_ALARMS if requests resemble the domain's own text
+    # Mean and standard deviation of `Verdict.distance` in the window: about 0 and 1 for the domain's own text.
+    distance_mean: float | None
+    distance_spread: float | None
+    stability_index: float | None  # see `stability_index`; compares recent similarities with the version's first 1,000
+
+
+class Ring:
+    """The last numbers of a stream, in a fixed array."""
+
+    def __init__(self, size: int) -> None:
+        self._values = array("d", [0.0]) * size  # for a few numbers, five times faster than a numpy array
+        self._seen = 0
+
+    def extend(self, values: Sequence[float]) -> None:
+        held, size = self._values, len(self._values)
+        for place, value in enumerate(values, self._seen):
+            held[place % size] = value
+        self._seen += len(values)
+
+    @property
+    def values(self) -> Doubles:
+        """The numbers held, in no particular order."""
+        return np.frombuffer(self._values)[: min(self._seen, len(self._values))]
+
+
+def stability_index(baseline: Doubles, recent: Doubles) -> float:
+    """Population stability index: Σ (r − b) ln(r / b) over the baseline's deciles (Siddiqi, 2006, chapter 8).
+
+    b and r are the shares of the baseline and of the recent values in a decile. An index below 0.1 is commonly called
+    stable, an index above 0.25 shifted. Samples of n and m values from the same distribution have an index of about
+    9/n + 9/m.
+    """
+    edges: Doubles = np.unique(np.quantile(baseline, np.linspace(0, 1, BINS + 1)[1:-1]))
+
+    def shares(values: Doubles) -> Doubles:
+        counts = np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1)
+        shares = (counts + 0.5) / (len(values) + 0.5 * (len(edges) + 1))
+        return np.asarray(shares, np.float64)
+
+    b, r = shares(baseline), shares(recent)
+    return float(((r - b) * np.log(r / b)).sum())
+
+
+class DriftWindow:
+    """The last texts and pairs that one version scored."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._flags, self._distances, self._similarities = Ring(WINDOW), Ring(WINDOW), Ring(WINDOW)
+        self._baseline = Ring(BASELINE)
+        self._room = BASELINE
+
+    def observe(self, scores: Scores) -> None:
+        if scores.verdicts is not None:
+            self._flags.extend([verdict.p_value < FALSE_ALARMS for verdict in scores.verdicts])
+            self._distances.extend([verdict.distance for verdict in scores.verdicts])
+        similarities = scores.similarity if scores.unreadable is None else scores.similarity[scores.readable]
+        numbers: list[float] = similarities.tolist()
+        if self._room:
+            self._baseline.extend(numbers[: self._room])
+        self._similarities.extend(numbers[self._room :])
+        self._room = max(0, self._room - len(numbers))
+
+    def measure(self) -> Drift:
+        flags, distances, recent = self._flags.values, self._distances.values, self._similarities.values
+        enough = len(flags) >= FEWEST
+        return Drift(
+            texts=len(flags),
+            pairs=len(self._baseline.values) + len(recent),
+            out_of_domain=float(flags.mean()) if enough else None,
+            distance_mean=float(distances.mean()) if enough else None,
+            distance_spread=float(distances.std()) if enough else None,
+            stability_index=stability_index(self._baseline.values, recent) if len(recent) >= FEWEST else None,
+        )
+
+
+class DriftMonitor:
+    """One window for each of the most recently used domains; a new champion starts a new window.
+
+    Only the event loop writes. Other threads may read, and may see a window that is only partly updated.
+    """
+
+    def __init__(self, domains: int = 500) -> None:
+        self._most = domains
+        self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
+
+    def observe(self, calibration: Calibration, scores: Scores) -> None:
+        """Adds the scores of a request.
+
+        Call this only for scores of the champion, because requests for other versions do not represent the domain's
+        traffic.
+        """
+        window = self._windows.get(calibration.domain)
+        if window is None or window.version != calibration.version:
+            window = self._windows[calibration.domain] = DriftWindow(calibration.version)
+            while len(self._windows) > self._most:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(calibration.domain)
+        window.observe(scores)
+
+    def forget(self, domain: str) -> None:
+        """Drops the window of a deleted domain."""
+        self._windows.pop(domain, None)
+
+    def measure(self, domain: str) -> Drift | None:
+        window = self._windows.get(domain)
+        return None if window is None else window.measure()
+
+    def all(self) -> dict[str, Drift]:
+        return {domain: window.measure() for domain, window in list(self._windows.items())}

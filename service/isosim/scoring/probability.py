@@ -1,0 +1,171 @@
+"""Probability that a pair is a match, given its score, estimated from a domain's labelled pairs."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isosim.core.arrays import Doubles
+
+NEAREST = 1e-12  # false-match rates are clipped to this distance from 0 and 1 before the logit
+
+
+def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
+    """−logit of the false-match rate: an unbounded scale for how rare a score is. (N,) -> (N,)
+
+    >>> evidence([0.5, 0.1, 0.01]).round(3)
+    array([0.   , 2.197, 4.595])
+    """
+    rates = np.clip(np.asarray(false_match_rates, np.float64), NEAREST, 1 - NEAREST)
+    return np.log1p(-rates) - np.log(rates)
+
+
+def absent() -> Doubles:
+    """An empty array (0,): default of a column that versions from earlier releases lack."""
+    return np.empty(0)
+
+
+@dataclass(frozen=True)
+class ProbabilityMap:
+    """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
+
+    The logit of the probability is piecewise linear in the evidence (−logit of the false-match rate) and constant
+    beyond the knots. The table is valid only for pairs with the same share of matches as the labelled pairs, because
+    precision depends on this share.
+    """
+
+    knots: Doubles  # (K,) evidence, rising
+    logits: Doubles  # (K,) logit of the probability at the knots, never falling
+    clip: float  # probabilities are clipped to clip … 1 − clip
+    low: float  # lowest label: 0, or the lowest grade; `high` is 1, or the highest grade
+    high: float
+    graded: bool
+    pairs: int  # number of labelled pairs
+    precisions: Doubles  # (P,) precisions that the labels reach, rising; empty for grades
+    similarities: Doubles  # (P,) for each precision, the similarity threshold that reaches it; they never fall
+    interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
+    interval_high: Doubles  # (P,)
+    recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity
+    recall_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the recall
+    recall_high: Doubles = field(default_factory=absent)  # (P,)
+    precision_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the precision at the similarity
+    precision_high: Doubles = field(default_factory=absent)  # (P,)
+
+    def probability(self, false_match_rates: Doubles) -> Doubles:
+        """Probability of a match, monotone in the rate; for grades, (mean grade − low) / (high − low). (N,) -> (N,)
+
+        >>> table, knots = np.empty(0), np.array([0.0, 5.0])
+        >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, table, table, table, table)
+        >>> learnt.probability(np.array([0.5, 0.1, 0.01])).round(3)
+        array([0.119, 0.549, 0.931])
+        """
+        logits = np.interp(evidence(false_match_rates), self.knots, self.logits)
+        return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
+
+    def precision_threshold(self, precision: float) -> tuple[float, float, float]:
+        """The threshold for a precision, and the threshold's 95 % interval.
+
+        A precision of 0.9 means that 90 % of the pairs that reach the threshold are matches.
+
+        Raises:
+            ValueError: the labels are grades, or the labelled pairs do not reach the precision.
+        """
+        if self.graded:
+            raise ValueError("a precision needs the labels 0 and 1 (match); the labels of this domain are grades")
+        if not len(self.precisions):
+            raise ValueError(
+                f"the {self.pairs} labelled pairs reach no precision of 0.5: at each threshold that enough labelled "
+                "pairs reach, less than half of the pairs that reach it are matches; label more pairs that score high"
+            )
+        lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
+        if not lowest <= precision <= highest:
+            beyond = "for a higher one, label more pairs that score high"
+            if precision < lowest:
+                beyond = f"below {lowest:.2f}, more of the pairs that pass would be wrong than right"
+            raise ValueError(
+                f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
+                f"{self.pairs} labelled pairs reach; {beyond}"
+            )
+        return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
+
+    def recall(self, precision: float) -> tuple[float, float, float] | None:
+        """Share of the matches that reach the threshold for `precision`, and the share's 95 % interval.
+
+        None for versions of earlier releases.
+        """
+        if not len(self.recalls):
+            return None
+        return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
+
+    def precision_interval(self, precision: float) -> tuple[float, float] | None:
+        """95 % interval of the true precision at the threshold for `precision`.
+
+        None for versions of earlier releases.
+        """
+        if not len(self.precision_low):
+            return None
+        return self._interval(precision, self.precision_low, self.precision_high)
+
+    def _interval(self, precision: float, low: Doubles, high: Doubles) -> tuple[float, float]:
+        return self._at(precision, low), self._at(precision, high)
+
+    def _at(self, precision: float, column: Doubles) -> float:
+        return float(np.interp(precision, self.precisions, column))
+
+    def arrays(self) -> dict[str, Doubles]:
+        """The fields as arrays, for storage; `from_arrays` is the inverse. Columns that the map lacks are left out."""
+        arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        optional = {f.name for f in fields(self) if f.default_factory is not MISSING}
+        return {name: array for name, array in arrays.items() if array.size or name not in optional}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
+        """Raises KeyError if an array is missing, ValueError if an array is invalid."""
+        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or f.name in arrays]
+        values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
+        for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
+            values[name] = kind(values[name])
+        probability_map = cls(**values)
+        if not all(np.isfinite(value).all() for value in probability_map.arrays().values()):
+            raise ValueError("a probability map must consist of finite numbers")
+        if (
+            probability_map.knots.ndim != 1
+            or probability_map.knots.shape != probability_map.logits.shape
+            or len(probability_map.knots) < 2
+        ):
+            raise ValueError("a probability map needs two knots or more, and one logit for each")
+        if not (np.diff(probability_map.knots) > 0).all() or not (np.diff(probability_map.logits) >= 0).all():
+            raise ValueError("the knots of a probability map must rise, and their logits must not fall")
+        if not 0 <= probability_map.clip < 0.5 or not probability_map.low < probability_map.high:
+            raise ValueError("a probability map needs a clip in [0, 0.5) and labels of more than one value")
+        probability_map.check_table()
+        return probability_map
+
+    def check_table(self) -> None:
+        """Raises ValueError if the table of thresholds is invalid.
+
+        Precisions must rise, and similarities must not fall. Each similarity, recall and precision must lie inside the
+        interval that is stored for it.
+        """
+        table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
+        if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
+            raise ValueError("every precision needs a similarity and its interval")
+        if self.graded and len(self.precisions):
+            raise ValueError("grades have no precisions")
+        if not (np.diff(self.precisions) > 0).all() or not (np.diff(self.similarities) >= 0).all():
+            raise ValueError("precisions must rise, and their similarities must not fall")
+        if not ((self.interval_low <= self.similarities) & (self.similarities <= self.interval_high)).all():
+            raise ValueError("a similarity lies outside its own interval")
+        for name, centre, low, high in (
+            ("recall", self.recalls, self.recall_low, self.recall_high),
+            ("precision", self.precisions, self.precision_low, self.precision_high),
+        ):
+            columns = (low, high) if name == "precision" else (centre, low, high)
+            if not any(column.size for column in columns):
+                continue
+            if any(column.shape != self.precisions.shape for column in columns):
+                raise ValueError(f"every precision needs the interval of its {name}")
+            if not ((low <= centre) & (centre <= high)).all():
+                raise ValueError(f"a {name} lies outside its own interval")

@@ -1,0 +1,88 @@
+"""The ASGI application: routes and middleware, which use the parts that `composition` builds."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from isosim import __version__
+from isosim.api import errors, operations, pages
+from isosim.api.calibration import calibrate, files
+from isosim.api.compatible import inference_protocol, openai, rerank, tei
+from isosim.api.domains import archive, domains, migration, thresholds
+from isosim.api.middleware import Envelope, cors
+from isosim.api.requests import ScoringRoute
+from isosim.api.scoring import similarity
+from isosim.api.state import Service
+from isosim.server import documentation
+from isosim.server.composition import build
+from isosim.settings import Settings
+
+
+class Application(FastAPI):
+    """A FastAPI application that passes each request to `middleware.Envelope` first."""
+
+    envelope: ASGIApp
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """FastAPI's stack without ServerErrorMiddleware, because the envelope answers unexpected errors."""
+        outermost = super().build_middleware_stack()
+        assert isinstance(outermost, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
+        return outermost.app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self.envelope(scope, receive, send)
+
+
+def create_app(settings: Settings) -> Application:
+    """Builds the ASGI application; its lifespan starts and stops the server's parts."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
+        async with build(settings) as service:
+            app.state.service = service
+            yield {"service": service}
+
+    app = Application(
+        title="isosim",
+        version=__version__,
+        summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
+        lifespan=lifespan,
+        openapi_url=None,  # FastAPI builds the document on the event loop, which takes 0.2 s
+        docs_url=None,  # FastAPI's page loads files from the internet; the page in api/pages.py does not
+        redoc_url=None,
+        # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    errors.install(app)
+    documentation.install(app)
+    scoring = (similarity.router, rerank.router, openai.scoring, tei.tokens)
+    rest = (
+        calibrate.router,
+        files.router,
+        domains.router,
+        thresholds.router,
+        archive.router,
+        migration.router,
+        openai.router,
+        inference_protocol.router,
+        tei.router,
+        operations.router,
+    )
+    for router in (*scoring, *rest, pages.console, pages.docs):
+        app.include_router(router)
+    routes = (route for router in scoring for route in router.routes)
+    app.envelope = Envelope(
+        partial(FastAPI.__call__, app),
+        [route for route in routes if isinstance(route, ScoringRoute)],
+        settings.request_timeout,
+        outermost=not settings.cors_origins,
+    )
+    if settings.cors_origins:
+        app.envelope = CORSMiddleware(app.envelope, **cors(settings.cors_origins))
+    return app

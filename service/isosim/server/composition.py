@@ -1,0 +1,237 @@
+"""Builds the parts of a server, and stops them in reverse order."""
+
+import asyncio
+import contextlib
+import gc
+import importlib.util
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from threadpoolctl import threadpool_limits
+
+from isosim.adapters.domains.migrations import MigrationStore
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder.device import memory_limit, plan_resident
+from isosim.adapters.encoder.onnx_engine import on_gpu
+from isosim.adapters.jobs.census import JobCensus
+from isosim.adapters.jobs.local import LocalJobs
+from isosim.adapters.jobs.queue import RqJobs
+from isosim.adapters.jobs.store import JobStore
+from isosim.adapters.key_file import Keys
+from isosim.adapters.redis.cache import RedisCache, beat
+from isosim.adapters.redis.connection import end, refuse_cluster
+from isosim.adapters.redis.limits import RedisLimits
+from isosim.adapters.storage.artifacts import try_lock
+from isosim.adapters.storage.object_storage import remote
+from isosim.api.access_log import AccessLog, Observer
+from isosim.api.state import Listings, Phase, Service
+from isosim.core.encoding.embedding import MemoryCache
+from isosim.core.errors import Unavailable
+from isosim.core.grants import CountedLimits, Limits, LocalLimits
+from isosim.core.jobs.job import JobRunner
+from isosim.core.scoring.drift import DriftMonitor
+from isosim.core.threads import CALLS, StoreCalls, Threads
+from isosim.migration.encoders import Encoders
+from isosim.migration.shadow import Shadow
+from isosim.observability import setup as logs
+from isosim.observability.metrics import Metrics
+from isosim.observability.setup import tracing
+from isosim.server.encoders import EncoderParts, EncoderPlan, plans
+from isosim.server.store_watch import watch
+from isosim.settings import Settings
+
+if TYPE_CHECKING:
+    from isosim.observability.otlp import Tracing
+
+log = logging.getLogger("isosim")
+
+# Thresholds of Python's garbage collector. With the default (700), collections took 6 % of the time of a
+# cached request.
+GARBAGE = 20_000, 10, 10
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
+# If a server process is killed, its requests still count against the concurrency of their API keys. Each request counts
+# for `request_timeout` + LEASE_MARGIN seconds after its start.
+LEASE_MARGIN = 10.0
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises Unavailable if the network could reach a server without keys, unless ISOSIM_ALLOW_ANONYMOUS is true."""
+    if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
+        raise Unavailable(
+            f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
+            "without either, the server may listen on 127.0.0.1 only"
+        )
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[Service]:
+    """Starts a server's parts and yields them; stops them in reverse order."""
+    check_exposure(settings)
+    async with AsyncExitStack() as stack:
+        # BLAS gets one thread. More threads would spin for 30 ms after each use, on cores that the encoder needs. This
+        # halved the throughput of requests of 4 pairs.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        # Each batch is tokenized by one thread, in 30 µs of processor time per text; several threads took 40 to 70 µs.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        calls = stack.enter_context(store_calls())
+        metrics = Metrics()
+        store, jobs = settings.model_store, JobStore(settings.jobs_root)
+        first, following = await plans(settings)
+        domain_store = DomainStore(store)
+        census = JobCensus(jobs)
+        await asyncio.to_thread(domain_store.prepare)
+        await asyncio.to_thread(jobs.sweep)
+        # The first count remembers which jobs have already ended. Later counts do not report these jobs.
+        await asyncio.to_thread(census.take)
+        url = settings.redis_address
+        shared: RedisCache | None = None
+        if url is None:
+            stack.enter_context(only_process(settings))
+        else:
+            await asyncio.to_thread(refuse_cluster, url)
+            shared = await stack.enter_async_context(
+                RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
+            )
+            metrics.redis_up.read = lambda: shared.up
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
+        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
+        drift = DriftMonitor()
+        encoders = Encoders(
+            MigrationStore(store),
+            on_champion=metrics.observe_champion,
+            on_no_champion=metrics.forget_champion,
+            on_gone=drift.forget,
+            heard=lambda: domain_store.heard,
+        )
+        await encoders.refresh_migrations()  # before serving, because domains may have moved to another encoder
+        resident = room_for_calibrations(settings, first, following)
+        metrics.resident_limit.read = lambda: resident
+        share, memory = resident // (1 if following is None else 2), MemoryCache(settings.memory_cache_bytes)
+        parts = EncoderParts(settings, metrics, domain_store, encoders, memory, shared, share, calls)
+        background = await parts.open_both(first, following, stack)
+        metrics.resident.read = lambda: encoders.resident
+        runner: JobRunner
+        if url is None:
+            runner = await stack.enter_async_context(
+                LocalJobs(
+                    jobs, store, settings.worker_threads, settings.job_timeout, on_busy=encoders.set_cpu_contended
+                )
+            )
+        else:
+            runner = RqJobs(url, settings.job_timeout)
+        shadow = Shadow(encoders, background, metrics.observe_shadow, metrics.observe_shadow_dropped)
+        await stack.enter_async_context(shadow.running())
+        service = Service(
+            settings=settings,
+            metrics=metrics,
+            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
+            limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
+            encoders=encoders,
+            shadow=shadow,
+            domains=domain_store,
+            jobs=jobs,
+            runner=runner,
+            drift=drift,
+            observer=observe(settings, metrics, stack),
+            listings=Listings(calls),
+            store=calls,
+            scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
+        )
+        artifact = first.artifact
+        metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
+        watcher = asyncio.create_task(watch(service, census), name="store-watch")
+        stack.push_async_callback(end, watcher)
+        freeze()
+        service.phase = Phase.SERVING
+        yield service
+        service.phase = Phase.STOPPING
+
+
+def freeze() -> None:
+    """All objects of the start-up live as long as the server: the garbage collector does not scan them again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
+
+
+@contextlib.contextmanager
+def store_calls() -> Iterator[StoreCalls]:
+    """Threads for calls of the store, and enough for background tasks and uploads if some of these hang."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CALLS, "background"))
+    with contextlib.closing(StoreCalls()) as calls:
+        yield calls
+
+
+def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
+    """Bytes of memory that the loaded calibrations of both encoders together may take."""
+    weights = sum(planned.held for planned in (first, following) if planned is not None)
+    return settings.resident_bytes or plan_resident(
+        memory_limit(),
+        settings.memory_cache_bytes + weights,
+        gpu=on_gpu(first.providers),
+        jobs=settings.redis_address is None and importlib.util.find_spec("torch") is not None,
+    )
+
+
+@asynccontextmanager
+async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
+    """Limits of the API keys, shared with other processes if Redis is configured."""
+    if url is None or settings.api_keys_file is None:
+        yield LocalLimits(on_refused=metrics.keys_use.observe_limit)
+        return
+    lease = settings.request_timeout + LEASE_MARGIN
+    async with RedisLimits(
+        url,
+        timeout=settings.redis_timeout,
+        lease=lease,
+        on_refused=metrics.keys_use.observe_limit,
+        on_fallback=metrics.limits_fallback.inc,
+    ) as limits:
+        yield limits
+
+
+@contextlib.contextmanager
+def only_process(settings: Settings) -> Any:
+    """Holds a lock on the jobs' folder: without Redis, two API processes would interfere with each other's jobs.
+
+    Raises:
+        Unavailable: another API process holds the lock, or the jobs are in object storage, which has no lock.
+    """
+    if remote(settings.jobs_root):
+        raise Unavailable(
+            "ISOSIM_MODEL_STORE is in object storage, which several servers may share: give all of them a Redis "
+            "(ISOSIM_REDIS_URL), or, if this is the only server, a folder for its jobs (ISOSIM_JOBS_FOLDER)"
+        )
+    with ExitStack() as stack:
+        lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
+        if not lock:
+            raise Unavailable(
+                f"another API process uses {settings.jobs_root}; two API processes need Redis (ISOSIM_REDIS_URL)"
+            )
+        yield
+
+
+def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+    """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
+    access, output = None, logs.output()
+    if output is not None:
+        metrics.log_dropped.read = lambda: output.sink.dropped
+        which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
+        access = AccessLog(output.line, which, settings.slow_seconds)
+    traces = tracing(settings, "isosim")
+    observer = Observer(access, traces)
+    if traces is not None:
+        stack.push_async_callback(send_last, traces, observer)
+    return observer
+
+
+async def send_last(traces: "Tracing", observer: Observer) -> None:
+    """Sends the remaining spans. The time limit is the rest of the drain time, but at least LAST_SPANS seconds."""
+    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
+    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

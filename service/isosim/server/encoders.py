@@ -1,0 +1,249 @@
+"""Loads a server's encoder, and during migrations also the next encoder. Each has its own embedder and registry."""
+
+import asyncio
+import dataclasses
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isosim.adapters.domains.calibrations import StoredCalibrations
+from isosim.adapters.domains.store import DomainStore
+from isosim.adapters.encoder import probe
+from isosim.adapters.encoder.device import Execution, plan_execution, plan_remote, usable_cores
+from isosim.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.adapters.encoder.remote import RemoteEncoder
+from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.adapters.storage.identity import identify
+from isosim.core.encoding.batching import BatchingPlan
+from isosim.core.encoding.embedding import Embedder, MemoryCache
+from isosim.core.encoding.spec import EncoderSpec
+from isosim.core.encoding.texts import SharedCache, VectorCodec
+from isosim.core.errors import IsosimError, Unavailable
+from isosim.core.scoring.registry import Registry
+from isosim.core.threads import StoreCalls
+from isosim.migration.encoders import Encoders, LoadedEncoder, tokenizer_of
+from isosim.server import announcements
+from isosim.settings import Settings
+
+if TYPE_CHECKING:
+    from isosim.observability.metrics import Metrics
+
+log = logging.getLogger("isosim")
+
+WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
+HUNG = 3  # a remote encoder's run counts as hung after 3 times `request_timeout`
+LOOK_SECONDS = 2.0  # seconds between probes of a remote encoder that has failed
+# Text lengths (tokens) for `warm_up`, because the first run at a new length allocates memory.
+GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
+WARM_LENGTHS = (4, 16, 64)
+
+
+@dataclass(frozen=True)
+class EncoderPlan:
+    """An encoder that is not loaded yet, and how to run it."""
+
+    artifact: EncoderArtifact
+    providers: list[str]
+    execution: Execution
+
+    @property
+    def held(self) -> int:
+        """Bytes that the weights take in memory."""
+        if self.artifact.kind != "onnx":
+            return 0
+        return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
+
+
+def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> EncoderPlan:
+    """Finds the encoder in the store and decides how to run it.
+
+    Args:
+        exclusive: whether a batch that runs alone may use all cores. This needs a second ONNX Runtime session, which
+            has a second copy of the weights in memory.
+        queue: values of `max_queued_texts` and `max_wait` that override the settings.
+
+    Raises:
+        Unavailable: the store has no such encoder, or a needed execution provider is not installed.
+    """
+    artifact = EncoderStore(settings.model_store).find(name)
+    providers = choose_providers(settings.providers, artifact.calibrator)
+    given = {
+        "runs": settings.runs,
+        "max_batch_tokens": settings.max_batch_tokens,
+        "max_batch_texts": settings.max_batch_texts,
+        "max_queued_texts": settings.max_queued_texts,
+        "max_wait": settings.max_wait,
+    } | queue
+    if artifact.kind != "onnx":
+        return EncoderPlan(artifact, providers, plan_remote(hung_after=HUNG * settings.request_timeout, **given))
+    execution = plan_execution(providers, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
+    return EncoderPlan(artifact, providers, execution)
+
+
+def remote_options(settings: Settings) -> dict[str, Any]:
+    """Options of a `RemoteEncoder`: its timeout, and whether every request contains a probe."""
+    return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
+
+
+async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
+    """The server's encoder, and the next encoder if the settings name one.
+
+    Raises:
+        Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors,
+            or `plan` raises this.
+    """
+    store_id = await asyncio.to_thread(identify, settings.model_store)
+    first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
+    announcements.starting(settings, store_id, first.artifact, first.providers, first.execution)
+    if settings.next_encoder is None:
+        return first, None
+    following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
+    if following.artifact.digest == first.artifact.digest:
+        raise Unavailable("ISOSIM_NEXT_ENCODER names the same encoder as ISOSIM_ENCODER; unset it or name another one")
+    kinds = [one.artifact.kind == "vectors" for one in (first, following)]
+    if kinds[0] != kinds[1]:
+        raise Unavailable(
+            f"ISOSIM_NEXT_ENCODER: no domain can move between {first.artifact.id} and {following.artifact.id}: "
+            "one takes texts and the other vectors; run a server for each"
+        )
+    announcements.following(following.artifact, following.execution)
+    return first, following
+
+
+@dataclass
+class EncoderParts:
+    """Opens encoders that share caches, metrics and the model store. The exit stack closes them."""
+
+    settings: Settings
+    metrics: "Metrics"
+    domains: DomainStore
+    encoders: Encoders
+    memory: MemoryCache  # shared by all encoders; its keys include the encoder
+    shared: SharedCache | None
+    # Maximum bytes of loaded calibrations per encoder. Two encoders get half of `room_for_calibrations` each.
+    resident_bytes: int
+    calls: StoreCalls
+
+    async def open_both(
+        self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
+    ) -> Embedder | None:
+        """Opens both encoders. Returns a background embedder for the next encoder, or None if there is no next one."""
+        await self.open(first, stack)
+        if following is None:
+            return None
+        return self.open_background(await self.open(following, stack), following.execution.plan, stack)
+
+    async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
+        """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
+        its export stored.
+
+        Raises:
+            CorruptArtifact: the encoder computes a different vector.
+        """
+        artifact, metrics = planned.artifact, self.metrics
+
+        def registry(calibrations: StoredCalibrations) -> Registry:
+            return Registry(
+                calibrations,
+                artifact.digest,
+                resident_bytes=self.resident_bytes,
+                calls=self.calls,
+                on_champion=self.encoders.loaded,
+                on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
+                on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),
+                on_failure=lambda _: metrics.load_failures.inc(),
+            )
+
+        loaded = await asyncio.to_thread(
+            LoadedEncoder.load,
+            artifact,
+            planned.providers,
+            planned.execution,
+            registry,
+            self.domains,
+            gpu_memory=self.settings.gpu_memory_bytes,
+            remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
+            codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
+            memory=self.memory,
+            # If only some requests contain a probe, a change of the remote model goes unnoticed for a while. Other
+            # servers must not get such vectors through Redis.
+            shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
+            on_batch=metrics.observe_batch,
+            on_lookup=metrics.observe_lookup,
+        )
+        stack.callback(loaded.registry.close)
+        stack.enter_context(loaded.embedder)
+        self.encoders.add(loaded)
+        await loaded.registry.refresh()  # loads `default` only; other domains load at their first request
+        graph = loaded.graph
+        if isinstance(graph, RemoteEncoder):
+            await self.open_remote(graph, stack)
+        if not isinstance(graph, OnnxEncoder):
+            return loaded
+        await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
+        off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
+        if off is None:
+            log.warning(
+                "encoder %s cannot be checked, because its export stored no vector to check against; export it again",
+                artifact.id,
+            )
+        return loaded
+
+    async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
+        """Probes a remote encoder now, and again while it fails. This server is not ready until the encoder answers."""
+        stack.callback(remote.close)
+        self.metrics.remote.watch(remote.id, lambda: remote.state)
+        await look_at(remote)
+        stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
+
+    def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
+        """A second embedder for a loaded encoder: one run at a time, on threads of the lowest priority.
+
+        Before a domain moves to the encoder, this embedder fills the process's cache with the vectors of the most
+        requested texts. It uses neither Redis nor the metrics.
+        """
+        spec = loaded.artifact.spec
+        return stack.enter_context(
+            Embedder(
+                tokenizer_of(loaded.artifact),
+                loaded.graph,
+                encoder_digest=loaded.digest,
+                codec=VectorCodec(self.settings.cache_precision, spec.dim),
+                memory=self.memory,
+                shared=None,
+                plan=dataclasses.replace(plan, runs=1, ahead=0, exclusive=False, background=True),
+            )
+        )
+
+
+async def watch_remote(remote: RemoteEncoder) -> None:
+    """Probes a remote encoder while it fails, so that its recovery is noticed without a request."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if remote.state != "ok":
+            await look_at(remote)
+
+
+async def look_at(remote: RemoteEncoder) -> None:
+    """Probes a remote encoder once and logs a change of its state."""
+    before, known = remote.state, remote.failure is not None
+    try:
+        await asyncio.to_thread(remote.check)
+    except IsosimError as error:
+        remote.failure = remote.failure or error
+    if remote.state == "ok":
+        log.info("encoder %s gives the same vectors as when it was registered", remote.id)
+    elif not known or (before, remote.state) in (("ok", "changed"), ("down", "changed"), ("changed", "down")):
+        log.error("%s", remote.failure)
+
+
+async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
+    """Runs a batch of two texts of each length (tokens), so that onnxruntime allocates memory before the first request.
+
+    Each batch runs twice: once as usual, and once as a batch that runs alone.
+    """
+    for length in lengths:
+        prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
+        for exclusive in (False, True):
+            await asyncio.to_thread(graph.run, prepared, exclusive=exclusive)

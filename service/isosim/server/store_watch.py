@@ -1,0 +1,101 @@
+"""Background tasks of a server that poll the model store for new champions, and for jobs that ended or were lost, and
+that count its domains."""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from isosim.adapters.jobs.census import JobCensus
+from isosim.api.state import Service
+from isosim.server import announcements
+
+log = logging.getLogger("isosim")
+
+COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
+DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
+# Seconds between listings of the domains. In object storage each listing costs a request for 1,000 versions.
+LIST_SECONDS, DISTANT_LIST_SECONDS = 60.0, 300.0
+EXPIRE_SECONDS = 60.0  # seconds between calls of `forget` and `expire`, which remove old jobs and end interrupted ones
+
+
+async def watch(service: Service, census: JobCensus) -> None:
+    """Runs the watches at the same time, because `watch_jobs` may wait for Redis, and a listing takes long."""
+    async with asyncio.TaskGroup() as all_of_them:
+        all_of_them.create_task(watch_champions(service), name="champions-watch")
+        all_of_them.create_task(watch_jobs(service, census), name="jobs-watch")
+        all_of_them.create_task(watch_domains(service), name="domains-watch")
+
+
+async def watch_champions(service: Service) -> None:
+    """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it is read again.
+
+    The metric `champions_age` is the time since all champions in memory were last known to match the store. It grows
+    while the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
+    """
+    away, current = False, time.monotonic()
+    service.metrics.champions_age.read = lambda: time.monotonic() - current
+    while True:
+        began = time.monotonic()
+        try:
+            await service.encoders.refresh()
+        # An unreachable volume or a damaged file must not end the loop, because a later pass may succeed. Until
+        # then, the loaded versions serve requests.
+        except Exception:
+            if not away:
+                log.exception("the model store could not be read")
+            away = True
+        else:
+            if away:
+                log.warning("the model store is read again")
+            away = False
+            if not service.encoders.behind:
+                current = began  # start of the read, because the read may miss a promotion that is made meanwhile
+        await asyncio.sleep(service.settings.poll_seconds)
+
+
+async def watch_domains(service: Service) -> None:
+    """Counts the domains for the metric `servable_domains`, and logs the first count.
+
+    While the store cannot be read, the last count stays: `watch_champions` reports this.
+    """
+    counted: int | None = None
+    service.metrics.servable_domains.read = lambda: counted
+    while True:
+        # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
+        with contextlib.suppress(Exception):
+            found = len(await asyncio.to_thread(service.domains.domains))
+            if counted is None:
+                announcements.listed(found)
+            counted = found
+        await asyncio.sleep(DISTANT_LIST_SECONDS if service.domains.distant else LIST_SECONDS)
+
+
+async def watch_jobs(service: Service, census: JobCensus) -> None:
+    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, and deletes old records. A job that
+    has been interrupted for more than `keep_interrupted` seconds becomes failed."""
+    counted = expired = -EXPIRE_SECONDS
+    workers: int | None = None
+    seen = 0.0  # time.monotonic() when `workers` was last counted
+    pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
+    # If this loop hangs, the number in `workers` is outdated, and the metric has no value. So a value also shows that
+    # Redis answers.
+    service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
+    while True:
+        try:
+            if time.monotonic() - counted > pause:
+                census_of_jobs = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(census_of_jobs.counts)
+                for job in census_of_jobs.ended:
+                    service.metrics.observe_job_end(job)
+                workers, seen = await service.runner.workers(), time.monotonic()
+                await service.runner.recover(census_of_jobs.queued)
+                counted = time.monotonic()
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                # `forget` runs first, because it frees disk space, which `expire` may need to write records.
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)
+                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                expired = time.monotonic()
+        except Exception:  # the loop must go on, as in `watch_champions`
+            log.exception("the jobs in the model store could not be read")
+        await asyncio.sleep(service.settings.poll_seconds)

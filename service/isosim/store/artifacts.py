@@ -1,0 +1,316 @@
+"""Artifacts: folders that appear as a whole or not at all, and whose files never change. A manifest contains the
+SHA-256 of every file."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from isosim.core.errors import CorruptArtifact, Unavailable
+from isosim.core.threads import lock_patience
+
+T = TypeVar("T")
+MANIFEST = "manifest.json"
+SEAL = "seal"  # manifest field: SHA-256 of the manifest's other fields; missing in manifests of the first release
+FRESH = 60.0  # seconds; `sweep` keeps younger files, because their processes may not have locked them yet
+# Seconds without a change. An unfinished file then counts as abandoned even if its lock cannot be checked.
+LEFTOVER = 24 * 3600.0
+
+
+def fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file. Readers see the old or the new content, never a part of it, even after a crash."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomically(path, json_bytes(value))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises FileNotFoundError if there is no file, CorruptArtifact if it is not a JSON
+    object."""
+    return parsed(path.read_bytes(), f"{path.name} of {path.parent}")
+
+
+def parsed(content: bytes, name: str) -> dict[str, Any]:
+    """The JSON object in `content`. Raises CorruptArtifact, with `name` in its message, if it is not a JSON object."""
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise CorruptArtifact(f"{name} is not readable: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptArtifact(f"{name} is not a JSON object")
+    return value
+
+
+def json_bytes(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
+    """Makes a dataclass from its stored fields. Ignores fields that a newer release has added.
+
+    Raises:
+        TypeError: a field is missing, or `facts` is not a mapping.
+    """
+    known: Any = kind
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"{kind.__name__}: {facts!r:.80} is not an object")
+    names = {field.name for field in dataclasses.fields(known)}
+    return kind(**{name: value for name, value in facts.items() if name in names})
+
+
+def to_facts(record: Any) -> dict[str, Any]:
+    """A dataclass's fields for storing.
+
+    A field with `later` in its metadata was added after release 0.1.0. Release 0.1.0 refuses records with unknown
+    fields. So the field is stored only if its value is not the default.
+    """
+    facts = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not (field.metadata.get("later") and value == field.default):
+            facts[field.name] = to_facts(value) if dataclasses.is_dataclass(value) else value
+    return facts
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def building(parent: Path) -> Iterator[Path]:
+    """Yields a private folder in `parent`. At the end, removes the folder, unless the caller has moved it to its final
+    place."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f".building-{uuid.uuid4().hex}"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        claim(descriptor)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def claim(descriptor: int) -> None:
+    """Locks an unfinished file or folder for this process, until `descriptor` is closed or the process has ended."""
+    with contextlib.suppress(OSError):  # the volume has no locks; `abandoned` decides by age
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sweep(*leftovers: Path) -> None:
+    """Removes unfinished files and folders of dead processes (see `abandoned`). Keeps files and folders that changed
+    less than FRESH seconds ago."""
+    for path in leftovers:
+        with contextlib.suppress(OSError):  # another process has removed the path, or the volume is read-only
+            age = time.time() - path.stat().st_mtime
+            if age > FRESH and abandoned(path, age):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def abandoned(path: Path, age: float) -> bool:
+    """Whether the process that created an unfinished file or folder has ended: no process holds the lock on `path`.
+
+    `age`: seconds since the last change of `path`. In three cases the lock cannot be checked: the volume has no locks,
+    `path` belongs to another user, or `path` is a folder on NFS. The process then counts as ended if `age` exceeds
+    LEFTOVER.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    except PermissionError:  # the file belongs to another user
+        return age > LEFTOVER
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age > LEFTOVER
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
+    """Writes the manifest with the hashes of all files, flushes everything, and moves the folder to its final place.
+
+    Raises:
+        FileExistsError: another artifact is already in this place.
+    """
+    files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+    write_atomically(folder / MANIFEST, manifest_bytes({**manifest, "files": files}))
+    for file in folder.iterdir():
+        fsync(file)
+    fsync(folder)
+    try:
+        folder.rename(place)
+    except OSError as error:  # ENOTEMPTY or EEXIST: a non-empty folder has this name
+        if place.exists():
+            raise FileExistsError(str(place)) from error
+        raise
+    fsync(place.parent)
+
+
+def sealed_by(facts: Mapping[str, object]) -> str:
+    """SHA-256 (hex) of a manifest's fields."""
+    return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
+
+
+def manifest_bytes(facts: Mapping[str, object]) -> bytes:
+    """A manifest as it is stored, with its seal."""
+    return json_bytes({**facts, SEAL: sealed_by(facts)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """An artifact's manifest. Raises FileNotFoundError if there is no artifact, CorruptArtifact if the manifest is
+    unreadable or was changed."""
+    return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
+
+
+def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
+    """The manifest in `content`, without its seal. Raises CorruptArtifact, with `name` in its message, if it
+    is unreadable or was changed."""
+    manifest = parsed(content, name)
+    seal = manifest.pop(SEAL, None)
+    if seal is not None and seal != sealed_by(manifest):
+        raise CorruptArtifact(f"{name} was changed after it was written")
+    return manifest
+
+
+def verified(folder: Path, *names: str, called: str | None = None) -> dict[str, Any]:
+    """Compares the named files, or all files if none are named, with the manifest, and returns the manifest.
+
+    Args:
+        called: the artifact's name in messages; its folder by default.
+
+    Raises:
+        FileNotFoundError: there is no such artifact.
+        CorruptArtifact: a file is missing or has another hash; the message names the file.
+    """
+    where = called or folder
+    manifest = parsed_manifest((folder / MANIFEST).read_bytes(), f"{MANIFEST} of {where}")
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CorruptArtifact(f"{MANIFEST} of {where} lists no files")
+    for name in names or files:
+        path = folder / name
+        if name not in files or not path.is_file():
+            raise CorruptArtifact(f"{where}: {name} is missing")
+        if sha256(path) != files[name]:
+            raise CorruptArtifact(f"{where}: {name} does not match the SHA-256 in its manifest")
+    return manifest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits for an exclusive lock and holds it. If the process dies, the lock ends. Uses flock, which works on local
+    volumes and NFS version 4.
+
+    Raises:
+        Unavailable: another process has held the lock for as long as this call may wait (`lock_patience`).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    patience = lock_patience()
+    until = time.monotonic() + patience
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Unavailable(
+                        f"another process has held a lock of the model store for {patience:.0f} s; try again later"
+                    ) from None
+            time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - so that waiting processes do not ask in step
+        yield
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Takes the lock of `locked` without waiting. Yields False if another process or thread holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that can be removed: its name, why it is not needed, and its size (bytes)."""
+
+    name: str
+    why: str
+    size: int
+    remove: Callable[[], object]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+
+
+def drop(path: Path) -> None:
+    """Deletes a file or folder; does nothing if it does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
+    """Unfinished files and folders that are older than `age` (s) and that no living process has locked."""
+    for path in sorted(paths):
+        with contextlib.suppress(FileNotFoundError):
+            old = time.time() - path.stat().st_mtime
+            if old > age and abandoned(path, old):
+                yield Garbage(str(path), "left unfinished", size_of(path), partial(drop, path))
+
+
+def since(created: object) -> float:
+    """Seconds since `created`, the date in a manifest. Raises CorruptArtifact unless `created` is in ISO 8601 with a
+    time zone."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
+    except (ValueError, TypeError) as error:
+        raise CorruptArtifact(f"created is {created!r}, not a date in ISO 8601 with a time zone") from error
+
+
+def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
+    """All versions except the newest `keep` and the `needed` versions, in ascending order."""
+    return [version for version in sorted(versions)[:-keep] if version not in needed]
