@@ -96,11 +96,16 @@ ARG ENCODER
 # More options of `isosim export`, such as --layers 3 --pooling mean
 ARG EXPORT_OPTIONS=
 # Only the code that exports, so that a change of the API does not repeat the export.
-COPY service/isosim/__init__.py service/isosim/cli.py service/isosim/settings.py /source/service/isosim/
-COPY service/isosim/core /source/service/isosim/core
-COPY service/isosim/adapters /source/service/isosim/adapters
+COPY service/isosim/*.py /source/service/isosim/
+COPY service/isosim/access /source/service/isosim/access
 COPY service/isosim/commands /source/service/isosim/commands
-COPY service/isosim/modelling /source/service/isosim/modelling
+COPY service/isosim/domains /source/service/isosim/domains
+COPY service/isosim/encoders /source/service/isosim/encoders
+COPY service/isosim/export /source/service/isosim/export
+COPY service/isosim/fitting /source/service/isosim/fitting
+COPY service/isosim/jobs /source/service/isosim/jobs
+COPY service/isosim/scoring /source/service/isosim/scoring
+COPY service/isosim/store /source/service/isosim/store
 WORKDIR /source/service
 # The options have to be split into words.
 # hadolint ignore=SC2086

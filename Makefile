@@ -147,8 +147,8 @@ shipped: .venv/run model_store/encoders/minilm  ## make the shipped default cali
 	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \
 	$(BIN)/isosim calibrate $(DATA)/text/wikipedia-en.txt --domain default --promote always --model-store $$store && \
 	for digest in $$store/encoders/minilm/*/; do \
-	  rm -rf service/isosim/modelling/shipped && mkdir -p service/isosim/modelling/shipped && \
-	  cp -r $$store/domains/default/1 service/isosim/modelling/shipped/$$(basename $$digest); done; rm -rf $$store
+	  rm -rf service/isosim/export/shipped && mkdir -p service/isosim/export/shipped && \
+	  cp -r $$store/domains/default/1 service/isosim/export/shipped/$$(basename $$digest); done; rm -rf $$store
 
 INT8 := model_store/encoders/minilm-int8
 bench: .venv/dev model_store/encoders/minilm $(INT8) redis  ## measure speed against its limits and peers (DATA=, PARTS="throughput cached …")
@@ -176,7 +176,7 @@ bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity 
 	  [ -x $(PEERS)/$$peer/bin/python ] || $(PYTHON) -m venv $(PEERS)/$$peer; \
 	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet "torch==2.13.0"; \
 	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet -r loadtest/peers/$$peer.txt; done
-	@$(BIN)/python -c "from isosim.modelling.encoder.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
+	@$(BIN)/python -c "from isosim.export.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
 	@$(PEERS)/infinity/bin/python loadtest/peers/infinity_model.py "$$(cat $(PEERS)/checkpoint)" $(PEERS)/infinity-model
 
 clean:  ## delete the environment and exported encoders, keep domains

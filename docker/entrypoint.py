@@ -27,10 +27,10 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     A deployment mounts its store, so an empty volume is a new store here. That a full one was expected is told by
     `isosim_servable_domains` and its alert.
     """
-    from isosim.adapters.storage.identity import create  # noqa: PLC0415 - `--help` does not need it
     from isosim.commands.terminal import complain  # noqa: PLC0415
-    from isosim.core.errors import IsosimError  # noqa: PLC0415
+    from isosim.errors import IsosimError  # noqa: PLC0415
     from isosim.settings import Settings  # noqa: PLC0415
+    from isosim.store.identity import create  # noqa: PLC0415 - `--help` does not need it
 
     try:
         create(Settings().model_store)
@@ -46,8 +46,8 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
     ISOSIM_ENCODER contains the encoder's digest, because the store may have another encoder of the same name. If
     copying fails, the error is printed and the command still runs.
     """
-    from isosim.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
     from isosim.commands.terminal import complain  # noqa: PLC0415
+    from isosim.domains.seeding import seed  # noqa: PLC0415 - `--help` does not need it
     from isosim.settings import Settings  # noqa: PLC0415
 
     def failed(error: Exception) -> None:

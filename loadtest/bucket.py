@@ -27,18 +27,18 @@ from typing import Any
 import httpx
 import numpy as np
 
-from isosim.adapters.domains.calibrations import FULL_LOOK, StoredCalibrations
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.objects import ALIASES, MANIFESTS
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.jobs.census import JobCensus
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.storage.artifacts import manifest_bytes
-from isosim.core.jobs.job import Job, JobRequest, Status
-from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.core.scoring.registry import Registry
+from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.objects import ALIASES, MANIFESTS
+from isosim.domains.store import DomainStore
+from isosim.jobs.census import JobCensus
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.store import JobStore
+from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.scoring.registry import Registry
 from isosim.server.store_watch import DISTANT_COUNT_SECONDS
 from isosim.settings import Settings
+from isosim.store.artifacts import manifest_bytes
 from isosim.worker import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup

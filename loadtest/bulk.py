@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
 from isosim.bulk.plan import PART_ROWS
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
 from loadtest import servers
 from loadtest.setup import Line, Result, Setup
 from loadtest.throughput import STREAM, best

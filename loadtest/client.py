@@ -16,7 +16,7 @@ import httptools
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles
+from isosim.arrays import Doubles
 
 TIMEOUT = 60.0  # maximum seconds that a run waits for missing answers
 

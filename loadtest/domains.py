@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.core.jobs.job import JobRequest
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
 from loadtest import servers, texts
 from loadtest.many import multiply
 from loadtest.servers import Server

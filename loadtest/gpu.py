@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, load_cuda
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.calibration.linear import identity
-from isosim.modelling.calibration.methods import weights_of
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, load_cuda
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.fitting.linear import identity
+from isosim.fitting.methods import weights_of
+from isosim.scoring.similarity import cosine
 from loadtest import servers, texts
 from loadtest.bench import hardware
 from loadtest.client import request

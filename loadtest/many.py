@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import orjson
 
-from isosim.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
+from isosim.store.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 from loadtest import servers
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup

@@ -47,8 +47,8 @@ def export(store: Path, data: Path) -> None:
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
     from transformers import BertConfig, BertModel  # noqa: PLC0415
 
-    from isosim.modelling.encoder import checkpoints, encoder  # noqa: PLC0415
-    from isosim.modelling.store import export as write  # noqa: PLC0415
+    from isosim.export import checkpoints, encoder  # noqa: PLC0415
+    from isosim.export.model_store import export as write  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = BertWordPieceTokenizer(lowercase=True)

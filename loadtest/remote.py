@@ -14,7 +14,7 @@ from statistics import median
 import httpx
 import numpy as np
 
-from isosim.modelling.encoder.remote import register
+from isosim.export.remote import register
 from loadtest import servers, texts
 from loadtest.host import GPU_BATCHES, cost, new_pairs
 from loadtest.servers import Server

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from isosim.adapters.encoder.device import GROWTH
+from isosim.encoders.device import GROWTH
 from loadtest import servers
 from loadtest.many import multiply
 from loadtest.servers import Server

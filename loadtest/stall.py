@@ -27,7 +27,7 @@ from statistics import median
 import numpy as np
 import orjson
 
-from isosim.adapters.seeding import seed
+from isosim.domains.seeding import seed
 from loadtest import bucket, hostile, servers
 from loadtest.bodies import DIMENSIONS, Body, large_bodies, small_bodies, vector_bodies
 from loadtest.setup import Line, Result, Setup

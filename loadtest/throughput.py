@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
 from loadtest import servers, texts
 from loadtest.bare_session import PAIR
 from loadtest.client import Load

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder import probe
-from isosim.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
+from isosim.arrays import Vectors
 from isosim.cli import main
-from isosim.core.arrays import Vectors
+from isosim.encoders import probe
+from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
 from isosim.migration import encoders
 
 RUN, TOKEN = 1e-3, 1e-6  # s per run and per padded token: estimates for a small encoder on a large GPU

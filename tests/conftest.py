@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
 from tests.encoders import export, save_bert
 from tests.processes import Process, RedisServer, Serve, Server, serve_with, skip_without, start
 from tests.text import sentences

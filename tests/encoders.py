@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.scoring.calibration import DomainModel
 
 FACTS = {"method": "identity", "sentences": 2, "seed": 0}
 
@@ -24,8 +24,8 @@ def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
 
 
 def export(store: Path, name: str, source: str, **options: Any) -> Path:
-    from isosim.modelling.encoder import checkpoints, encoder
-    from isosim.modelling.store import export as write
+    from isosim.export import checkpoints, encoder
+    from isosim.export.model_store import export as write
 
     checkpoint = checkpoints.resolve(source)
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options

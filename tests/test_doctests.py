@@ -7,18 +7,18 @@ import pytest
 
 # Smallest number of example lines by module: fewer means that examples were lost, or that the parser missed them.
 EXAMPLES = {
-    "isosim.core.jobs.labels": 2,
-    "isosim.core.grants": 2,
-    "isosim.core.scoring.calibration": 2,
-    "isosim.core.scoring.distances": 4,
-    "isosim.core.scoring.migration": 1,
-    "isosim.core.scoring.similarity": 3,
-    "isosim.core.scoring.reference": 3,
-    "isosim.core.scoring.normalization": 5,
-    "isosim.core.scoring.probability": 4,
-    "isosim.modelling.calibration.linear": 5,
-    "isosim.modelling.calibration.flow": 6,
-    "isosim.modelling.calibrator": 5,
+    "isosim.jobs.labels": 2,
+    "isosim.access.grants": 2,
+    "isosim.scoring.calibration": 2,
+    "isosim.scoring.distances": 4,
+    "isosim.scoring.moves": 1,
+    "isosim.scoring.similarity": 3,
+    "isosim.scoring.reference": 3,
+    "isosim.scoring.normalization": 5,
+    "isosim.scoring.probability": 4,
+    "isosim.fitting.linear": 5,
+    "isosim.fitting.flow": 6,
+    "isosim.fitting.calibrator": 5,
 }
 
 

@@ -10,8 +10,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from isosim import errors
 from isosim.api.errors import TABLE, V1_TYPES
-from isosim.core import errors
 from isosim.observability.metrics import SECONDS, Metrics
 from isosim.server.app import create_app
 from isosim.settings import DEPRECATED, Settings

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
 
 log = logging.getLogger("isosim")
 

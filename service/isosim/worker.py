@@ -12,19 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore, killed
-from isosim.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
-from isosim.core.jobs.job import Job, JobRequest, Status
-from isosim.core.jobs.requirements import Allowance
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.requirements import Allowance
+from isosim.jobs.store import JobStore, killed
 from isosim.observability import setup as logs
 from isosim.observability.lines import about
 from isosim.observability.setup import tracing
 from isosim.settings import Settings
 
 if TYPE_CHECKING:
-    from isosim.modelling.calibration.publication import Result
+    from isosim.fitting.publication import Result
     from isosim.observability.otlp import JobSpan
 
 log = logging.getLogger(__name__)
@@ -187,8 +187,8 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
     with reporter.beating():
         # Imported here, so that only the child process loads torch. On a busy machine, this import can take longer than
         # SILENCE (30 s). Without the heartbeats of `beating`, the job would then count as interrupted.
-        from isosim.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
-        from isosim.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
+        from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415
+        from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
         remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
@@ -295,7 +295,7 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 def run_queued(job_id: str) -> str:
     """Entry point for RQ. Returns normally also after a failed job, so that RQ retries only jobs that were killed."""
     # Imported here, because child processes of the API do not need RQ.
-    from isosim.adapters.jobs.queue import Delivery  # noqa: PLC0415
+    from isosim.jobs.queue import Delivery  # noqa: PLC0415
 
     settings = Settings()
     jobs = JobStore(settings.jobs_root)
@@ -316,7 +316,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     """Runs an RQ worker until it is told to stop."""
     from redis import Redis  # noqa: PLC0415 - child processes of the API do not need it
 
-    from isosim.adapters.jobs.queue import work  # noqa: PLC0415
+    from isosim.jobs.queue import work  # noqa: PLC0415
 
     assert settings.redis_address is not None  # noqa: S101 - the command line has checked
     connection = Redis.from_url(settings.redis_address, socket_connect_timeout=5.0)

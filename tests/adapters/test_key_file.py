@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.key_file import LOOK_SECONDS, KeyFile
+from isosim.access.key_file import LOOK_SECONDS, KeyFile
 from tests.processes import wait_until
 
 

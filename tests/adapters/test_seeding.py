@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.seeding import seed
-from isosim.core.errors import CorruptArtifact
+from isosim.domains.seeding import seed
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import CorruptArtifact
 from tests.encoders import publish
 
 

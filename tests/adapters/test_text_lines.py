@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.text_lines import READ, opened, read_lines
-from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.text_lines import READ, opened, read_lines
 
 
 def test_lines_longer_and_shorter_than_a_read_come_whole(tmp_path: Path) -> None:

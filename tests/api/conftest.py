@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.scoring.calibration import DomainModel
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.processes import Process, Server, serve_with
 from tests.security.conftest import key_line

@@ -17,7 +17,7 @@ from isosim.api.compatible.tensors import INFER
 from isosim.api.parameters import MOST_UNKNOWN
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
 from isosim.api.validation import PART, check_parts, describe, parse_json
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 from loadtest.hostile import FORMS, bodies
 from tests.processes import Server
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
 from isosim.bulk.plan import BulkRequest
 from isosim.bulk.run import RunOptions
-from isosim.core.scoring.calibration import DomainRef
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.scoring.calibration import DomainRef
 from tests.commands.conftest import calibrate
 from tests.processes import environment
 from tests.text import sentences

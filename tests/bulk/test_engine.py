@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.vector_files import NpyFile
 from isosim.bulk.engine import Engine
 from isosim.bulk.places import Place
 from isosim.bulk.plan import Plan, plan_for
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
-from isosim.modelling.encoder.brought import register
+from isosim.domains.store import DomainStore
+from isosim.errors import InvalidInput
+from isosim.export.brought import register
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.jobs.vector_files import NpyFile
+from isosim.scoring.calibration import DomainRef
+from isosim.scoring.similarity import cosine
 from tests.bulk.conftest import TEXTS, asked
 from tests.processes import Serve
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from isosim.bulk.inputs import check_columns, cut, form_of, sources_of
 from isosim.bulk.readers import reader_of
-from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.errors import EmptyInput, InvalidInput
 
 CELL = st.text(st.sampled_from('ab,"\n\ré; \t\u2028'), max_size=6)
 

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.adapters.domains.calibrations import load_calibration
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.bulk.pairs import PairSearch, find, threshold_of
 from isosim.bulk.places import Place
 from isosim.bulk.plan import plan_for
 from isosim.bulk.run import run
 from isosim.bulk.search import CellIndex, ExactIndex
 from isosim.commands.in_process import InProcess
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.core.scoring.advice import in_single_precision
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.similarity import score
+from isosim.domains.calibrations import load_calibration
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Conflict, InvalidInput
+from isosim.scoring.advice import in_single_precision
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.similarity import score
 from isosim.settings import Settings
 from tests.bulk.conftest import TEXTS, asked, run_options
 from tests.core.scoring.references import MAP

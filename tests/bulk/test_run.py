@@ -16,8 +16,8 @@ from isosim.bulk.engine import Engine
 from isosim.bulk.places import Place
 from isosim.bulk.plan import Plan, plan_for
 from isosim.bulk.run import Summary, run
-from isosim.core.errors import BackendFailure, Conflict
-from isosim.core.scoring.calibration import DomainRef
+from isosim.errors import BackendFailure, Conflict
+from isosim.scoring.calibration import DomainRef
 from loadtest.bulk import kill_tree
 from tests.bulk.conftest import ROWS, TEXTS, asked, run_options
 from tests.commands.conftest import calibrate
@@ -127,7 +127,7 @@ def test_another_plan_is_refused_and_a_new_champion_is_not_taken(
     ):
         with pytest.raises(Conflict, match=told):
             plan_for(asked(texts_file, **given), store, "tiny", out)  # type: ignore[arg-type]
-    from isosim.adapters.encoder.store import EncoderStore
+    from isosim.encoders.store import EncoderStore
 
     assert calibrate(store, EncoderStore(store).find("tiny"), "tickets", "centring") == 2
     assert plan_for(asked(texts_file), store, "tiny", out)[0] == first

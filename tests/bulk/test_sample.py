@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.bulk.calibrating import SPACE, Corpus, SampleWorker, fit_sample, rank, sample
 from isosim.bulk.cluster import cluster
 from isosim.bulk.inputs import Part, Source, cut, sources_of
 from isosim.bulk.readers import reader_of
-from isosim.core.jobs.job import JobRequest
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
 from tests.bulk.conftest import TEXTS, run_options
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.calibration import DomainModel
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.scoring.calibration import DomainModel
 from tests.modelling.calibration.domains import as_earlier_releases_made_it, reference_of, texts_with
 from tests.processes import environment
 from tests.text import sentences

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.store import JobStore
 from isosim.commands.calibration import print_advice
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.advice import Advice, Target
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import JobRequest
+from isosim.jobs.store import JobStore
+from isosim.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
 from tests.text import sentences
 

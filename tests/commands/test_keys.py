@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from isosim.adapters.key_file import Keys
+from isosim.access.key_file import Keys
 from tests.commands.conftest import command
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.seeding import seed
-from isosim.adapters.storage.artifacts import building
-from isosim.adapters.storage.identity import create
-from isosim.adapters.storage.object_storage import address, opened, remote
 from isosim.commands import store as command_of
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.seeding import seed
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.jobs.job import JobRequest
+from isosim.jobs.store import JobStore
+from isosim.scoring.calibration import DomainModel
 from isosim.settings import Settings
+from isosim.store.artifacts import building
+from isosim.store.identity import create
+from isosim.store.object_storage import address, opened, remote
 from tests.commands.conftest import command
 from tests.objects import objects  # noqa: F401 - a fixture
 

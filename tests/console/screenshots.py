@@ -15,8 +15,8 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.modelling.store import install_default
+from isosim.encoders.store import EncoderStore
+from isosim.export.model_store import install_default
 from tests.console.analyst import Analyst
 from tests.processes import Process, Server, serve_with
 

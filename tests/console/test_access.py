@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.encoders.store import EncoderStore
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.console.analyst import Analyst

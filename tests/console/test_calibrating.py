@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest
+from isosim.encoders.store import EncoderStore
+from isosim.jobs.job import JobRequest
+from isosim.jobs.store import JobStore
 from tests.console.conftest import Visit, labelled
 from tests.faults.jobs import running_job
 from tests.processes import Process, Serve, Server, serve_with, start, wait_until

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.core.jobs.labels import parse_pairs
-from isosim.core.scoring.advice import rarity
-from isosim.modelling.calibration.reference import build, sample_pairs
+from isosim.fitting.reference import build, sample_pairs
+from isosim.jobs.labels import parse_pairs
+from isosim.scoring.advice import rarity
 from tests.console.conftest import Visit
 from tests.processes import Server
 

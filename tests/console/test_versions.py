@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.storage.artifacts import read_manifest, sha256
+from isosim.encoders.store import EncoderStore
+from isosim.store.artifacts import read_manifest, sha256
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.console.conftest import Visit

@@ -2,9 +2,9 @@
 
 import re
 
+from isosim import errors
 from isosim.api.errors import TABLE, look_up
-from isosim.core import errors
-from isosim.core.errors import IsosimError, JobCancelled
+from isosim.errors import IsosimError, JobCancelled
 
 
 def below(error: type[IsosimError]) -> set[type[IsosimError]]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from isosim.core.errors import Forbidden, Unauthorized
-from isosim.core.grants import ANYBODY, NOBODY, Rate, parse_grant
+from isosim.access.grants import ANYBODY, NOBODY, Rate, parse_grant
+from isosim.errors import Forbidden, Unauthorized
 
 
 def test_a_line_grants_what_it_says_and_the_rest_of_it_is_a_name() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.errors import Overloaded
-from isosim.core.grants import Grant, LocalLimits, Rate, TokenBucket, nothing
+from isosim.access.grants import Grant, LocalLimits, Rate, TokenBucket, nothing
+from isosim.errors import Overloaded
 
 READ = frozenset({"read"})
 

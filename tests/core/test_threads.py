@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.storage.artifacts import locked
-from isosim.core.errors import Unavailable
-from isosim.core.threads import MARGIN, StoreCalls, Turns, lock_patience
+from isosim.errors import Unavailable
+from isosim.store.artifacts import locked
+from isosim.threads import MARGIN, StoreCalls, Turns, lock_patience
 
 
 def run(

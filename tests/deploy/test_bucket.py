@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.storage.object_storage import address
+from isosim.store.object_storage import address
 from tests.deploy import stand_ins
 from tests.deploy.engine import Container, Engine, answers
 from tests.faults.jobs import LONG, becomes, retry, state

@@ -15,10 +15,10 @@ import pytest
 import typer
 import yaml
 
-from isosim.adapters.encoder.embeddings_api import checked_url
-from isosim.adapters.encoder.store import Endpoint
-from isosim.adapters.storage.object_storage import opened
 from isosim.commands import encoders
+from isosim.encoders.embeddings_api import checked_url
+from isosim.encoders.store import Endpoint
+from isosim.store.object_storage import opened
 from tests.deploy.chart import (
     ALONE,
     ANYBODY,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isosim.modelling.encoder.packaged import KNOWN
+from isosim.export.packaged import KNOWN
 from isosim.settings import unread
 from tests.deploy.engine import ROOT, start_engine
 

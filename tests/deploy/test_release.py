@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import isosim_client
-from isosim.modelling.encoder.checkpoints import resolve
+from isosim.export.checkpoints import resolve
 from tests.deploy.chart import IMAGE, KEYS, OWN_REDIS, TOOLS, manifests, merged, render
 from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
@@ -48,7 +48,7 @@ def test_the_distributions_hold_every_file_of_their_packages_and_no_other(dist: 
         name.removeprefix("service/") for name in tracked if (ROOT / name).is_file()
     }
     assert {"isosim/py.typed", "isosim/console/index.html"} <= held
-    assert any(name.startswith("isosim/modelling/shipped/") for name in held)
+    assert any(name.startswith("isosim/export/shipped/") for name in held)
     names = {file.name for file in dist.iterdir()}
     client = isosim_client.__version__
     assert names == {

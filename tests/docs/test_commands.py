@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.modelling.encoder.brought import register
+from isosim.encoders.store import EncoderStore
+from isosim.export.brought import register
 from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
 from tests.processes import Serve, environment
 from tests.text import DOES, sentences

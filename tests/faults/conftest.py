@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.encoders.store import EncoderStore
 from tests.commands.conftest import calibrate
 from tests.faults.line import Line
 from tests.faults.volume import Volume, mount

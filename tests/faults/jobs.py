@@ -113,7 +113,7 @@ def record(store: Path, job: str) -> dict[str, Any]:
 
 def whole_versions(store: Path, domain: str) -> list[int]:
     """A domain's versions, each read back and compared with its hashes."""
-    from isosim.adapters.domains.store import DomainStore
+    from isosim.domains.store import DomainStore
 
     domains = DomainStore(store)
     for version in domains.versions(domain):

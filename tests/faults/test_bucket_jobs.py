@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from isosim.adapters.seeding import seed
-from isosim.adapters.storage.object_storage import address, opened
+from isosim.domains.seeding import seed
+from isosim.store.object_storage import address, opened
 from tests.faults.jobs import LONG, TEXTS, at_work, becomes, kill, post, retry, state, whole_versions
 from tests.faults.test_queue import hand_over_again
 from tests.objects import Objects, objects  # noqa: F401 - a fixture

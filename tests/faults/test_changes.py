@@ -10,8 +10,8 @@ import httpx
 import httpx2
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
 from isosim_client import Client, Conflict, Retries
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences

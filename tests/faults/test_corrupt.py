@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.store import EncoderStore
 from tests.commands.conftest import command
 from tests.faults.damage import GARBAGE, ask, refused
 from tests.faults.load import metric

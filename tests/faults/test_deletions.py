@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.removal import remove_domain
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.seeding import seed
-from isosim.adapters.storage.object_storage import address
-from isosim.core.jobs.job import JobRequest, Status
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.removal import remove_domain
+from isosim.domains.seeding import seed
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import JobRequest, Status
+from isosim.jobs.store import JobStore
 from isosim.settings import Settings
+from isosim.store.object_storage import address
 from isosim.worker import Reporter, fit, publish_result
 from tests.commands.conftest import calibrate
 from tests.objects import objects  # noqa: F401 - a fixture

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.encoders.store import EncoderStore
 from tests.faults.load import Load
 from tests.processes import Serve
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
 from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.faults.damage import GARBAGE, ask, refused

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.seeding import seed
-from isosim.adapters.storage.object_storage import address, opened
+from isosim.domains.seeding import seed
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.store.object_storage import address, opened
 from tests.commands.conftest import calibrate, command
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from isosim.adapters.domains.store import DomainStore
+from isosim.domains.store import DomainStore
 from tests.faults.load import Load
 from tests.processes import Serve, score, wait_until
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from isosim.adapters.redis.cache import PREFIX
+from isosim.encoders.cache import PREFIX
 from tests.faults.conftest import root
 from tests.faults.line import Line
 from tests.faults.load import KNOWN, Load, metric, scores

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest, Status
-from isosim.modelling.encoder.remote import register
+from isosim.encoders.store import EncoderStore
+from isosim.export.remote import register
+from isosim.jobs.job import JobRequest, Status
+from isosim.jobs.store import JobStore
 from tests.adapters.encoder.remote_server import RemoteServer
 from tests.faults.damage import ask, refused
 from tests.faults.load import metric

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from isosim.core.threads import DEADLINE
+from isosim.threads import DEADLINE
 from tests.processes import Serve, wait_until
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.encoders.store import EncoderArtifact
 from loadtest import servers
 from loadtest.bare_session import main as bare_session
 from loadtest.client import Load, ask, closed_loop, forever, open_loop, request

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.labelled_pairs import SETS, read_sets
-from isosim.core.errors import InvalidInput
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.jobs.labelled_pairs import SETS, read_sets
 from isosim.measurements.reproduction import (
     MethodDiagnostics,
     Reproduction,

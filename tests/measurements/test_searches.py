@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.scoring.similarity import normalized
+from isosim.encoders.store import EncoderArtifact
 from isosim.measurements import recall, searches
 from isosim.measurements.sources import Encoder
+from isosim.scoring.similarity import normalized
 from tests.text import sentences
 
 

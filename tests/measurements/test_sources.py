@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 from isosim.measurements.sources import quora_pairs
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.labelled_pairs import SETS, read_pairs, read_sets
-from isosim.adapters.text_lines import read_text
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
+from isosim.jobs.labelled_pairs import SETS, read_pairs, read_sets
+from isosim.jobs.text_lines import read_text
 from isosim.measurements.sts import Row, cell, spearman, table
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from isosim.adapters.labelled_pairs import SETS
+from isosim.jobs.labelled_pairs import SETS
 from isosim.measurements import trained_encoders as quality
-from isosim.modelling.training.recipe import Recipe
+from isosim.training.recipe import Recipe
 from tests.text import sentences
 
 FOLDERS = {"STS-B": "stsb/test.tsv", "SICK-R": "sick/test.tsv"}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from isosim.core.arrays import Doubles
-from isosim.migration.comparison import FEWEST, WINDOW, Batch, Comparison, spearman
+from isosim.arrays import Doubles
+from isosim.scoring.comparison import FEWEST, WINDOW, Batch, Comparison, spearman
 
 
 def batch(old_rates: Doubles, new_rates: Doubles) -> Batch:

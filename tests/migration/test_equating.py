@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.migration.equating import USUAL_RATES, equate, rate_of, table
+from isosim.scoring.equating import USUAL_RATES, equate, rate_of, table
+from isosim.scoring.reference import ReferenceDistribution
 from tests.core.scoring.references import REFERENCE, references
 
 SIMILARITIES = st.floats(-1, 1)

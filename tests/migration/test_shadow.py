@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.encoding.batching import BatchingPlan, PendingText
-from isosim.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.encoding.texts import Text, VectorCodec
-from isosim.core.errors import NotFound
-from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.core.scoring.migration import Migration
-from isosim.core.scoring.registry import DomainAliases, Registry
-from isosim.core.scoring.similarity import score
-from isosim.migration.comparison import Batch
+from isosim.domains.migrations import MigrationStore
+from isosim.encoders.batching import BatchingPlan, PendingText
+from isosim.encoders.embedding import Embedder, Embeddings, MemoryCache
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import Text, VectorCodec
+from isosim.errors import NotFound
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.migration.shadow import MOST_PAIRS, WAITING, Shadow, ShadowRequest
+from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.scoring.comparison import Batch
+from isosim.scoring.moves import Migration
+from isosim.scoring.registry import DomainAliases, Registry
+from isosim.scoring.similarity import score
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters
 from tests.core.scoring.references import REFERENCE
 

@@ -7,14 +7,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from isosim.adapters.domains.store import StoredVersion
-from isosim.adapters.encoder.onnx_engine import PREFIX, open_session
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.core.arrays import Weights
-from isosim.core.errors import CorruptArtifact
-from isosim.core.scoring.calibration import DomainModel
-from isosim.modelling.encoder.export import random_weights
-from isosim.modelling.store import bundle
+from isosim.arrays import Weights
+from isosim.domains.store import StoredVersion
+from isosim.encoders.onnx_engine import PREFIX, open_session
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import CorruptArtifact
+from isosim.export.graph import random_weights
+from isosim.export.model_store import bundle
+from isosim.scoring.calibration import DomainModel
 
 CPU = ["CPUExecutionProvider"]
 IDS = np.array([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isosim.modelling.calibrator import (
+from isosim.fitting.calibrator import (
     DEPTH,
     LEVELS,
     Tensors,

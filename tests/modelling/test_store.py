@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.storage.artifacts import verified
-from isosim.modelling.encoder import checkpoints, encoder
-from isosim.modelling.encoder.export import PARITY
-from isosim.modelling.store import export
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.export import checkpoints, encoder
+from isosim.export.graph import PARITY
+from isosim.export.model_store import export
+from isosim.store.artifacts import verified
 
 
 def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from isosim.api.errors import TABLE
 from isosim.api.state import ServiceDep
 from isosim.commands.serving import logged
-from isosim.core.errors import CallerLeft, IsosimError
+from isosim.errors import CallerLeft, IsosimError
 from isosim.observability import setup as logs
 from isosim.observability.sink import QueuedSink
 from isosim.server.process import Server

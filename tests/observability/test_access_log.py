@@ -18,8 +18,8 @@ import pytest
 
 from isosim.api.access_log import scoring
 from isosim.api.trace import ScoringRecord
-from isosim.core.encoding.embedding import CacheLookup, Embeddings, Timings
-from isosim.core.scoring.calibration import Calibration
+from isosim.encoders.embedding import CacheLookup, Embeddings, Timings
+from isosim.scoring.calibration import Calibration
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.text import sentences

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from isosim.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
 from isosim.observability.lines import LineHandler, about, as_json, as_text
 
 MARKER = "a sentence nobody else may read"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.jobs.queue import RqJobs
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest, Status
+from isosim.jobs.job import JobRequest, Status
+from isosim.jobs.queue import RqJobs
+from isosim.jobs.store import JobStore
 from isosim.observability.lines import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
@@ -86,7 +86,7 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
 @pytest.fixture
 def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
-    from isosim.adapters.encoder.store import EncoderStore
+    from isosim.encoders.store import EncoderStore
 
     artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
     with jobs.spool() as spool:

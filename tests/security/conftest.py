@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest, Status
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import JobRequest, Status
+from isosim.jobs.store import JobStore
+from isosim.scoring.calibration import DomainModel
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
 from isosim.server.composition import check_exposure
 from isosim.settings import Settings
 from tests.processes import Serve, Server

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest
+from isosim.jobs.job import JobRequest
+from isosim.jobs.store import JobStore
 from isosim.observability.metrics import MAX_KEYS, Metrics
 from tests.faults.load import metric
 from tests.processes import RedisServer, Serve, Server, wait_until

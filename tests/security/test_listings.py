@@ -11,12 +11,12 @@ from statistics import median
 import httpx
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.access.grants import ANYBODY, NOBODY
 from isosim.api.state import MOST_ASKED, Listings
-from isosim.core.errors import Overloaded
-from isosim.core.grants import ANYBODY, NOBODY
-from isosim.core.threads import StoreCalls
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import Overloaded
+from isosim.threads import StoreCalls
 from loadtest.many import multiply
 from tests.processes import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.errors import InvalidInput, IsosimError, NotFound
-from isosim.core.scoring.calibration import DOMAIN_REF, DomainModel
+from isosim.domains.store import Aliases, DomainStore
+from isosim.errors import InvalidInput, IsosimError, NotFound
+from isosim.jobs.store import JobStore
+from isosim.scoring.calibration import DOMAIN_REF, DomainModel
 from tests.processes import Serve, Server
 from tests.text import sentences
 

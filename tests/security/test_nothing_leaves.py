@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.encoders.store import EncoderStore
 from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.security.isolated import NAMESPACES

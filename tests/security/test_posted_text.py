@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from isosim.adapters.jobs.store import JobStore
+from isosim.jobs.store import JobStore
 from tests.faults.jobs import child_of
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 from tests.text import sentences

@@ -136,9 +136,9 @@ def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> N
 
 
 def test_event_streams_have_a_most(serve: Serve, store: Path, redis_server: RedisServer) -> None:
-    from isosim.adapters.jobs.store import JobStore
     from isosim.api.state import MAX_EVENT_STREAMS
-    from isosim.core.jobs.job import JobRequest
+    from isosim.jobs.job import JobRequest
+    from isosim.jobs.store import JobStore
 
     server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
     jobs = JobStore(store)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.key_file import LOOK_SECONDS
+from isosim.access.key_file import LOOK_SECONDS
 from tests.faults.load import metric
 from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.security.conftest import bearer, key_line

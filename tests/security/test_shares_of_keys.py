@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from isosim.access.grants import Grant
 from isosim.api.calibration.calibrate import FULL_POSTS
 from isosim.api.calibration.files import one_of_few
 from isosim.api.state import MAX_EVENT_STREAMS, SHARES, Places
-from isosim.core.errors import Overloaded
-from isosim.core.grants import Grant
+from isosim.errors import Overloaded
 from tests.faults.jobs import LONG, held_job
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line

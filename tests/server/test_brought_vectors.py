@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from isosim.modelling.encoder.brought import register
+from isosim.export.brought import register
 from tests.commands.conftest import command
 from tests.processes import Process, Serve, Server, free_port, serve_with, wait_until
 from tests.text import sentences

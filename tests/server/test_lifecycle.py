@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.adapters.storage.artifacts import SEAL, read_manifest, sealed_by
+from isosim.store.artifacts import SEAL, read_manifest, sealed_by
 from loadtest.client import Load, closed_loop, request
 from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences

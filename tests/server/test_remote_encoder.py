@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.store import EncoderStore, Endpoint
-from isosim.modelling.encoder.remote import PROBES, register
+from isosim.encoders.store import EncoderStore, Endpoint
+from isosim.export.remote import PROBES, register
 from tests.adapters.encoder.remote_server import RemoteServer
 from tests.commands.conftest import command
 from tests.processes import Process, Serve, Server, free_port, serve_with, start, wait_until

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.jobs.census import JobCensus
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.errors import CorruptArtifact
-from isosim.core.jobs.job import Job
+from isosim.domains.store import DomainStore
+from isosim.errors import CorruptArtifact
+from isosim.jobs.census import JobCensus
+from isosim.jobs.job import Job
+from isosim.jobs.store import JobStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs

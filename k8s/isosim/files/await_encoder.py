@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from isosim.adapters.storage.object_storage import opened, remote
+from isosim.store.object_storage import opened, remote
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a container's first process has no default action
 NAME, URL, KEY_FILE = sys.argv[1:]

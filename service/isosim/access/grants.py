@@ -15,7 +15,7 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Literal, Protocol, get_args
 
-from isosim.core.errors import Forbidden, Overloaded, Unauthorized
+from isosim.errors import Forbidden, Overloaded, Unauthorized
 
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

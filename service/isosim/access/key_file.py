@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from isosim.core.errors import Unauthorized
-from isosim.core.grants import ANYBODY, Grant, parse_grant
+from isosim.access.grants import ANYBODY, Grant, parse_grant
+from isosim.errors import Unauthorized
 
 log = logging.getLogger(__name__)
 

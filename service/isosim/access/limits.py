@@ -9,10 +9,10 @@ from typing import Self
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from isosim.adapters.circuit_breaker import CircuitBreaker
-from isosim.adapters.redis.connection import end
-from isosim.core.errors import Overloaded
-from isosim.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
+from isosim.access.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
+from isosim.circuit_breaker import CircuitBreaker
+from isosim.errors import Overloaded
+from isosim.redis_connection import end
 
 PREFIX = "isosim:limit:"
 CONNECTIONS = 32  # maximum requests that use Redis at the same time; redis-py opens one connection per request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from starlette.types import Scope
 
 from isosim.api.trace import ScoringRecord, Trace, attributes_of, stages
-from isosim.core.errors import Forbidden, IsosimError
+from isosim.errors import Forbidden, IsosimError
 from isosim.observability.lines import Facts, about, told
 from isosim.observability.tracing import Attributes, posting
 

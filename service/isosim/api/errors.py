@@ -10,11 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
+from isosim import errors as e
 from isosim.api.parameters import CLOSE, below, flat
 from isosim.api.state import service_of
 from isosim.api.validation import describe
-from isosim.core import errors as e
-from isosim.core.wording import nearest
+from isosim.wording import nearest
 
 # The order does not matter: `look_up` takes the most specific base class that is listed.
 TABLE: dict[type[e.IsosimError], tuple[int, str]] = {

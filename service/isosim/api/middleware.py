@@ -20,7 +20,7 @@ from isosim.api.parameters import below, check_query
 from isosim.api.requests import Head, ScoringRoute, head_of, text_of
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.core.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
+from isosim.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 

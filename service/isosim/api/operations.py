@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from isosim.api.requests import documented
 from isosim.api.state import Service, ServiceDep
-from isosim.core.errors import NotReady
+from isosim.errors import NotReady
 
 router = APIRouter(tags=["operations"])
 

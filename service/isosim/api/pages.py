@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field
 from isosim import __version__
 from isosim.api.requests import documented
 from isosim.api.state import ServiceDep
-from isosim.core.errors import NotFound
-from isosim.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
-from isosim.core.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
-from isosim.core.scoring.calibration import DOMAIN_NAME
+from isosim.errors import NotFound
+from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from isosim.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
+from isosim.scoring.calibration import DOMAIN_NAME
 
 HTML, CSS, SCRIPT, SVG, PNG = "text/html", "text/css", "text/javascript", "image/svg+xml", "image/png"
 

@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from isosim.api.bodies import Compatible, Own
-from isosim.core.errors import InvalidInput, IsosimError
-from isosim.core.wording import SHOWN, nearest, place
+from isosim.errors import InvalidInput, IsosimError
+from isosim.wording import SHOWN, nearest, place
 
 OURS = ("domain", "space", "gallery", "threshold")  # our own fields that callers may also send to compatible routes
 ELSEWHERE = {  # our own fields that only one route takes, each with a hint that names this route

@@ -12,17 +12,17 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
+from isosim.access.grants import Scope
 from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from isosim.api.errors import TABLE
 from isosim.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
 from isosim.api.state import Service, ServiceDep, service_of
 from isosim.api.trace import Trace
 from isosim.api.validation import json_example, parse_json
-from isosim.core.errors import NotFound, UnsupportedMedia
-from isosim.core.grants import Scope
-from isosim.core.jobs.job import Job
-from isosim.core.scoring.calibration import DOMAIN_NAME, DomainRef
+from isosim.errors import NotFound, UnsupportedMedia
+from isosim.jobs.job import Job
 from isosim.migration.encoders import Resolution
+from isosim.scoring.calibration import DOMAIN_NAME, DomainRef
 
 
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any

@@ -13,21 +13,21 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.key_file import Keys
+from isosim.access.grants import Grant, Limits
+from isosim.access.key_file import Keys
 from isosim.api.access_log import Observer
-from isosim.core.errors import Overloaded
-from isosim.core.grants import Grant, Limits
-from isosim.core.jobs.job import JobRunner
-from isosim.core.scoring.drift import DriftMonitor
-from isosim.core.scoring.registry import DEFAULT
-from isosim.core.threads import StoreCalls, Threads, Turns
-from isosim.core.wording import nearest
+from isosim.domains.store import DomainStore
+from isosim.errors import Overloaded
+from isosim.jobs.job import JobRunner
+from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.migration.shadow import Shadow
 from isosim.observability.metrics import Metrics
+from isosim.scoring.drift import DriftMonitor
+from isosim.scoring.registry import DEFAULT
 from isosim.settings import Settings
+from isosim.threads import StoreCalls, Threads, Turns
+from isosim.wording import nearest
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ MOST_ASKED = 32
 DOMAINS_A_TEXT = 10
 
 
-JOB_READERS = 8  # reads of jobs' records at a time; a quarter of the calls of the store (core/threads.py)
+JOB_READERS = 8  # reads of jobs' records at a time; a quarter of the calls of the store (threads.py)
 # Maximum number of open event streams per process; each reads its job's record several times a second.
 MAX_EVENT_STREAMS = 256
 # Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a

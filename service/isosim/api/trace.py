@@ -10,10 +10,10 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from isosim import CONTRACT
-from isosim.core.encoding.embedding import Embeddings
-from isosim.core.grants import NOBODY, Grant, Release, nothing
-from isosim.core.scoring.calibration import Calibration
+from isosim.access.grants import NOBODY, Grant, Release, nothing
+from isosim.encoders.embedding import Embeddings
 from isosim.observability.tracing import Attributes, Stage
+from isosim.scoring.calibration import Calibration
 
 
 class ScoringRecord(NamedTuple):

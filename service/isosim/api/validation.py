@@ -13,9 +13,9 @@ from starlette.routing import BaseRoute
 
 from isosim.api.bodies import MOST_ENTRIES
 from isosim.api.parameters import MOST_UNKNOWN, bodies, own_fields, too_many_unknown, unknown
-from isosim.core.errors import InvalidInput, IsosimError, TokenizerFailure
-from isosim.core.scoring.calibration import DOMAIN_NAME, name_fault
-from isosim.core.wording import SHOWN, nearest, place
+from isosim.errors import InvalidInput, IsosimError, TokenizerFailure
+from isosim.scoring.calibration import DOMAIN_NAME, name_fault
+from isosim.wording import SHOWN, nearest, place
 
 BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alternative bodies; not field names
 FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import orjson
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.offline import WINDOW, Encodings, Sending, open_texts
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.object_storage import remote
 from isosim.bulk.cluster import cluster, map_items
 from isosim.bulk.inputs import Part, Source, check_columns, cut, fault, faults
 from isosim.bulk.places import Place
 from isosim.bulk.plan import device_of, with_address
 from isosim.bulk.readers import open_input, reader_of
 from isosim.bulk.run import Report, RunOptions, pack, store_here
-from isosim.core.errors import BackendFailure, InvalidInput, IsosimError
-from isosim.core.jobs.job import JobRequest
-from isosim.core.jobs.requirements import by_rank, check_sentences, rank
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import BackendFailure, InvalidInput, IsosimError
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.jobs.offline import WINDOW, Encodings, Sending, open_texts
+from isosim.jobs.requirements import by_rank, check_sentences, rank
+from isosim.store.object_storage import remote
 
 
 @dataclass(frozen=True)

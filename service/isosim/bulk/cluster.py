@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from isosim.core.errors import BackendFailure, Unavailable
+from isosim.errors import BackendFailure, Unavailable
 
 OBJECTS = 128 * 2**20  # size in bytes of a local Ray's object store, which only holds the small results of parts
 AHEAD = 2  # number of parts assigned to an engine at a time, including the one it is processing

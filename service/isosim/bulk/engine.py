@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from isosim.adapters.domains.calibrations import load_calibration
-from isosim.adapters.encoder.brought import vector_of
-from isosim.adapters.encoder.offline import open_texts
-from isosim.adapters.encoder.onnx_engine import CUDA
-from isosim.adapters.encoder.store import EncoderStore
+from isosim.arrays import Rows, Vectors
 from isosim.bulk.inputs import Part, Records, fault, faults, vector_fault
 from isosim.bulk.places import Place, reaching
 from isosim.bulk.plan import ERROR, ROW, Plan
 from isosim.bulk.readers import reader_of
 from isosim.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.encoding.texts import PooledVector, VectorCodec
-from isosim.core.errors import Conflict, InvalidInput, TokenizerFailure
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.scoring.similarity import flags_of, normalized, score
+from isosim.domains.calibrations import load_calibration
+from isosim.encoders.brought import vector_of
+from isosim.encoders.onnx_engine import CUDA
+from isosim.encoders.store import EncoderStore
+from isosim.encoders.texts import PooledVector, VectorCodec
+from isosim.errors import Conflict, InvalidInput, TokenizerFailure
+from isosim.jobs.offline import open_texts
+from isosim.scoring.calibration import DomainRef
+from isosim.scoring.similarity import flags_of, normalized, score
 
 # Vectors of a part's usable rows, as three values:
 # 1. the vectors (N, D),

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from isosim.adapters.encoder.brought import fault_of, vector_of
 from isosim.bulk.places import Place, reaching
-from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.encoders.brought import fault_of, vector_of
+from isosim.errors import EmptyInput, InvalidInput
 
 ENDINGS = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",

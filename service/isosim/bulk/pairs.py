@@ -15,16 +15,16 @@ from pyarrow import csv
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from isosim.adapters.storage.artifacts import from_facts
+from isosim.arrays import Vectors
 from isosim.bulk.places import Place
 from isosim.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
 from isosim.bulk.search import MARGIN, CellIndex, index_of
 from isosim.bulk.writing import UNREADABLE, VECTOR, to_bytes
-from isosim.core.arrays import Vectors
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.core.scoring.advice import Advice, Target, advise
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.similarity import normalized, score
+from isosim.errors import Conflict, InvalidInput
+from isosim.scoring.advice import Advice, Target, advise
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.similarity import normalized, score
+from isosim.store.artifacts import from_facts
 
 FORMAT = 1
 VECTORS = "_vectors"

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from isosim.adapters.storage.artifacts import fsync, write_atomically
-from isosim.core.errors import Conflict, Unavailable
+from isosim.errors import Conflict, Unavailable
+from isosim.store.artifacts import fsync, write_atomically
 
 
 @contextmanager

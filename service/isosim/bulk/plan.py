@@ -8,16 +8,16 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from isosim.adapters.domains.calibrations import load_calibration
-from isosim.adapters.encoder.offline import default_batch_tokens
-from isosim.adapters.encoder.onnx_engine import CUDA
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.bulk.inputs import Part, Source, check_columns, cut
 from isosim.bulk.places import Place
 from isosim.bulk.readers import open_input
 from isosim.bulk.writing import UNREADABLE, VECTOR
-from isosim.core.errors import Conflict, CorruptArtifact, InvalidInput
-from isosim.core.scoring.calibration import Calibration, DomainRef
+from isosim.domains.calibrations import load_calibration
+from isosim.encoders.onnx_engine import CUDA
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput
+from isosim.jobs.offline import default_batch_tokens
+from isosim.scoring.calibration import Calibration, DomainRef
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
 FORMAT = 1  # increase it if a code change changes the output of bulk jobs

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from isosim.bulk.inputs import Open, Part, Reader, Records, Source, form_of, sources_of
 from isosim.bulk.places import Place, reaching
-from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.errors import EmptyInput, InvalidInput
 
 LONGEST_CELL = 2**30  # largest number of characters of a CSV cell; Python's default is 131,072
 MARK = b"\xef\xbb\xbf"  # byte order mark

@@ -13,15 +13,15 @@ from typing import Any
 
 import orjson
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import JOINED, EncoderStore
-from isosim.adapters.storage.artifacts import MANIFEST, from_facts
-from isosim.adapters.storage.object_storage import remote
 from isosim.bulk.cluster import Engines, cluster, engines, map_items
 from isosim.bulk.engine import Engine, Outcome
 from isosim.bulk.places import Place
 from isosim.bulk.plan import DONE, PLAN, SUCCESS, Plan
-from isosim.core.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import JOINED, EncoderStore
+from isosim.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
+from isosim.store.artifacts import MANIFEST, from_facts
+from isosim.store.object_storage import remote
 
 Report = Callable[[str, float | None], None]
 

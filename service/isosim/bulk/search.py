@@ -12,7 +12,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from isosim.core.arrays import Rows, Vectors
+from isosim.arrays import Rows, Vectors
 
 # The rounding errors of FAISS's cosines are smaller than MARGIN. So FAISS searches with a threshold lowered by MARGIN.
 # All pairs found are then scored again and compared with the original threshold.

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isosim.core.arrays import Vectors
+from isosim.arrays import Vectors
 
 FORMS = ("parquet", "csv", "jsonl")
 VECTOR, UNREADABLE = "vector", "unreadable"

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isosim.adapters.domains.calibrations import load_calibration
-from isosim.adapters.encoder.device import usable_cores
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.storage.object_storage import remote
 from isosim.commands.calibration import SendMore, fit_options, print_fit
 from isosim.commands.shared import AsJson, EncoderId, Store, domain_names, need_training, prune, stored, versions
 from isosim.commands.terminal import EPILOG, bar, print_json, remark
-from isosim.core.errors import Unavailable
-from isosim.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
-from isosim.core.jobs.requirements import MOST_SENTENCES, Allowance
-from isosim.core.scoring.advice import SMALLEST_FMR
-from isosim.core.scoring.calibration import DomainRef
+from isosim.domains.calibrations import load_calibration
+from isosim.encoders.device import usable_cores
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Unavailable
+from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from isosim.jobs.requirements import MOST_SENTENCES, Allowance
+from isosim.scoring.advice import SMALLEST_FMR
+from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
+from isosim.store.object_storage import remote
 
 if TYPE_CHECKING:
     from isosim.bulk.plan import BulkRequest, Task

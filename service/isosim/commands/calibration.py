@@ -7,13 +7,6 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
-from isosim.adapters.labelled_pairs import labelled_pairs
-from isosim.adapters.tables.detection import Hints
-from isosim.adapters.tables.isolation import Reading, as_options, other_column, read_path
-from isosim.adapters.text_lines import STDIN
 from isosim.commands.domains import repetition, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
@@ -29,10 +22,17 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark, show
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
-from isosim.core.jobs.requirements import Allowance, check_sentences
-from isosim.core.scoring.advice import (
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import Conflict, InvalidInput
+from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
+from isosim.jobs.labelled_pairs import labelled_pairs
+from isosim.jobs.requirements import Allowance, check_sentences
+from isosim.jobs.tables.detection import Hints
+from isosim.jobs.tables.isolation import Reading, as_options, other_column, read_path
+from isosim.jobs.text_lines import STDIN
+from isosim.jobs.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
+from isosim.scoring.advice import (
     GALLERY,
     MOST_GALLERY,
     SMALLEST_FMR,
@@ -43,12 +43,12 @@ from isosim.core.scoring.advice import (
     operating_points,
     rounded,
 )
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.scoring.distances import Metric, Space, check_metric, distance_of, space_of
-from isosim.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.migration.equating import EquatingResult, equate
-from isosim.migration.equating import table as equated_table
+from isosim.scoring.calibration import DomainRef
+from isosim.scoring.distances import Metric, Space, check_metric, distance_of, space_of
+from isosim.scoring.equating import EquatingResult, equate
+from isosim.scoring.equating import table as equated_table
+from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+from isosim.scoring.reference import ReferenceDistribution
 from isosim.settings import Settings
 
 PARQUET = {".parquet", ".pq"}
@@ -198,7 +198,7 @@ def fit_here(
     """
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    from isosim.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
+    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     check_brings(artifact, vectors, base="base" in asked)

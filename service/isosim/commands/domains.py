@@ -8,11 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.removal import remove_domain
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.jobs.store import JobStore
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -27,9 +22,14 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import EPILOG, complain, print_json, show
-from isosim.core.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.core.scoring.advice import check_lost, lost_targets
-from isosim.core.scoring.calibration import DomainRef
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.removal import remove_domain
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
+from isosim.jobs.store import JobStore
+from isosim.scoring.advice import check_lost, lost_targets
+from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
 
 app = typer.Typer(
@@ -324,7 +324,7 @@ def export_archive(
     encoder: EncoderId = None,
 ) -> None:
     """Write domains to one file, with versions, champions and saved thresholds, for backups and other servers."""
-    from isosim.adapters.domains.archive import export_domains, selected  # noqa: PLC0415 - ONNX Runtime
+    from isosim.domains.archive import export_domains, selected  # noqa: PLC0415 - ONNX Runtime
 
     if (domain is None) != every:
         raise typer.BadParameter("give one of them", param_hint="DOMAIN or --all")
@@ -365,7 +365,7 @@ def import_archive(
     as_json: AsJson = False,
 ) -> None:
     """Add the versions of an archive. Overwrites and promotes nothing, and may be repeated."""
-    from isosim.adapters.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
+    from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
     store, encoders = DomainStore(settings.model_store), EncodersOfStore(EncoderStore(settings.model_store))
@@ -408,8 +408,8 @@ def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: 
 
     Raises NotFound, EncoderMismatch or CorruptArtifact.
     """
-    from isosim.adapters.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
-    from isosim.adapters.encoder.onnx_engine import OnnxCalibrator  # noqa: PLC0415
+    from isosim.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
+    from isosim.encoders.onnx_engine import OnnxCalibrator  # noqa: PLC0415
 
     calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
     StoredCalibrations(store, calibrator, artifact.digest).load(name, version)

@@ -10,16 +10,16 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import numpy as np
 import typer
 
-from isosim.adapters.tables.isolation import Reading, read_path
-from isosim.adapters.text_lines import STDIN, TextLines, opened
+from isosim.arrays import Vectors
 from isosim.commands.files import Column, form_of, limits, notices
 from isosim.commands.in_process import CHUNK, InProcess
 from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
 from isosim.commands.terminal import bar, dumped, print_json, remark
-from isosim.core.arrays import Vectors
-from isosim.core.errors import EmptyInput
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.similarity import normalized
+from isosim.errors import EmptyInput
+from isosim.jobs.tables.isolation import Reading, read_path
+from isosim.jobs.text_lines import STDIN, TextLines, opened
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.similarity import normalized
 
 SUFFIXES = (".npy", ".jsonl")
 

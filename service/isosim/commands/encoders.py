@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.identity import create
 from isosim.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, need_training, settings_with, stored
 from isosim.commands.terminal import EPILOG, bar, print_json, remark, show
-from isosim.core.errors import InvalidInput
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import InvalidInput
+from isosim.store.identity import create
 
 # Default maximum number of tokens per text, for an encoder on another server. isosim estimates a text's number of
 # tokens and cuts longer texts. If the server's model allows fewer tokens, the server itself cuts or refuses the text.
@@ -86,7 +86,7 @@ def add(
     need_training()
     settings = settings_with(model_store=model_store)
     with bar("starting") as progress:
-        from isosim.modelling.encoder import brought, remote  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.export import brought, remote  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         def say(text: str) -> None:
             progress(text, None)
@@ -129,7 +129,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
         raise InvalidInput(f"encoder {name} has no server to check: its users bring the vectors")
-    from isosim.adapters.encoder.remote import check as check_probes  # noqa: PLC0415 - urllib3
+    from isosim.encoders.remote import check as check_probes  # noqa: PLC0415 - urllib3
 
     off = check_probes(artifact)
     if as_json:

@@ -7,9 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.storage.identity import create
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -21,7 +18,10 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.core.errors import InvalidInput
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput
+from isosim.store.identity import create
 
 Precision = Literal["fp32", "int8", "fp16", "auto"]
 
@@ -67,9 +67,9 @@ def export(
     need_training()
     settings = settings_with(model_store=model_store)
     with bar("reading the checkpoint") as progress:
-        from isosim.modelling import store  # noqa: PLC0415 - torch takes seconds; the bar says so
-        from isosim.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
-        from isosim.modelling.encoder import encoder as encoders  # noqa: PLC0415
+        from isosim.export import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.export import encoder as encoders  # noqa: PLC0415
+        from isosim.export import model_store as store  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         checkpoint = checkpoints.resolve(encoder, revision)
         spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
@@ -82,7 +82,7 @@ def export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
         )
         if precision != "fp32":
-            from isosim.modelling.encoder.reduced import Evidence, export_reduced  # noqa: PLC0415
+            from isosim.export.reduced import Evidence, export_reduced  # noqa: PLC0415
 
             reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
             artifact = reduced or artifact
@@ -109,7 +109,7 @@ def bundle(
     if not output.parent.is_dir():  # checked here, before the slow work
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
-        from isosim.modelling.store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.export.model_store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         progress("writing the graph", None)
         artifact = EncoderStore(settings.model_store).find(settings.encoder)

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from isosim.adapters.tables.detection import FORMATS, Format, Hints, detect, format_of_name
-from isosim.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
-from isosim.adapters.text_lines import STDIN
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import print_json, remark
-from isosim.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.jobs.tables.detection import FORMATS, Format, Hints, detect, format_of_name
+from isosim.jobs.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from isosim.jobs.text_lines import STDIN
 from isosim.settings import Settings
 
 Column = Annotated[

@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
-from isosim.adapters.domains.store import DomainStore
 from isosim.commands.shared import known
-from isosim.core.encoding.embedding import Embeddings, MemoryCache
-from isosim.core.encoding.texts import Text, VectorCodec
-from isosim.core.scoring.advice import DecisionThreshold, decision_threshold
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.registry import Registry
+from isosim.domains.store import DomainStore
+from isosim.encoders.embedding import Embeddings, MemoryCache
+from isosim.encoders.texts import Text, VectorCodec
 from isosim.migration.encoders import LoadedEncoder
+from isosim.scoring.advice import DecisionThreshold, decision_threshold
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.registry import Registry
 from isosim.server.encoders import plan, remote_options
 from isosim.settings import Settings
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from isosim.adapters.key_file import KeyFile
-from isosim.adapters.storage.artifacts import locked, write_atomically
+from isosim.access.grants import SCOPES, Grant, parse_grant
+from isosim.access.key_file import KeyFile
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import EPILOG, print_json, show
-from isosim.core.errors import InvalidInput, Unavailable
-from isosim.core.grants import SCOPES, Grant, parse_grant
+from isosim.errors import InvalidInput, Unavailable
 from isosim.settings import Settings
+from isosim.store.artifacts import locked, write_atomically
 
 PREFIX = "isk_"  # lets people and secret scanners recognize a key
 KEY_BYTES = 32  # 256 bits: a key cannot be guessed from its hash

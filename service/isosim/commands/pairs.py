@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from isosim.adapters.text_lines import TextLines
 from isosim.commands.in_process import InProcess
 from isosim.commands.terminal import dumped, tabbed
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.advice import rarity
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.similarity import flags_of, score
+from isosim.errors import InvalidInput
+from isosim.jobs.text_lines import TextLines
+from isosim.scoring.advice import rarity
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.similarity import flags_of, score
 
 
 class Pair(NamedTuple):

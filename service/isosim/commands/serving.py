@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isosim.adapters.storage.identity import identify
-from isosim.adapters.storage.object_storage import remote
 from isosim.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
 from isosim.commands.terminal import in_one_line
-from isosim.core.errors import IsosimError, Unavailable
+from isosim.errors import IsosimError, Unavailable
 from isosim.observability import setup as logs
 from isosim.observability.setup import tracing_class
 from isosim.settings import Settings
+from isosim.store.identity import identify
+from isosim.store.object_storage import remote
 
 if TYPE_CHECKING:
     from isosim.server.process import Server
@@ -33,7 +33,7 @@ def serve(
     redis_url: RedisUrl = None,
 ) -> None:
     """Run the API."""
-    from isosim.adapters.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
+    from isosim.access.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
     from isosim.server.process import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
@@ -87,7 +87,7 @@ class Refusal(logging.Filter):
         if self.server.started or not text.startswith("Traceback"):
             return True
         kind, _, message = text.rstrip().rsplit("\n", 1)[-1].partition(": ")
-        if kind.startswith("isosim.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
+        if kind.startswith("isosim.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
         # The traceback is also logged, but without its message, which could quote a request. `reason` contains the

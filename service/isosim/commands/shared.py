@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.storage.identity import identify
 from isosim.commands.terminal import remark
-from isosim.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.scoring.registry import DEFAULT
-from isosim.core.wording import nearest
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.jobs.store import JobStore
+from isosim.scoring.calibration import DomainRef
+from isosim.scoring.registry import DEFAULT
 from isosim.settings import Settings, deprecated, unread
+from isosim.store.identity import identify
+from isosim.wording import nearest
 
 MOST_LISTED = 40  # maximum number of domains that a message lists
 UNREADABLE = (IsosimError, OSError, ValueError)  # errors if a store cannot be read or a setting is invalid

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from isosim.adapters.text_lines import STDIN, TextLines, opened
 from isosim.commands.files import form_of
 from isosim.commands.in_process import CHUNK, InProcess
 from isosim.commands.pairs import (
@@ -31,9 +30,10 @@ from isosim.commands.pairs import (
 )
 from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
 from isosim.commands.terminal import bar, remark
-from isosim.core.errors import Conflict, EmptyInput, InvalidInput
-from isosim.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
-from isosim.core.scoring.calibration import Calibration
+from isosim.errors import Conflict, EmptyInput, InvalidInput
+from isosim.jobs.text_lines import STDIN, TextLines, opened
+from isosim.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
+from isosim.scoring.calibration import Calibration
 
 Files = Annotated[
     list[Path] | None,

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.storage.artifacts import Garbage, since, superfluous
-from isosim.adapters.storage.identity import create
 from isosim.commands.shared import AsJson, Store, settings_with, stored
 from isosim.commands.terminal import EPILOG, print_json, show
-from isosim.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from isosim.jobs.store import JobStore
 from isosim.settings import Settings
+from isosim.store.artifacts import Garbage, since, superfluous
+from isosim.store.identity import create
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import typer
 
-from isosim.core.errors import IsosimError
+from isosim.errors import IsosimError
 
 PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or pipe
 
@@ -200,7 +200,7 @@ def near_file(error: OSError) -> str:
     """Hint for a missing file: a file with a similar name, or the current folder if the path is relative."""
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
         return ""
-    from isosim.core.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
+    from isosim.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
 
     path = Path(error.filename)
     try:

@@ -7,7 +7,7 @@ import typer
 
 from isosim.commands.shared import AsJson, need_finetuning
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 Objective = Literal["simcse", "simcse-supervised", "classification", "regression", "triplet"]
 
@@ -73,10 +73,10 @@ def train(
     if patience is not None and dev is None:
         raise InvalidInput("--patience needs --dev, the pairs to evaluate on")
     with bar("reading") as progress:
-        from isosim.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
-        from isosim.modelling.training import run  # noqa: PLC0415
-        from isosim.modelling.training.objectives import Knobs  # noqa: PLC0415
-        from isosim.modelling.training.recipe import Recipe  # noqa: PLC0415
+        from isosim.export import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.training import run  # noqa: PLC0415
+        from isosim.training.objectives import Knobs  # noqa: PLC0415
+        from isosim.training.recipe import Recipe  # noqa: PLC0415
 
         recipe = Recipe(
             objective=objective, pooling=pooling, layers=layers, dropout=dropout,

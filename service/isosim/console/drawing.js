@@ -193,7 +193,7 @@ export function halfWidth(effective) {
 
 /**
  * About how many more labels it takes until some threshold can have this precision: { reached: the highest that ten labels
- * or more have so far, more }. The server asks for ten labels at or above a threshold (modelling/calibration/probability.py)
+ * or more have so far, more }. The server asks for ten labels at or above a threshold (fitting/probability.py)
  * and smooths what this only counts. more: 0 where one is reached, null where no label so far promises it.
  */
 export function untilPrecision(strata, judged, precision, fewest = 10) {

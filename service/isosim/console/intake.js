@@ -11,7 +11,7 @@ const LOOKED_AT = 20; // lines of a paste that tell whether it was copied from a
 const SHOWN = 200; // characters of a cell
 const ROWS_NAMED = 5; // rows that are too long
 
-const SEEMING = 0.8; // share of the rows shown that have to look alike (core/jobs/tables.py)
+const SEEMING = 0.8; // share of the rows shown that have to look alike (jobs/table.py)
 const CODE = /^(?=.*\d)[!-~]{1,40}$/; // a number, a date, an identifier: no space, a digit
 const OTHER_LETTERS = 0.2; // share outside the Latin script: of ten lines of English Wikipedia at most 0.03, of Korean at least 0.76 (1,000 draws)
 

@@ -1,4 +1,4 @@
-/** Labelled pairs out of the cells of a table; the rules are those of core/jobs/labels.py. */
+/** Labelled pairs out of the cells of a table; the rules are those of jobs/labels.py. */
 
 const HIGHEST = 5; // grades are within 0–1 or 0–5
 

@@ -11,7 +11,7 @@ import { cannotAnswer, hindrance, promote, remove } from "./versions.js";
 
 const USUAL = 0.01; // the false-match rate that the report leads with
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
-const FEW = 600; // sentences at or below which the gate keeps the raw cosine (modelling/calibration/gate.py)
+const FEW = 600; // sentences at or below which the gate keeps the raw cosine (fitting/gate.py)
 
 export async function openReport([domain, number], context) {
   const { signal } = context;

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim import __version__
-from isosim.adapters.domains.store import (
+from isosim.domains.store import (
     ALIASES,
     MOST_TARGETS,
     PART,
@@ -45,10 +45,9 @@ from isosim.adapters.domains.store import (
     StoredVersion,
     read_version,
 )
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed, parsed_manifest, since
-from isosim.core.errors import (
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import (
     Conflict,
     CorruptArtifact,
     EncoderMismatch,
@@ -59,10 +58,11 @@ from isosim.core.errors import (
     Unavailable,
     UnknownDomain,
 )
-from isosim.core.scoring.advice import targets_in
-from isosim.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
-from isosim.core.scoring.out_of_domain import level_energies
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.scoring.advice import targets_in
+from isosim.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
+from isosim.scoring.out_of_domain import level_energies
+from isosim.scoring.reference import ReferenceDistribution
+from isosim.store.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed, parsed_manifest, since
 
 FORMAT = 1  # number of the archive's format; increased if older releases would misread the new format
 CONTENTS, DOMAIN = "archive.json", "domain.json"

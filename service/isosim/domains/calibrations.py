@@ -8,12 +8,12 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.errors import CorruptArtifact, EncoderMismatch
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.registry import DomainAliases, Registry
+from isosim.domains.store import DomainStore
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import CorruptArtifact, EncoderMismatch
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.registry import DomainAliases, Registry
 
 # Bytes of a calibration besides its arrays. Measured with loadtest/domains.py: 10,000 (method `identity`) to 140,000.
 OVERHEAD = 100_000

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from isosim.adapters.storage.artifacts import (
+from isosim.store.artifacts import (
     MANIFEST,
     Garbage,
     building,
@@ -24,7 +24,7 @@ from isosim.adapters.storage.artifacts import (
     sweep,
     write_atomically,
 )
-from isosim.core.wording import version_name
+from isosim.wording import version_name
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # marks a deleted version; its folder stays, so that the number is not used again

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isosim.adapters.domains.objects import BELL
-from isosim.adapters.storage.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
-from isosim.adapters.storage.object_storage import PreconditionFailed, opened, remote
-from isosim.core.errors import Conflict, CorruptArtifact, Unavailable
-from isosim.core.scoring.migration import Migration
+from isosim.domains.objects import BELL
+from isosim.errors import Conflict, CorruptArtifact, Unavailable
+from isosim.scoring.moves import Migration
+from isosim.store.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
+from isosim.store.object_storage import PreconditionFailed, opened, remote
 
 log = logging.getLogger("isosim")
 

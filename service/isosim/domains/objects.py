@@ -27,11 +27,11 @@ from typing import Any
 
 import orjson
 
-from isosim.adapters.domains.folders import AliasSnapshot, Claim
-from isosim.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
-from isosim.adapters.storage.object_storage import BATCH, Entry, ObjectStorage, PreconditionFailed
-from isosim.core.errors import Conflict, CorruptArtifact, IsosimError
-from isosim.core.wording import version_name
+from isosim.domains.folders import AliasSnapshot, Claim
+from isosim.errors import Conflict, CorruptArtifact, IsosimError
+from isosim.store.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
+from isosim.store.object_storage import BATCH, Entry, ObjectStorage, PreconditionFailed
+from isosim.wording import version_name
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"

@@ -2,12 +2,12 @@
 
 import contextlib
 
-from isosim.adapters.domains.migrations import ATTEMPTS, MigrationStore
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.errors import Conflict, NotFound, UnknownDomain
-from isosim.core.jobs.job import Job, Status
-from isosim.core.scoring.registry import DEFAULT
+from isosim.domains.migrations import ATTEMPTS, MigrationStore
+from isosim.domains.store import DomainStore
+from isosim.errors import Conflict, NotFound, UnknownDomain
+from isosim.jobs.job import Job, Status
+from isosim.jobs.store import JobStore
+from isosim.scoring.registry import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:

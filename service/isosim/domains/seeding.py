@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isosim.adapters.domains.store import REPORT, DomainStore, read_version
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.artifacts import MANIFEST, locked, read_json
-from isosim.core.errors import Conflict, IsosimError
-from isosim.core.scoring.registry import DEFAULT
+from isosim.domains.store import REPORT, DomainStore, read_version
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import Conflict, IsosimError
+from isosim.scoring.registry import DEFAULT
+from isosim.store.artifacts import MANIFEST, locked, read_json
 
 FailureHandler = Callable[[Exception], None]
 

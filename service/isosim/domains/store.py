@@ -22,16 +22,16 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from isosim.adapters.domains.folders import AliasSnapshot, Claim, FolderStorage, VersionStorage
-from isosim.adapters.domains.objects import BucketStorage
-from isosim.adapters.storage.artifacts import json_bytes, parsed, superfluous, verified, write_json
-from isosim.adapters.storage.object_storage import opened, remote
-from isosim.core.arrays import Weights
-from isosim.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.core.scoring.advice import Target, targets_in, unknown_threshold
-from isosim.core.scoring.calibration import DOMAIN_NAME, DomainModel
-from isosim.core.scoring.registry import DEFAULT
-from isosim.core.wording import version_name
+from isosim.arrays import Weights
+from isosim.domains.folders import AliasSnapshot, Claim, FolderStorage, VersionStorage
+from isosim.domains.objects import BucketStorage
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
+from isosim.scoring.advice import Target, targets_in, unknown_threshold
+from isosim.scoring.calibration import DOMAIN_NAME, DomainModel
+from isosim.scoring.registry import DEFAULT
+from isosim.store.artifacts import json_bytes, parsed, superfluous, verified, write_json
+from isosim.store.object_storage import opened, remote
+from isosim.wording import version_name
 
 log = logging.getLogger(__name__)
 

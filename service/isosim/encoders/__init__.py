@@ -1,1 +1,1 @@
-"""Encoders: their store, ONNX Runtime, tokenizers, encoders on other servers, and the machine's resources."""
+"""Encoders: texts to vectors, caches, batches; ONNX Runtime, tokenizers, other servers; their place in the store."""

@@ -27,10 +27,10 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.fair_semaphore import FairSemaphore
-from isosim.core.encoding.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
-from isosim.core.errors import (
+from isosim.arrays import Vectors
+from isosim.encoders.fair_semaphore import FairSemaphore
+from isosim.encoders.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
+from isosim.errors import (
     BackendFailure,
     CallerLeft,
     EncoderUnreachable,

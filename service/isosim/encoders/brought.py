@@ -8,10 +8,10 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.arrays import Floats, Vectors
-from isosim.core.encoding.texts import Content, Side, Tokens
-from isosim.core.errors import InvalidInput
+from isosim.arrays import Floats, Vectors
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import Content, Side, Tokens
+from isosim.errors import InvalidInput
 
 # Accepted deviation of a norm from 1. Rounding to bfloat16 causes up to 7e-4, to float16 up to 1e-4 (100,000 random
 # vectors, D = 384); with more dimensions it is less.

@@ -9,14 +9,14 @@ from typing import Literal, Self
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from isosim.adapters.circuit_breaker import CircuitBreaker
-from isosim.adapters.redis.connection import end, why
+from isosim.circuit_breaker import CircuitBreaker
+from isosim.redis_connection import end, why
 
 log = logging.getLogger("isosim")
 
 Event = Literal["error", "open", "dropped"]
 
-# Contains the version of the entries' format (core/encoding/texts.py). A release reads only entries in its own format.
+# Contains the version of the entries' format (encoders/texts.py). A release reads only entries in its own format.
 PREFIX = b"isosim:v3:"
 BACKLOG = 8192  # maximum entries waiting to be stored; further entries are dropped and counted
 CHUNK = 256  # maximum entries stored in one round trip

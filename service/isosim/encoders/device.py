@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from isosim.adapters.encoder.onnx_engine import on_gpu
-from isosim.adapters.encoder.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
-from isosim.core.encoding.batching import BatchingPlan
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.onnx_engine import on_gpu
+from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 
 MOST_RUNS = 8  # maximum number of parallel runs; if there are more cores, each run uses several of them
 CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without higher throughput (measured on 2 cores)

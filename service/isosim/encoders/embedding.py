@@ -13,11 +13,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
-from isosim.core.encoding.lookups import SharedLookups
-from isosim.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
-from isosim.core.errors import IsosimError, NotReady
+from isosim.arrays import Vectors
+from isosim.encoders.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
+from isosim.encoders.lookups import SharedLookups
+from isosim.encoders.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
+from isosim.errors import IsosimError, NotReady
 
 # Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
 Watch = Callable[[Callable[[], None]], Callable[[], None]]

@@ -23,9 +23,9 @@ import orjson
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from isosim.adapters.encoder.store import Endpoint
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
+from isosim.arrays import Vectors
+from isosim.encoders.store import Endpoint
+from isosim.errors import InvalidInput
 
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192

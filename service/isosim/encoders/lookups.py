@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isosim.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
+from isosim.encoders.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
 # Maximum number of concurrent lookups; each lookup may serve several requests. If Redis hangs, 3 lookups time out
 # together. These 3 failures in a row open the cache's circuit breaker (`circuit_breaker.FAILURES`).

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from isosim.core.arrays import Vectors, Weights
-from isosim.core.errors import BackendFailure, CorruptArtifact, Unavailable
+from isosim.arrays import Vectors, Weights
+from isosim.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder
-from isosim.adapters.encoder.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.encoding.texts import Tokenize
-from isosim.core.errors import CorruptArtifact, TokenizerFailure
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import OnnxEncoder
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
+from isosim.encoders.texts import Tokenize
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # a longer text: in a batch with it, SENTENCE is padded

@@ -15,12 +15,12 @@ from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
-from isosim.adapters.circuit_breaker import CircuitBreaker
-from isosim.adapters.encoder.embeddings_api import Conversation, OtherDimension, Refusal
-from isosim.adapters.encoder.store import EncoderArtifact, Probe
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.texts import Content, Side, Tokens
-from isosim.core.errors import (
+from isosim.arrays import Vectors
+from isosim.circuit_breaker import CircuitBreaker
+from isosim.encoders.embeddings_api import Conversation, OtherDimension, Refusal
+from isosim.encoders.store import EncoderArtifact, Probe
+from isosim.encoders.texts import Content, Side, Tokens
+from isosim.errors import (
     BackendFailure,
     EncoderChanged,
     EncoderUnreachable,

@@ -11,7 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from isosim.adapters.storage.artifacts import (
+from isosim.encoders.spec import EncoderSpec
+from isosim.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.store.artifacts import (
     MANIFEST,
     Garbage,
     building,
@@ -28,9 +30,7 @@ from isosim.adapters.storage.artifacts import (
     verified,
     write_atomically,
 )
-from isosim.adapters.storage.object_storage import ObjectStorage, PreconditionFailed, key_of, opened, remote
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.store.object_storage import ObjectStorage, PreconditionFailed, key_of, opened, remote
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
 

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Vectors
-from isosim.core.errors import TokenizerFailure
+from isosim.arrays import Vectors
+from isosim.errors import TokenizerFailure
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import orjson
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
-from isosim.core.encoding.texts import Content, Side, Tokens
-from isosim.core.errors import InvalidInput, TokenizerFailure
+from isosim.encoders.texts import Content, Side, Tokens
+from isosim.errors import InvalidInput, TokenizerFailure
 
 
 class Piece(NamedTuple):

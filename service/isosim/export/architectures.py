@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import onnx
 
-from isosim.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore
-from isosim.adapters.storage.artifacts import locked
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder.export import export_calibrator
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore
+from isosim.errors import InvalidInput
+from isosim.export.graph import export_calibrator
+from isosim.store.artifacts import locked
 
 LEAST_DIM, MOST_DIM = 8, 16_384  # with 16,384 dimensions the calibrator's matrix takes 1 GB
 

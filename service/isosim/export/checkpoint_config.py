@@ -10,8 +10,8 @@ import yaml
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder.pooling import Module
+from isosim.errors import InvalidInput
+from isosim.export.pooling import Module
 
 # sentence-transformers 6 states the pooling by its name, a key of MODES. Earlier releases have one true/false key per
 # pooling: the keys of SWITCHES. If several are true, their vectors are concatenated in the order of SWITCHES.

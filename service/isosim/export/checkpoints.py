@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder.packaged import KNOWN, fetch_packaged
+from isosim.errors import InvalidInput
+from isosim.export.packaged import KNOWN, fetch_packaged
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from isosim.adapters.storage.artifacts import sha256
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder import architectures, checkpoint_config
-from isosim.modelling.encoder.checkpoint_config import CheckpointFacts, tokenizer_json
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, Module, build, parts, pool
+from isosim.encoders.spec import EncoderSpec
+from isosim.errors import InvalidInput
+from isosim.export import architectures, checkpoint_config
+from isosim.export.checkpoint_config import CheckpointFacts, tokenizer_json
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, Module, build, parts, pool
+from isosim.store.artifacts import sha256
 
 __all__ = ["POOLINGS", "Encoder", "describe", "load"]
 

@@ -20,9 +20,9 @@ from onnx import numpy_helper
 from onnx.utils import Extractor
 from torch import Tensor, nn
 
-from isosim.adapters.encoder.onnx_engine import PREFIX, open_session
-from isosim.modelling.calibrator import Tensors, calibrate, identity
-from isosim.modelling.encoder.encoder import Encoder
+from isosim.encoders.onnx_engine import PREFIX, open_session
+from isosim.export.encoder import Encoder
+from isosim.fitting.calibrator import Tensors, calibrate, identity
 
 OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
 PARITY = 1e-4  # largest allowed difference between the outputs of torch and ONNX, fp32

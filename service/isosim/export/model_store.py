@@ -5,20 +5,20 @@ from pathlib import Path
 
 import onnx
 
-from isosim.adapters.domains.store import DomainStore, StoredVersion
-from isosim.adapters.encoder import probe
-from isosim.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
-from isosim.adapters.seeding import adopt_default
-from isosim.adapters.storage.artifacts import verified
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.scoring.registry import DEFAULT
-from isosim.modelling.calibration.linear import identity
-from isosim.modelling.calibration.methods import weights_of
-from isosim.modelling.encoder import checkpoint_config
-from isosim.modelling.encoder.checkpoint_config import tokenizer_json
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.encoder import load, prompts_of
-from isosim.modelling.encoder.export import OPSET, check_parity, cut, export_joined, with_weights
+from isosim.domains.seeding import adopt_default
+from isosim.domains.store import DomainStore, StoredVersion
+from isosim.encoders import probe
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from isosim.export import checkpoint_config
+from isosim.export.checkpoint_config import tokenizer_json
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.encoder import load, prompts_of
+from isosim.export.graph import OPSET, check_parity, cut, export_joined, with_weights
+from isosim.fitting.linear import identity
+from isosim.fitting.methods import weights_of
+from isosim.scoring.registry import DEFAULT
+from isosim.store.artifacts import verified
 
 SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder per encoder, named by its digest
 

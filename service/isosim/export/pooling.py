@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isosim.adapters.storage.artifacts import sha256
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
+from isosim.store.artifacts import sha256
 
 Hidden = tuple[Tensor, ...]  # one (B, T, D) tensor per layer: the embedding layer first, the last layer last
 

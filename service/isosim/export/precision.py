@@ -31,10 +31,10 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from isosim.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import cosine
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import Feeds, OnnxEncoder
+from isosim.errors import InvalidInput
+from isosim.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
 TRIED = 256  # precisions are compared on the first 256 of these sentences

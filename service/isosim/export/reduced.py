@@ -10,18 +10,18 @@ import numpy as np
 import onnx
 from scipy.stats import spearmanr
 
-from isosim.adapters.encoder import probe
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder
-from isosim.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.adapters.labelled_pairs import read_sets
-from isosim.adapters.storage.artifacts import verified
-from isosim.adapters.text_lines import read_text
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.encoder import precision
-from isosim.modelling.encoder.export import check_latents
-from isosim.modelling.encoder.precision import Bench, Trial
+from isosim.encoders import probe
+from isosim.encoders.onnx_engine import OnnxEncoder
+from isosim.encoders.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import InvalidInput
+from isosim.export import precision
+from isosim.export.graph import check_latents
+from isosim.export.precision import Bench, Trial
+from isosim.jobs.labelled_pairs import read_sets
+from isosim.jobs.text_lines import read_text
+from isosim.scoring.similarity import cosine
+from isosim.store.artifacts import verified
 
 Say = Callable[[str], None]
 

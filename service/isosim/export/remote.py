@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from isosim.adapters.encoder.embeddings_api import Conversation, Refusal, checked_url
-from isosim.adapters.encoder.remote import TOLERANCE, check, probes_of
-from isosim.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
-from isosim.adapters.storage.artifacts import locked
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
-from isosim.core.scoring.similarity import normalized
-from isosim.modelling.encoder.export import export_calibrator
+from isosim.arrays import Vectors
+from isosim.encoders.embeddings_api import Conversation, Refusal, checked_url
+from isosim.encoders.remote import TOLERANCE, check, probes_of
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
+from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.export.graph import export_calibrator
+from isosim.scoring.similarity import normalized
+from isosim.store.artifacts import locked
 
 PROBES = (
     "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?",

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.calibration import evidence
-from isosim.modelling.calibration.evidence import LabelTest
-from isosim.modelling.calibration.linear import Spectrum
-from isosim.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.errors import InvalidInput
+from isosim.fitting import evidence
+from isosim.fitting.evidence import LabelTest
+from isosim.fitting.linear import Spectrum
+from isosim.fitting.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
+from isosim.scoring.similarity import cosine
 
 MEASURED_SHARE = 0.2  # share of the sentences that is used to evaluate the candidates, not to fit them
 MOST_MEASURED = 1000

@@ -13,10 +13,10 @@ from scipy.sparse import coo_array, csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.scoring.similarity import cosine, normalized
-from isosim.modelling.calibration.linear import crowding
-from isosim.modelling.calibration.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.fitting.linear import crowding
+from isosim.fitting.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
+from isosim.scoring.similarity import cosine, normalized
 
 Score = Literal["spearman", "auroc"]
 

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.scoring.false_hits import COUNTED, FalseHitTable
-from isosim.core.scoring.reference import ROUNDING, ReferenceDistribution
-from isosim.core.scoring.similarity import normalized
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.scoring.false_hits import COUNTED, FalseHitTable
+from isosim.scoring.reference import ROUNDING, ReferenceDistribution
+from isosim.scoring.similarity import normalized
 
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4

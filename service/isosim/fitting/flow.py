@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isosim.modelling.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
+from isosim.fitting.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
 
 CHECKED = 1000  # largest number of sentences on which the flow is evaluated
 LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), as in the official code

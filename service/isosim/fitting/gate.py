@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isosim.core.arrays import Rows, Vectors
-from isosim.modelling.calibration.candidates import (
+from isosim.arrays import Rows, Vectors
+from isosim.fitting.candidates import (
     Candidate,
     Evidence,
     Labels,
@@ -27,8 +27,8 @@ from isosim.modelling.calibration.candidates import (
     hold_out,
     measure_candidates,
 )
-from isosim.modelling.calibration.evidence import LabelTest, Surface, score_of
-from isosim.modelling.calibration.recognition import Embed, recognition_of
+from isosim.fitting.evidence import LabelTest, Surface, score_of
+from isosim.fitting.recognition import Embed, recognition_of
 
 # Limits for soft whitening. At a limit named OFF, vectors stay unchanged. At a limit named FULL, vectors are whitened
 # with full strength. Between the two limits, the strength changes smoothly.

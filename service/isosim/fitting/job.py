@@ -10,15 +10,36 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from isosim.adapters.domains.store import DomainStore, StoredVersion
-from isosim.adapters.encoder.offline import BroughtItems, Sending, TextEncoder, find_unreadable, open_texts
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.encoder.vector_files import VectorFile, draw_rows
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.errors import EncoderMismatch, InvalidInput
-from isosim.core.jobs.job import JobRequest, LabelledPair
-from isosim.core.jobs.requirements import (
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.domains.store import DomainStore, StoredVersion
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import EncoderMismatch, InvalidInput
+from isosim.fitting import (
+    evidence,
+    false_hits,
+    gate,
+    normalization,
+    out_of_domain,
+    probability,
+    reference,
+)
+from isosim.fitting.calibrator import group_sizes
+from isosim.fitting.candidates import Labels
+from isosim.fitting.evidence import RankTest, noised, repeated
+from isosim.fitting.linear import Spectrum, share_of_one
+from isosim.fitting.methods import (
+    FittedMap,
+    bits_per_dimension,
+    fit,
+    gaussian_bits_per_dimension,
+    is_flow,
+)
+from isosim.fitting.publication import Result
+from isosim.fitting.recognition import Embed
+from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unreadable, open_texts
+from isosim.jobs.requirements import (
     besides,
     check_labels,
     check_readable,
@@ -28,33 +49,12 @@ from isosim.core.jobs.requirements import (
     draw,
     without_contradictions,
 )
-from isosim.core.scoring.advice import operating_points
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.out_of_domain import level_energies
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.calibration import (
-    evidence,
-    false_hits,
-    gate,
-    normalization,
-    out_of_domain,
-    probability,
-    reference,
-)
-from isosim.modelling.calibration.candidates import Labels
-from isosim.modelling.calibration.evidence import RankTest, noised, repeated
-from isosim.modelling.calibration.linear import Spectrum, share_of_one
-from isosim.modelling.calibration.methods import (
-    FittedMap,
-    bits_per_dimension,
-    fit,
-    gaussian_bits_per_dimension,
-    is_flow,
-)
-from isosim.modelling.calibration.publication import Result
-from isosim.modelling.calibration.recognition import Embed
-from isosim.modelling.calibrator import group_sizes
+from isosim.jobs.vector_files import VectorFile, draw_rows
+from isosim.scoring.advice import operating_points
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.out_of_domain import level_energies
+from isosim.scoring.reference import ReferenceDistribution
+from isosim.scoring.similarity import cosine
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 

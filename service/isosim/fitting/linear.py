@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.covariance import shrunk_covariance
 
-from isosim.core.arrays import Doubles
+from isosim.arrays import Doubles
 
 # Vectors x and y are treated as equal if ‖x − y‖² / ‖y‖² is at most this value. For vectors that differ only by
 # rounding to float32, the quotient is about 1e-14.

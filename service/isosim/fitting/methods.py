@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from isosim.core.arrays import Vectors, Weights
-from isosim.core.errors import InvalidInput
-from isosim.modelling import calibrator
-from isosim.modelling.calibration import linear
-from isosim.modelling.calibration.flow import PAPER, ROBUST, FlowSettings, fit_flow
+from isosim.arrays import Vectors, Weights
+from isosim.errors import InvalidInput
+from isosim.fitting import calibrator, linear
+from isosim.fitting.flow import PAPER, ROBUST, FlowSettings, fit_flow
 
 PARTIAL_POWER = 0.5
 REMOVED = 1.0  # share of the mean direction that `mean-direction` removes

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.cluster import KMeans
 
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.scoring.normalization import (
+from isosim.arrays import Rows, Vectors
+from isosim.fitting import reference
+from isosim.fitting.evidence import repeated
+from isosim.scoring.normalization import (
     KINDS,
     CohortStatistics,
     ItemNormalization,
@@ -22,9 +24,7 @@ from isosim.core.scoring.normalization import (
     cohort_statistics,
     normalize,
 )
-from isosim.core.scoring.similarity import cosine, normalized
-from isosim.modelling.calibration import reference
-from isosim.modelling.calibration.evidence import repeated
+from isosim.scoring.similarity import cosine, normalized
 
 CENTROIDS = 256
 MOST_CLUSTERED = 20_000  # largest number of sentences for k-means; the final centroids are computed from all sentences

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 from sklearn.linear_model import RidgeClassifier
 
-from isosim.core.arrays import Doubles, Floats, Integers, Rows, Vectors
-from isosim.core.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
-from isosim.modelling.calibration.reference import folds
-from isosim.modelling.calibration.scripts import characters, is_unspaced
+from isosim.arrays import Doubles, Floats, Integers, Rows, Vectors
+from isosim.fitting.reference import folds
+from isosim.fitting.scripts import characters, is_unspaced
+from isosim.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 

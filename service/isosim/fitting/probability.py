@@ -24,11 +24,11 @@ from scipy.special import expit, logit
 from scipy.stats import norm
 from sklearn.isotonic import IsotonicRegression
 
-from isosim.core.arrays import Doubles, Mask
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.probability import ProbabilityMap, evidence
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.modelling.calibration.recall import TAIL, precision_interval, recall_at
+from isosim.arrays import Doubles, Mask
+from isosim.errors import InvalidInput
+from isosim.fitting.recall import TAIL, precision_interval, recall_at
+from isosim.scoring.probability import ProbabilityMap, evidence
+from isosim.scoring.reference import ReferenceDistribution
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.domains.store import Aliases, DomainStore, StoredVersion
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.errors import Conflict, IsosimError
-from isosim.core.jobs.job import Job, JobRequest
-from isosim.core.scoring.advice import lost_targets, told
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.modelling.calibration import evidence, reference
-from isosim.modelling.calibration.methods import FittedMap, is_flow
-from isosim.modelling.calibrator import group_sizes
+from isosim.arrays import Rows, Vectors
+from isosim.domains.store import Aliases, DomainStore, StoredVersion
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import Conflict, IsosimError
+from isosim.fitting import evidence, reference
+from isosim.fitting.calibrator import group_sizes
+from isosim.fitting.methods import FittedMap, is_flow
+from isosim.jobs.job import Job, JobRequest
+from isosim.scoring.advice import lost_targets, told
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.reference import ReferenceDistribution
 
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
 HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error

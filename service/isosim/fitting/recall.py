@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import gamma
 
-from isosim.core.arrays import Doubles
+from isosim.arrays import Doubles
 
 TAIL = 0.025  # probability on each side of a 95 % interval
 

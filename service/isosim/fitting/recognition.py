@@ -11,8 +11,8 @@ from itertools import islice
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import normalized
+from isosim.arrays import Vectors
+from isosim.scoring.similarity import normalized
 
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 

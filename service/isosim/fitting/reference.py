@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
-from isosim.core.scoring.similarity import normalized
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
+from isosim.scoring.similarity import normalized
 
 # Largest number of sampled pairs. 2,000 sentences form about this many pairs. For a threshold with a false-match rate
 # of 1 %, 100,000 pairs suffice.

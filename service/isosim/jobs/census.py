@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import NamedTuple
 
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import Job, Status
+from isosim.jobs.job import Job, Status
+from isosim.jobs.store import JobStore
 
 
 class Census(NamedTuple):

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.storage.artifacts import (
+from isosim.errors import Conflict, CorruptArtifact, NotFound
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.spool import Spool
+from isosim.store.artifacts import (
     Garbage,
     building,
     from_facts,
@@ -32,8 +34,6 @@ from isosim.adapters.storage.artifacts import (
     to_facts,
     write_json,
 )
-from isosim.core.errors import Conflict, CorruptArtifact, NotFound
-from isosim.core.jobs.job import Job, JobRequest, Status
 
 RECORD, INPUT, VECTORS, DECIDED, CLAIM, LOCK = "job.json", "input", "vectors.npy", "decided", "claim", ".lock"
 JOB_ID = re.compile(r"[0-9a-f]{32}")

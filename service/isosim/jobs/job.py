@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, Self
 
-from isosim.core.errors import Conflict
+from isosim.errors import Conflict
 
 
 class Status(StrEnum):
@@ -115,7 +115,7 @@ class Job:
     traceparent: str | None = None  # W3C trace context of the request that posted the job, if it was traced
     # Seconds in the state INTERRUPTED, as counted by the processes that monitor jobs.
     waited: float = field(default=0.0, metadata=LATER)
-    owner: str = field(default="", metadata=LATER)  # id of the API key that posted the job (core/grants.py)
+    owner: str = field(default="", metadata=LATER)  # id of the API key that posted the job (access/grants.py)
     size: int = field(default=0, metadata=LATER)  # bytes of posted text, labels and vectors
 
     def become(self, status: Status, **changes: Any) -> Self:

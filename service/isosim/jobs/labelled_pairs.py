@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from isosim.adapters.tables.isolation import Limits, Reading, read_path
-from isosim.adapters.text_lines import table_lines
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.labels import parse_pairs
-from isosim.core.jobs.requirements import check_labels
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.labels import parse_pairs
+from isosim.jobs.requirements import check_labels
+from isosim.jobs.tables.isolation import Limits, Reading, read_path
+from isosim.jobs.text_lines import table_lines
 
 # At most 1,000,000 rows; no limit for the characters of a cell.
 LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
@@ -28,7 +28,7 @@ class Pairs:
 
 
 def labelled_pairs(path: Path, kind: str) -> list[LabelledPair]:
-    """Reads a table of labels and sentences in any format; `core/jobs/labels.py` finds its columns.
+    """Reads a table of labels and sentences in any format; `jobs/labels.py` finds its columns.
 
     `kind`: what the labels mean (LABEL_KINDS).
 

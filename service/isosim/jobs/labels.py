@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import LabelledPair
+from isosim.errors import InvalidInput
+from isosim.jobs.job import LabelledPair
 
 COLUMNS = 3
 HIGHEST_GRADE = 5.0

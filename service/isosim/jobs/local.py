@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from isosim.adapters.jobs.store import JobStore, killed
-from isosim.core.errors import NotFound, Unavailable
-from isosim.core.jobs.job import Job, Status
+from isosim.errors import NotFound, Unavailable
+from isosim.jobs.job import Job, Status
+from isosim.jobs.store import JobStore, killed
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from isosim.adapters.jobs.folders import Record, key_name, parsed_record, used_otherwise
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.storage.artifacts import Garbage, claim, json_bytes, parsed, sweep, to_facts
-from isosim.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
-from isosim.core.errors import CorruptArtifact, NotFound
-from isosim.core.jobs.job import Job
+from isosim.errors import CorruptArtifact, NotFound
+from isosim.jobs.folders import Record, key_name, parsed_record, used_otherwise
+from isosim.jobs.job import Job
+from isosim.jobs.spool import Spool
+from isosim.store.artifacts import Garbage, claim, json_bytes, parsed, sweep, to_facts
+from isosim.store.object_storage import Entry, ObjectStorage, PreconditionFailed
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
 PART = 8_000_000  # bytes of text in one object, which is held in memory as a whole; chosen without measuring

@@ -12,22 +12,22 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from isosim.adapters.encoder.brought import decoded, fault_of, refuse_texts
-from isosim.adapters.encoder.device import GPU_TOKENS
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
-from isosim.adapters.encoder.remote import (
+from isosim.arrays import Rows, Vectors
+from isosim.encoders.brought import decoded, fault_of, refuse_texts
+from isosim.encoders.device import GPU_TOKENS
+from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.encoders.remote import (
     REQUEST_TEXTS,
     REQUEST_TOKENS,
     REQUESTS,
     RemoteEncoder,
     RemoteTokenizer,
 )
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.adapters.encoder.vector_files import VectorFile, rows_at
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.encoding.texts import PooledVector, Tokens, VectorCodec
-from isosim.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import PooledVector, Tokens, VectorCodec
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from isosim.jobs.vector_files import VectorFile, rows_at
 
 # Padded tokens per batch on a CPU. Larger batches are slower: 2048 tokens took 1.13 times the processor
 # time (1.04 to 1.17) and 1.17 times the wall time of 256 tokens. Measured with MiniLM and 2 threads on an Intel Xeon

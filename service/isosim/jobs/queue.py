@@ -23,9 +23,9 @@ from rq.timeouts import JobTimeoutException, UnixSignalDeathPenalty
 from rq.utils import as_text, utcparse
 from rq.worker_registration import register
 
-from isosim.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
-from isosim.core.errors import Unavailable
-from isosim.core.jobs.job import Job
+from isosim.errors import Unavailable
+from isosim.jobs.job import Job
+from isosim.redis_connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 
 QUEUE = "isosim"
 TASK = "isosim.worker.run_queued"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.labels import HIGHEST_GRADE
+from isosim.errors import InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.labels import HIGHEST_GRADE
 
 # Minimum number of distinct sentences. With fewer, a threshold for 1 % of unrelated pairs may let through 0.5 % or 2 %
 # of them (docs/quality.md).

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from isosim.adapters.storage.artifacts import claim, fsync
-from isosim.core.jobs.job import LabelledPair
+from isosim.jobs.job import LabelledPair
+from isosim.store.artifacts import claim, fsync
 
 
 class Spool:

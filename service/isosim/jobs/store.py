@@ -13,13 +13,13 @@ from typing import Any
 
 import orjson
 
-from isosim.adapters.jobs.folders import JOB_ID, FolderJobs, JobStorage, Record
-from isosim.adapters.jobs.objects import BucketJobs
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.storage.artifacts import Garbage, to_facts
-from isosim.adapters.storage.object_storage import opened, remote
-from isosim.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
-from isosim.core.jobs.job import Job, JobRequest, LabelledPair, Status
+from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
+from isosim.jobs.folders import JOB_ID, FolderJobs, JobStorage, Record
+from isosim.jobs.job import Job, JobRequest, LabelledPair, Status
+from isosim.jobs.objects import BucketJobs
+from isosim.jobs.spool import Spool
+from isosim.store.artifacts import Garbage, to_facts
+from isosim.store.object_storage import opened, remote
 
 SILENCE = 30.0  # seconds without heartbeat until a running job counts as interrupted; workers beat every 2 to 5 s
 AT_A_TIME = 32  # number of ended jobs that `newest` reads together

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 LOOKED_AT = 2000  # number of lines at the start of a text that are examined
 # Maximum number of characters of the first LOOKED_AT lines that are examined. Without a limit, 20,000,000 characters in

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.core.jobs.tables import check_decoded
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.table import check_decoded
 
 STDIN = Path("-")
 READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return fewer bytes

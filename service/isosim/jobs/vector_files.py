@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from isosim.adapters.encoder.brought import faults
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.errors import EmptyInput, InvalidInput, Unavailable
-from isosim.core.jobs.requirements import MOST_SENTENCES
+from isosim.arrays import Rows, Vectors
+from isosim.encoders.brought import faults
+from isosim.errors import EmptyInput, InvalidInput, Unavailable
+from isosim.jobs.requirements import MOST_SENTENCES
 
 BLOCK = 8 * 2**20  # bytes of float32 read at once
 MAGIC = np.lib.format.MAGIC_PREFIX

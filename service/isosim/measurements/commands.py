@@ -11,12 +11,12 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.labelled_pairs import read_sets
-from isosim.adapters.text_lines import read_text
 from isosim.commands.shared import AsJson, EncoderId, Store, need_finetuning, need_training, stored
 from isosim.commands.terminal import EPILOG, bar, print_json, print_table, remark
-from isosim.core.jobs.job import METHODS
+from isosim.encoders.store import EncoderStore
+from isosim.jobs.job import METHODS
+from isosim.jobs.labelled_pairs import read_sets
+from isosim.jobs.text_lines import read_text
 
 measure = typer.Typer(
     no_args_is_help=True,
@@ -461,10 +461,10 @@ def evaluate(
     """Evaluate methods fitted without labels on STS12–16, STS-B, SICK-R, lexical similarity and question pairs."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
+    from isosim.fitting.methods import is_flow  # noqa: PLC0415
     from isosim.measurements import reproduction  # noqa: PLC0415
     from isosim.measurements import sts as quality  # noqa: PLC0415
     from isosim.measurements.sources import Encoder  # noqa: PLC0415
-    from isosim.modelling.calibration.methods import is_flow  # noqa: PLC0415
 
     named, numbers = method_names(methods), seed_numbers(seeds)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)

@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.offline import open_texts
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.jobs.job import JobRequest
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.jobs.offline import open_texts
 from isosim.measurements.sources import HOME, Progress, sample
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
 
 MOST = 0.25  # promised maximum of `overhead`
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
-from isosim.core.arrays import Rows
-from isosim.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
+from isosim.arrays import Rows
+from isosim.fitting import out_of_domain
 from isosim.measurements.sources import HOME, KOREAN, SOURCES, Encoder, Progress, sample
-from isosim.modelling.calibration import out_of_domain
+from isosim.scoring.out_of_domain import FALSE_ALARMS, DomainTest
 
 SENTENCES = 10_000  # number of sentences to which the domain is fitted
 TESTED = 10_000  # number of other sentences of Wikipedia, on which false alarms are counted

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.adapters.text_lines import read_lines
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
+from isosim.arrays import Vectors
+from isosim.errors import InvalidInput
+from isosim.fitting import gate, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import FittedMap, fit
+from isosim.fitting.recognition import Embed
+from isosim.jobs.text_lines import read_lines
 from isosim.measurements.sources import Encoder, Progress
 from isosim.measurements.thresholds import BARS, false_match_rate
-from isosim.modelling.calibration import gate, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import FittedMap, fit
-from isosim.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
 # Smallest number of sentences per language. Half of them, 400, make the language's reference; a reference made from

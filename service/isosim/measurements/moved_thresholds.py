@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.arrays import Vectors
+from isosim.fitting import gate, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
+from isosim.fitting.recognition import Embed
 from isosim.measurements.sources import SOURCES, Encoder, Progress, sample
 from isosim.measurements.thresholds import MOST_TESTED, TESTED, false_match_rate
-from isosim.migration.equating import equate
-from isosim.modelling.calibration import gate, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
-from isosim.modelling.calibration.recognition import Embed
+from isosim.scoring.equating import equate
+from isosim.scoring.reference import ReferenceDistribution
 
 RATES = (0.01, 0.001)
 # Nominal rate -> bounds of (mean rate after the conversion) / (mean rate before the conversion). `thresholds.BARS` has

@@ -10,15 +10,15 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from sklearn.linear_model import LogisticRegression
 
-from isosim.adapters.labelled_pairs import Pairs, read_pairs
-from isosim.core.arrays import Doubles
-from isosim.core.scoring.similarity import cosine
+from isosim.arrays import Doubles
+from isosim.fitting import gate, probability, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
+from isosim.fitting.probability import calibration_error
+from isosim.fitting.recognition import Embed
+from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.measurements.sources import Encoder, PairVectors, Progress, quora_pairs
-from isosim.modelling.calibration import gate, probability, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
-from isosim.modelling.calibration.probability import calibration_error
-from isosim.modelling.calibration.recognition import Embed
+from isosim.scoring.similarity import cosine
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # number of labels -> promised maximum of the mean expected calibration error
 DOMAIN_PAIRS = 2000  # minimum number of pairs for a calibration, which uses one sentence of each pair

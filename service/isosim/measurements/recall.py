@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.core.scoring.similarity import cosine
+from isosim.arrays import Doubles, Vectors
+from isosim.fitting import gate, probability, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
 from isosim.measurements.sources import Encoder, PairVectors, Progress, quora_pairs
-from isosim.modelling.calibration import gate, probability, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
+from isosim.scoring.similarity import cosine
 
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)

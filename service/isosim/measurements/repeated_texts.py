@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.advice import Target, advise
-from isosim.core.scoring.calibration import DomainModel
+from isosim.arrays import Vectors
+from isosim.errors import InvalidInput
+from isosim.fitting import reference
 from isosim.measurements.sources import HOME, Encoder, Progress, sample
 from isosim.measurements.thresholds import false_match_rate
-from isosim.modelling.calibration import reference
+from isosim.scoring.advice import Target, advise
+from isosim.scoring.calibration import DomainModel
 
 SENTENCES = 744
 OTHERS = 2000  # number of held-out sentences

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
-from isosim.adapters.labelled_pairs import read_pairs
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import cosine
+from isosim.errors import InvalidInput
+from isosim.fitting.evidence import space
+from isosim.fitting.methods import FittedMap
+from isosim.jobs.labelled_pairs import read_pairs
 from isosim.measurements.sources import PairVectors
 from isosim.measurements.sts import Evaluation, Grid, Row, cell, spearman, table
-from isosim.modelling.calibration.evidence import space
-from isosim.modelling.calibration.methods import FittedMap
+from isosim.scoring.similarity import cosine
 
 
 @dataclass(frozen=True)

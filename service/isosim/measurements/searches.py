@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import normalized
+from isosim.arrays import Vectors
+from isosim.errors import InvalidInput
+from isosim.fitting import false_hits, gate, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
 from isosim.measurements.sources import SOURCES, Encoder, Progress, sample
-from isosim.modelling.calibration import false_hits, gate, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
+from isosim.scoring.similarity import normalized
 
 NOMINAL = 0.01
 FITTED_ON = {source: 2500 if source == "SICK" else 5000 for source in SOURCES}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.adapters.encoder.offline import open_texts
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.labelled_pairs import Pairs, read_pairs
-from isosim.adapters.text_lines import read_lines
-from isosim.core.arrays import Rows, Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.requirements import check_labels
+from isosim.arrays import Rows, Vectors
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.labelled_pairs import Pairs, read_pairs
+from isosim.jobs.offline import open_texts
+from isosim.jobs.requirements import check_labels
+from isosim.jobs.text_lines import read_lines
 
 HOME = "wikipedia-en"
 PART = 4096  # number of texts whose vectors are in one file of the cache; an interruption loses at most one file

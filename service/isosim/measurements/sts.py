@@ -8,13 +8,13 @@ import numpy.typing as npt
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.labelled_pairs import Pairs
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import cosine
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.fitting import gate
+from isosim.fitting.methods import FittedMap, fit
+from isosim.jobs.labelled_pairs import Pairs
 from isosim.measurements.sources import Encoder
-from isosim.modelling.calibration import gate
-from isosim.modelling.calibration.methods import FittedMap, fit
+from isosim.scoring.similarity import cosine
 
 HELD_OUT = 0.1  # share of the sentences held out from a fit, to decide when the training of a flow stops
 

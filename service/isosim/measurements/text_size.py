@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.adapters.labelled_pairs import Pairs, read_pairs
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import cosine
+from isosim.arrays import Vectors
+from isosim.fitting import gate, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
+from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.measurements.sources import HOME, Encoder, Progress, sample
 from isosim.measurements.sts import spearman
 from isosim.measurements.thresholds import false_match_rate
-from isosim.modelling.calibration import gate, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
+from isosim.scoring.similarity import cosine
 
 SIZES = (50, 200, 500, 1000, 2000, 5000, 20_000)
 TESTED = 4000

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import normalized
+from isosim.arrays import Vectors
+from isosim.fitting import gate, reference
+from isosim.fitting.job import cross_fitted
+from isosim.fitting.methods import fit
+from isosim.fitting.recognition import Embed
 from isosim.measurements.sources import HOME, SOURCES, Encoder, Progress, sample
-from isosim.modelling.calibration import gate, reference
-from isosim.modelling.calibration.job import cross_fitted
-from isosim.modelling.calibration.methods import fit
-from isosim.modelling.calibration.recognition import Embed
+from isosim.scoring.similarity import normalized
 
 TESTED = 2000  # smallest number of held-out sentences
 MOST_TESTED = 4000  # largest number of held-out sentences

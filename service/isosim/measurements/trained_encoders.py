@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.labelled_pairs import read_sets
-from isosim.adapters.storage.artifacts import read_json, write_atomically, write_json
-from isosim.adapters.text_lines import read_lines
+from isosim.encoders.store import EncoderArtifact
+from isosim.export import checkpoints, encoder
+from isosim.export import model_store as store
+from isosim.fitting import gate
+from isosim.jobs.labelled_pairs import read_sets
+from isosim.jobs.text_lines import read_lines
 from isosim.measurements import sts
 from isosim.measurements.sources import Encoder
 from isosim.measurements.sts import Grid
-from isosim.modelling import store
-from isosim.modelling.calibration import gate
-from isosim.modelling.encoder import checkpoints, encoder
-from isosim.modelling.training import run
-from isosim.modelling.training.recipe import Recipe
-from isosim.modelling.training.result import facts_of
+from isosim.store.artifacts import read_json, write_atomically, write_json
+from isosim.training import run
+from isosim.training.recipe import Recipe
+from isosim.training.result import facts_of
 
 Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")

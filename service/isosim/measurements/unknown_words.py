@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from isosim.adapters.labelled_pairs import read_pairs
+from isosim.fitting.evidence import pairwise
+from isosim.jobs.labelled_pairs import read_pairs
 from isosim.measurements.sources import HOME, Encoder, Progress, sample
-from isosim.modelling.calibration.evidence import pairwise
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 1 / 3, 0.4, 0.5, 0.7, 1.0)
 TEXTS = 1000  # number of sentences of each source

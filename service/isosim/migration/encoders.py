@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
-from isosim.adapters.domains.calibrations import StoredCalibrations
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.brought import NoEncoder
-from isosim.adapters.encoder.device import Execution
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
-from isosim.adapters.encoder.remote import RemoteEncoder, RemoteTokenizer
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.encoding.embedding import Embedder
-from isosim.core.errors import Conflict, EncoderMismatch, IsosimError
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.migration import Migration, is_chosen
-from isosim.core.scoring.registry import Registry
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.store import DomainStore
+from isosim.encoders.brought import NoEncoder
+from isosim.encoders.device import Execution
+from isosim.encoders.embedding import Embedder
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
+from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import Conflict, EncoderMismatch, IsosimError
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.moves import Migration, is_chosen
+from isosim.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
 

@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isosim.adapters.redis.connection import end
-from isosim.core.arrays import Rows
-from isosim.core.encoding.embedding import Embedder, Embeddings
-from isosim.core.encoding.texts import Text
-from isosim.core.errors import IsosimError
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.similarity import Scores, score
-from isosim.migration.comparison import Batch, Comparison, ComparisonResult
+from isosim.arrays import Rows
+from isosim.encoders.embedding import Embedder, Embeddings
+from isosim.encoders.texts import Text
+from isosim.errors import IsosimError
 from isosim.migration.encoders import Encoders, LoadedEncoder, Resolution
+from isosim.redis_connection import end
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.comparison import Batch, Comparison, ComparisonResult
+from isosim.scoring.similarity import Scores, score
 
 log = logging.getLogger("isosim")
 

@@ -10,7 +10,7 @@ from types import MappingProxyType, TracebackType
 
 import orjson
 
-from isosim.core.errors import Conflict, IsosimError, NotReady, Unavailable
+from isosim.errors import Conflict, IsosimError, NotReady, Unavailable
 
 Facts = Mapping[str, object]
 Render = Callable[[float, str, str, str, Facts], bytes]

@@ -15,12 +15,12 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from isosim import __version__
-from isosim.core.encoding.batching import BatchStats
-from isosim.core.encoding.embedding import CacheLookup, Timings
-from isosim.core.jobs.job import Job, Status
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.drift import Drift
-from isosim.migration.comparison import RATES, Batch
+from isosim.encoders.batching import BatchStats
+from isosim.encoders.embedding import CacheLookup, Timings
+from isosim.jobs.job import Job, Status
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.comparison import RATES, Batch
+from isosim.scoring.drift import Drift
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal
 
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
 from isosim.observability.lines import Facts, LineHandler, Render, about, as_json, as_text
 from isosim.observability.sink import DirectSink, QueuedSink
 from isosim.settings import Settings, otel_endpoint

@@ -12,12 +12,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.errors import Conflict, InvalidInput, NotFound
-from isosim.core.scoring.calibration import Calibration, DomainModel
-from isosim.core.scoring.false_hits import MOST_BEYOND, FalseHitTable
-from isosim.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
-from isosim.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
-from isosim.core.scoring.similarity import Scores
+from isosim.errors import Conflict, InvalidInput, NotFound
+from isosim.scoring.calibration import Calibration, DomainModel
+from isosim.scoring.false_hits import MOST_BEYOND, FalseHitTable
+from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+from isosim.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
+from isosim.scoring.similarity import Scores
 
 SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has enough text for a smaller one
 MOST_GALLERY = 10**9  # maximum number of entries of a searched gallery

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Arrays, Doubles, Vectors
-from isosim.core.encoding.texts import Judge, PooledVector, Verdict
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.false_hits import FalseHitTable
-from isosim.core.scoring.normalization import ItemNormalization
-from isosim.core.scoring.out_of_domain import DomainTest, level_energies
-from isosim.core.scoring.probability import ProbabilityMap
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.arrays import Arrays, Doubles, Vectors
+from isosim.encoders.texts import Judge, PooledVector, Verdict
+from isosim.errors import InvalidInput
+from isosim.scoring.false_hits import FalseHitTable
+from isosim.scoring.normalization import ItemNormalization
+from isosim.scoring.out_of_domain import DomainTest, level_energies
+from isosim.scoring.probability import ProbabilityMap
+from isosim.scoring.reference import ReferenceDistribution
 
 DOMAIN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 NAME_RULE = "a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or digit"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isosim.core.arrays import Doubles
-from isosim.core.scoring.drift import Ring
+from isosim.arrays import Doubles
+from isosim.scoring.drift import Ring
 
 WINDOW = 10_000  # number of pairs that are kept per domain, in four arrays of 80 kB
 RATES = (0.01, 0.001)  # false-match rates whose thresholds are compared

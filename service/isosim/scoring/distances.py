@@ -4,9 +4,9 @@ from typing import Literal
 
 import numpy as np
 
-from isosim.core.arrays import Doubles
-from isosim.core.errors import InvalidInput
-from isosim.core.wording import place
+from isosim.arrays import Doubles
+from isosim.errors import InvalidInput
+from isosim.wording import place
 
 Space = Literal["calibrated", "raw"]
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]

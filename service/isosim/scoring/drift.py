@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isosim.core.arrays import Doubles
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.out_of_domain import FALSE_ALARMS
-from isosim.core.scoring.similarity import Scores
+from isosim.arrays import Doubles
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.out_of_domain import FALSE_ALARMS
+from isosim.scoring.similarity import Scores
 
 WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
 BASELINE = 1000  # the first 1,000 pairs that a version scored are the baseline with which later pairs are compared

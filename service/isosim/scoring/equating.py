@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
+from isosim.errors import InvalidInput
+from isosim.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
 
 USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # common false-match rates of thresholds
 SUREST = 1 - 1e-12  # largest false-match rate; a rate of 1 has no threshold

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles
+from isosim.arrays import Doubles
 
 # Results are extrapolated to at most MOST_BEYOND × `FalseHitTable.entries` entries. Example: false hits were counted in
 # searches among 5,000 entries and are extrapolated to at most 5,000,000 entries.

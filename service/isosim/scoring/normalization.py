@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.arrays import Doubles, Vectors
+from isosim.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
 SMALLEST_SPREAD = 0.01  # minimum spread of cosines; keeps scores finite if all cosines of a sentence are equal

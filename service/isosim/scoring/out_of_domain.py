@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Floats, Integers, Vectors
-from isosim.core.encoding.texts import PooledVector, Verdict
+from isosim.arrays import Doubles, Floats, Integers, Vectors
+from isosim.encoders.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
 # Edges of the bands of the spectrum, as shares of the number of dimensions. The first band has the largest eigenvalues.

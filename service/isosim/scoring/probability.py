@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles
+from isosim.arrays import Doubles
 
 NEAREST = 1e-12  # false-match rates are clipped to this distance from 0 and 1 before the logit
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Floats
+from isosim.arrays import Doubles, Floats
 
 Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12

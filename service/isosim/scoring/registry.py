@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from isosim.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
-from isosim.core.scoring.advice import Target, unknown_threshold
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.threads import StoreCalls, Turns
+from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
+from isosim.scoring.advice import Target, unknown_threshold
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.threads import StoreCalls, Turns
 
 log = logging.getLogger(__name__)
 

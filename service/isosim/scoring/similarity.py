@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.encoding.texts import PooledVector, Verdict
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.out_of_domain import FALSE_ALARMS
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.encoders.texts import PooledVector, Verdict
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.out_of_domain import FALSE_ALARMS
 
 TINY = float(np.finfo(np.float64).tiny)
 

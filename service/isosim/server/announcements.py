@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from isosim import __version__
-from isosim.adapters.storage.object_storage import remote
 from isosim.observability.lines import Facts
 from isosim.observability.setup import STARTED
 from isosim.settings import Settings
+from isosim.store.object_storage import remote
 
 if TYPE_CHECKING:  # calibration workers import this module, but must not import the modules below
-    from isosim.adapters.encoder.device import Execution
-    from isosim.adapters.encoder.store import EncoderArtifact
     from isosim.api.access_log import Observer
+    from isosim.encoders.device import Execution
+    from isosim.encoders.store import EncoderArtifact
 
 log = logging.getLogger("isosim")
 

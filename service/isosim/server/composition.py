@@ -14,36 +14,36 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.device import memory_limit, plan_resident
-from isosim.adapters.encoder.onnx_engine import on_gpu
-from isosim.adapters.jobs.census import JobCensus
-from isosim.adapters.jobs.local import LocalJobs
-from isosim.adapters.jobs.queue import RqJobs
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.key_file import Keys
-from isosim.adapters.redis.cache import RedisCache, beat
-from isosim.adapters.redis.connection import end, refuse_cluster
-from isosim.adapters.redis.limits import RedisLimits
-from isosim.adapters.storage.artifacts import try_lock
-from isosim.adapters.storage.object_storage import remote
+from isosim.access.grants import CountedLimits, Limits, LocalLimits
+from isosim.access.key_file import Keys
+from isosim.access.limits import RedisLimits
 from isosim.api.access_log import AccessLog, Observer
 from isosim.api.state import Listings, Phase, Service
-from isosim.core.encoding.embedding import MemoryCache
-from isosim.core.errors import Unavailable
-from isosim.core.grants import CountedLimits, Limits, LocalLimits
-from isosim.core.jobs.job import JobRunner
-from isosim.core.scoring.drift import DriftMonitor
-from isosim.core.threads import CALLS, StoreCalls, Threads
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.store import DomainStore
+from isosim.encoders.cache import RedisCache, beat
+from isosim.encoders.device import memory_limit, plan_resident
+from isosim.encoders.embedding import MemoryCache
+from isosim.encoders.onnx_engine import on_gpu
+from isosim.errors import Unavailable
+from isosim.jobs.census import JobCensus
+from isosim.jobs.job import JobRunner
+from isosim.jobs.local import LocalJobs
+from isosim.jobs.queue import RqJobs
+from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.migration.shadow import Shadow
 from isosim.observability import setup as logs
 from isosim.observability.metrics import Metrics
 from isosim.observability.setup import tracing
+from isosim.redis_connection import end, refuse_cluster
+from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
 from isosim.server.store_watch import watch
 from isosim.settings import Settings
+from isosim.store.artifacts import try_lock
+from isosim.store.object_storage import remote
+from isosim.threads import CALLS, StoreCalls, Threads
 
 if TYPE_CHECKING:
     from isosim.observability.otlp import Tracing

@@ -7,24 +7,24 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isosim.adapters.domains.calibrations import StoredCalibrations
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder import probe
-from isosim.adapters.encoder.device import Execution, plan_execution, plan_remote, usable_cores
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
-from isosim.adapters.encoder.remote import RemoteEncoder
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.identity import identify
-from isosim.core.encoding.batching import BatchingPlan
-from isosim.core.encoding.embedding import Embedder, MemoryCache
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.encoding.texts import SharedCache, VectorCodec
-from isosim.core.errors import IsosimError, Unavailable
-from isosim.core.scoring.registry import Registry
-from isosim.core.threads import StoreCalls
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.store import DomainStore
+from isosim.encoders import probe
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
+from isosim.encoders.embedding import Embedder, MemoryCache
+from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from isosim.encoders.remote import RemoteEncoder
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.texts import SharedCache, VectorCodec
+from isosim.errors import IsosimError, Unavailable
 from isosim.migration.encoders import Encoders, LoadedEncoder, tokenizer_of
+from isosim.scoring.registry import Registry
 from isosim.server import announcements
 from isosim.settings import Settings
+from isosim.store.identity import identify
+from isosim.threads import StoreCalls
 
 if TYPE_CHECKING:
     from isosim.observability.metrics import Metrics

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import time
 
-from isosim.adapters.jobs.census import JobCensus
 from isosim.api.state import Service
+from isosim.jobs.census import JobCensus
 from isosim.server import announcements
 
 log = logging.getLogger("isosim")

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from isosim.core.errors import CorruptArtifact, Unavailable
-from isosim.core.threads import lock_patience
+from isosim.errors import CorruptArtifact, Unavailable
+from isosim.threads import lock_patience
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"

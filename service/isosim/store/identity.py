@@ -5,9 +5,9 @@ import contextlib
 import uuid
 from pathlib import Path
 
-from isosim.adapters.storage.artifacts import json_bytes, locked, parsed, write_atomically
-from isosim.adapters.storage.object_storage import PreconditionFailed, address, opened, remote
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
+from isosim.store.artifacts import json_bytes, locked, parsed, write_atomically
+from isosim.store.object_storage import PreconditionFailed, address, opened, remote
 
 MARKER = "store.json"
 FORMAT = 1

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
 
 SCHEME = "s3:"
 # Seconds. An attempt fails if it cannot connect within CONNECT, or receives no byte for READ. Chosen without a

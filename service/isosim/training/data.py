@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.text_lines import numbered_lines, read_lines, table_lines
-from isosim.core.errors import EmptyInput, InvalidInput
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.text_lines import numbered_lines, read_lines, table_lines
 
 CLASSES = ("entailment", "neutral", "contradiction")  # labels of natural language inference; numbered in this order
 OTHER_NAMES = {  # other names that a file may use for our columns

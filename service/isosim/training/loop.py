@@ -24,9 +24,9 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
 
-from isosim.adapters.storage.artifacts import read_json, write_json
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.modelling.training.recipe import Recipe
+from isosim.errors import Conflict, InvalidInput
+from isosim.store.artifacts import read_json, write_json
+from isosim.training.recipe import Recipe
 
 DEV = "dev"
 SCORE = f"{DEV}_spearman_cosine"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isosim.modelling.training.data import Examples, read_classes, read_graded, read_sentences, read_triplets
+from isosim.training.data import Examples, read_classes, read_graded, read_sentences, read_triplets
 
 TEMPERATURE = 0.05  # source: Gao et al., 2021, section 3 and appendix D
 MARGIN = 1.0  # Euclidean distance (source: Reimers & Gurevych, 2019, section 3)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from isosim.adapters.storage.artifacts import sha256
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import InvalidInput
-from isosim.modelling.training.objectives import Knobs
+from isosim.encoders.spec import EncoderSpec
+from isosim.errors import InvalidInput
+from isosim.store.artifacts import sha256
+from isosim.training.objectives import Knobs
 
 Precision = Literal["fp32", "bf16", "fp16"]
 POOLINGS = ("cls", "mean", "max")

@@ -10,12 +10,12 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from isosim.adapters.storage.artifacts import read_json, write_json
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.packaged import KNOWN
-from isosim.modelling.training.loop import Scores
-from isosim.modelling.training.objectives import OBJECTIVES
-from isosim.modelling.training.recipe import Identity
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.packaged import KNOWN
+from isosim.store.artifacts import read_json, write_json
+from isosim.training.loop import Scores
+from isosim.training.objectives import OBJECTIVES
+from isosim.training.recipe import Identity
 
 FACTS = "training.json"
 LICENCE = re.compile(r"^license:\s*(\S.*)$", re.M)

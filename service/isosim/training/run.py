@@ -16,15 +16,15 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoConfig, set_seed
 from transformers.utils import logging as transformers_logging
 
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.encoder import describe
-from isosim.modelling.training.data import Examples, read_graded, without_words
-from isosim.modelling.training.loop import DEV, SCORE, LoopSettings, WorkingFolder, optimize
-from isosim.modelling.training.objectives import OBJECTIVES
-from isosim.modelling.training.recipe import POOLINGS, Identity, Recipe, Source, differences
-from isosim.modelling.training.result import Outcome, facts_of, publish
+from isosim.encoders.spec import EncoderSpec
+from isosim.errors import Conflict, InvalidInput
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.encoder import describe
+from isosim.training.data import Examples, read_graded, without_words
+from isosim.training.loop import DEV, SCORE, LoopSettings, WorkingFolder, optimize
+from isosim.training.objectives import OBJECTIVES
+from isosim.training.recipe import POOLINGS, Identity, Recipe, Source, differences
+from isosim.training.result import Outcome, facts_of, publish
 
 Report = Callable[[str, float | None], None]
 PACKAGES = ("torch", "transformers", "sentence-transformers")

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from isosim.adapters.domains.archive import CONTENTS, EncodersOfStore, Import, Imported, export_domains, import_domains
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.storage.artifacts import manifest_bytes, parsed_manifest
-from isosim.core.errors import EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.advice import Target
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.archive import CONTENTS, EncodersOfStore, Import, Imported, export_domains, import_domains
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.scoring.advice import Target
+from isosim.store.artifacts import manifest_bytes, parsed_manifest
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.text import sentences
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from isosim.adapters.domains import migrations
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.store import DomainStore
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.migration import Migration
+from isosim.domains import migrations
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.store import DomainStore
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.moves import Migration
 from loadtest.bucket import COUNTING, ENCODER, Bucket, Watcher, bucket, filled, of_jobs, running_jobs, watched
 
 DOMAINS, WATCHERS, RESIDENT = 200, 5, 3

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.domains.migrations import MigrationStore
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.storage.artifacts import json_bytes
-from isosim.core.errors import Conflict, CorruptArtifact, Unavailable
-from isosim.core.scoring.migration import Migration
+from isosim.domains.migrations import MigrationStore
+from isosim.domains.store import DomainStore
+from isosim.errors import Conflict, CorruptArtifact, Unavailable
+from isosim.scoring.moves import Migration
+from isosim.store.artifacts import json_bytes
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.storage.artifacts import FRESH
-from isosim.core.errors import Conflict, IsosimError
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import Aliases, DomainStore
+from isosim.errors import Conflict, IsosimError
+from isosim.scoring.calibration import DomainModel
+from isosim.store.artifacts import FRESH
 from tests.objects import objects  # noqa: F401 - a fixture
 
 MANIFEST = {"method": "identity", "encoder": {"id": "tiny", "digest": "d"}}
@@ -29,9 +29,9 @@ PUBLISH = """
 import sys
 from pathlib import Path
 import numpy as np
-from isosim.adapters.storage.artifacts import FRESH
-from isosim.adapters.domains.store import DomainStore
-from isosim.core.scoring.calibration import DomainModel
+from isosim.store.artifacts import FRESH
+from isosim.domains.store import DomainStore
+from isosim.scoring.calibration import DomainModel
 domains = DomainStore(Path(sys.argv[1]))
 manifest = {"method": "flow", "encoder": {"id": "tiny", "digest": "d"}}
 for _ in range(int(sys.argv[2])):
@@ -99,8 +99,8 @@ def test_of_promotions_with_the_same_expectation_exactly_one_wins(domains: Domai
 PROMOTE = """
 import sys
 from pathlib import Path
-from isosim.adapters.domains.store import DomainStore
-from isosim.core.errors import Conflict
+from isosim.domains.store import DomainStore
+from isosim.errors import Conflict
 domains = DomainStore(Path(sys.argv[1]))
 while True:
     expected = domains.aliases("news", "d")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.domains.calibrations import ChangeWatch
-from isosim.adapters.domains.store import MOST_TARGETS, Aliases, DomainStore
-from isosim.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
-from isosim.core.scoring.advice import Target
+from isosim.domains.calibrations import ChangeWatch
+from isosim.domains.store import MOST_TARGETS, Aliases, DomainStore
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
+from isosim.scoring.advice import Target
 from tests.adapters.domains.test_store import MINE, NONE, THEIRS, promote, publish
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 

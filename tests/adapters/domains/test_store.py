@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.calibrations import FULL_LOOK, ChangeWatch
-from isosim.adapters.domains.folders import ANNOUNCED
-from isosim.adapters.domains.objects import BucketStorage
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.core.arrays import Weights
-from isosim.core.errors import Conflict, NotFound
-from isosim.core.scoring.calibration import DomainModel
+from isosim.arrays import Weights
+from isosim.domains.calibrations import FULL_LOOK, ChangeWatch
+from isosim.domains.folders import ANNOUNCED
+from isosim.domains.objects import BucketStorage
+from isosim.domains.store import Aliases, DomainStore
+from isosim.errors import Conflict, NotFound
+from isosim.scoring.calibration import DomainModel
 from tests.core.scoring.references import REFERENCE
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 

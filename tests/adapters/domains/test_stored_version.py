@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import WEIGHTS, DomainStore, read_version
-from isosim.adapters.storage.artifacts import building, read_json, read_manifest, seal, sealed_by, write_json
-from isosim.core.errors import CorruptArtifact, Unavailable
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import WEIGHTS, DomainStore, read_version
+from isosim.errors import CorruptArtifact, Unavailable
+from isosim.scoring.calibration import DomainModel
+from isosim.store.artifacts import building, read_json, read_manifest, seal, sealed_by, write_json
 from tests.core.scoring.references import REFERENCE as DISTRIBUTION
 
 

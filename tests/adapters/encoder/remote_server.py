@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder.remote import probes_of
-from isosim.adapters.encoder.store import EncoderArtifact, Endpoint
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.modelling.encoder.remote import PROBES
+from isosim.arrays import Vectors
+from isosim.encoders.remote import probes_of
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import EncoderArtifact, Endpoint
+from isosim.export.remote import PROBES
 
 Answer = Callable[["RemoteServer", list[str]], tuple[int, bytes, dict[str, str]]]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.device import (
+from isosim.encoders.device import (
     CPU_TOKENS,
     GPU_TOKENS,
     GROWTH,

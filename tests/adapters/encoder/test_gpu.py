@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder, choose_providers
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.arrays import Vectors
-from isosim.core.errors import BackendFailure
-from isosim.modelling.encoder.export import random_weights
+from isosim.arrays import Vectors
+from isosim.encoders.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import BackendFailure
+from isosim.export.graph import random_weights
 
 CPU = ["CPUExecutionProvider"]
 GPU = [CUDA, *CPU]

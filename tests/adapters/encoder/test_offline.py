@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.adapters.encoder.offline import OfflineEncoder, batches, find_unreadable
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.encoding.texts import VectorCodec
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import VectorCodec
+from isosim.jobs.offline import OfflineEncoder, batches, find_unreadable
 from tests.text import sentences
 
 TEXTS = [*sentences(120), "🙂", " ".join(sentences(40))]  # one without a known token, one that is cut

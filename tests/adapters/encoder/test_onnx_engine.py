@@ -9,15 +9,15 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from isosim.adapters.domains.calibrations import StoredCalibrations
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.arrays import Weights
-from isosim.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.registry import DomainAliases
-from isosim.modelling.encoder.export import random_weights
+from isosim.arrays import Weights
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
+from isosim.export.graph import random_weights
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.registry import DomainAliases
 
 CPU = ["CPUExecutionProvider"]
 

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.embeddings_api import checked_url
-from isosim.adapters.encoder.offline import RemoteTexts, open_texts, requests_of
-from isosim.adapters.encoder.remote import (
+from isosim.encoders.embeddings_api import checked_url
+from isosim.encoders.remote import (
     REQUEST_TEXTS,
     EstimatedTokens,
     RemoteEncoder,
     RemoteTokenizer,
 )
-from isosim.core.errors import (
+from isosim.errors import (
     BackendFailure,
     EncoderChanged,
     EncoderUnreachable,
@@ -30,7 +29,8 @@ from isosim.core.errors import (
     IsosimError,
     Overloaded,
 )
-from isosim.modelling.encoder.remote import PROBES
+from isosim.export.remote import PROBES
+from isosim.jobs.offline import RemoteTexts, open_texts, requests_of
 from tests.adapters.encoder.remote_server import RemoteServer
 
 TEXTS = ["one", "two words", "a third text", "älter", "五"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.storage.artifacts import read_manifest, sealed_by, write_json
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.encoders.spec import EncoderSpec
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.store.artifacts import read_manifest, sealed_by, write_json
 
 FILES = ("model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json")
 SPEC = EncoderSpec("somewhere", "w", "t", "mean", 6, 256, "", "fp32", 384, 0)

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.errors import InvalidInput, TokenizerFailure
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import InvalidInput, TokenizerFailure
 from tests.modelling.encoder.families import trained
 from tests.text import sentences
 

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.adapters.encoder import vector_files
-from isosim.adapters.encoder.vector_files import (
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs import vector_files
+from isosim.jobs.requirements import draw
+from isosim.jobs.vector_files import (
     NpyFile,
     ParquetColumn,
     checked_blocks,
@@ -21,8 +23,6 @@ from isosim.adapters.encoder.vector_files import (
     holds_vectors,
     rows_at,
 )
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.core.jobs.requirements import draw
 
 DIM = 12
 RNG = np.random.default_rng(5)
@@ -274,7 +274,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
 READ = """
 import resource, sys
 from pathlib import Path
-from isosim.adapters.encoder.vector_files import NpyFile, draw_rows
+from isosim.jobs.vector_files import NpyFile, draw_rows
 file = NpyFile(Path(sys.argv[1]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 draw_rows(file, file.dim, 0, unit=False, most=1000)

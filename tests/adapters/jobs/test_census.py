@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.jobs.census import JobCensus
-from isosim.adapters.jobs.store import SILENCE, JobStore
-from isosim.core.jobs.job import Job, JobRequest, Status
+from isosim.jobs.census import JobCensus
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.store import SILENCE, JobStore
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from rq import Queue, Retry, get_current_job
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 
-from isosim.adapters.jobs.queue import KILLED, QUEUE, RETRIES, QueueWorker
+from isosim.jobs.queue import KILLED, QUEUE, RETRIES, QueueWorker
 from tests.processes import RedisServer
 
 LIMIT = 1  # s
 WORK = """
 import sys
 from redis import Redis
-from isosim.adapters.jobs.queue import work
+from isosim.jobs.queue import work
 work(Redis.from_url(sys.argv[1]), lambda *told: print("lost:", *told), "ERROR", burst=True)
 """
 

@@ -23,13 +23,13 @@ import numpy as np
 import pytest
 
 from isosim import worker
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.jobs.objects import ABANDONED, PART, BucketJobs
-from isosim.adapters.jobs.store import SILENCE, JobStore
-from isosim.adapters.storage.artifacts import FRESH
-from isosim.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
-from isosim.core.jobs.job import Job, JobRequest, LabelledPair, Status
-from isosim.core.scoring.calibration import DomainModel
+from isosim.domains.store import DomainStore
+from isosim.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
+from isosim.jobs.job import Job, JobRequest, LabelledPair, Status
+from isosim.jobs.objects import ABANDONED, PART, BucketJobs
+from isosim.jobs.store import SILENCE, JobStore
+from isosim.scoring.calibration import DomainModel
+from isosim.store.artifacts import FRESH
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 REQUEST = JobRequest("news", "d" * 64, "tiny")
@@ -654,7 +654,7 @@ def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_some
 READ_VECTORS = """
 import sys
 from pathlib import Path
-from isosim.adapters.jobs.store import JobStore
+from isosim.jobs.store import JobStore
 with JobStore(Path(sys.argv[1])).vectors(sys.argv[2]) as path:
     print(path, flush=True)
     sys.stdin.read()

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import redis as sync_redis
 
-from isosim.adapters.circuit_breaker import FAILURES, PAUSE, CircuitBreaker
-from isosim.adapters.redis.cache import BACKLOG, PREFIX, RedisCache
-from isosim.core.encoding.lookups import MOST_KEYS, SharedLookups
-from isosim.core.encoding.texts import VectorCodec
+from isosim.circuit_breaker import FAILURES, PAUSE, CircuitBreaker
+from isosim.encoders.cache import BACKLOG, PREFIX, RedisCache
+from isosim.encoders.lookups import MOST_KEYS, SharedLookups
+from isosim.encoders.texts import VectorCodec
 from tests.processes import RedisServer
 
 TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from isosim.adapters.redis.connection import why
+from isosim.redis_connection import why
 from tests.processes import RedisServer, free_port
 
 

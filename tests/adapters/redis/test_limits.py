@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 import pytest
 import redis as sync_redis
 
-from isosim.adapters.circuit_breaker import FAILURES
-from isosim.adapters.redis.limits import PREFIX, RedisLimits
-from isosim.core.errors import Overloaded
-from isosim.core.grants import Grant, Rate
+from isosim.access.grants import Grant, Rate
+from isosim.access.limits import PREFIX, RedisLimits
+from isosim.circuit_breaker import FAILURES
+from isosim.errors import Overloaded
 from tests.processes import RedisServer
 
 TIMEOUT = 2.0  # s; a machine that is busy with other tests must not look like a Redis that is away

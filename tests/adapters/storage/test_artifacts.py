@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.storage.artifacts import (
+from isosim.errors import CorruptArtifact
+from isosim.jobs.spool import Spool
+from isosim.store.artifacts import (
     building,
     locked,
     read_json,
@@ -27,7 +28,6 @@ from isosim.adapters.storage.artifacts import (
     write_atomically,
     write_json,
 )
-from isosim.core.errors import CorruptArtifact
 
 REAL_FLOCK = fcntl.flock
 
@@ -219,7 +219,7 @@ def test_a_lock_keeps_others_out_and_ends_with_its_process(tmp_path: Path) -> No
 HOLD = """
 import sys, time
 from pathlib import Path
-from isosim.adapters.storage.artifacts import locked
+from isosim.store.artifacts import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

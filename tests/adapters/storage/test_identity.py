@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.storage.identity import MARKER, create, identify
-from isosim.adapters.storage.object_storage import opened, remote
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
+from isosim.store.identity import MARKER, create, identify
+from isosim.store.object_storage import opened, remote
 from tests.objects import objects  # noqa: F401 - a fixture
 
 

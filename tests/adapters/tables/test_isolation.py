@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.adapters.tables.detection import Hints
-from isosim.adapters.tables.isolation import (
+from isosim.errors import CallerLeft, InvalidInput, IsosimError
+from isosim.jobs.tables.detection import Hints
+from isosim.jobs.tables.isolation import (
     MEMORY,
     Limits,
     Reading,
@@ -28,7 +29,6 @@ from isosim.adapters.tables.isolation import (
     read_path,
     what_was_read,
 )
-from isosim.core.errors import CallerLeft, InvalidInput, IsosimError
 from tests.workbooks import altered, row, workbook
 
 LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)
@@ -171,7 +171,7 @@ def inflated(size: int) -> bytes:
 
 REFUSED = """
 import resource, sys
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 from tests.adapters.tables.test_isolation import Reading, isolated
 try:
     isolated(sys.stdin.buffer.read(), Reading())

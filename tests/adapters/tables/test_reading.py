@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import isosim.adapters.tables.reading
-from isosim.adapters.tables.detection import FileForm, Hints, encoding_named
-from isosim.adapters.tables.reading import Table, json_rows, open_table
-from isosim.core.errors import EmptyInput, InvalidInput, IsosimError, UnsupportedMedia
+import isosim.jobs.tables.reading
+from isosim.errors import EmptyInput, InvalidInput, IsosimError, UnsupportedMedia
+from isosim.jobs.tables.detection import FileForm, Hints, encoding_named
+from isosim.jobs.tables.reading import Table, json_rows, open_table
 from tests.workbooks import row, workbook, zipped
 
 GERMAN = [
@@ -45,7 +45,7 @@ def table_text(rows: Sequence[Sequence[str]], separator: str) -> str:
 
 
 def test_the_documentation_of_the_module_is_true() -> None:
-    assert doctest.testmod(isosim.adapters.tables.reading).failed == 0
+    assert doctest.testmod(isosim.jobs.tables.reading).failed == 0
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])

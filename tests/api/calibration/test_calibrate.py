@@ -11,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest
+from isosim.jobs.job import JobRequest
+from isosim.jobs.store import JobStore
 from tests.faults.jobs import held_job, post
 from tests.processes import PAIRS, Process, RedisServer, Serve, Server, accepts_jobs, score, wait_until
 from tests.text import sentences

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from isosim.adapters.labelled_pairs import Pairs, read_pairs
-from isosim.adapters.text_lines import read_text
+from isosim.jobs.labelled_pairs import Pairs, read_pairs
+from isosim.jobs.text_lines import read_text
 from tests.faults.load import Load, metric
 from tests.processes import Serve, Server, wait_until
 

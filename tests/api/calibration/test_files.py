@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.tables.isolation import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
 from isosim.api.calibration.files import memory_of_reader
+from isosim.jobs.tables.isolation import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
 from tests.processes import Process, Server, environment, serve_with, wait_until
 from tests.tables import FILES, TEXTS, table
 from tests.workbooks import row, workbook

@@ -7,11 +7,11 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.jobs.store import JobStore
+from isosim.access.grants import ANYBODY
 from isosim.api.calibration.calibrate import spooling
-from isosim.core.grants import ANYBODY
-from isosim.core.threads import StoreCalls
+from isosim.jobs.spool import Spool
+from isosim.jobs.store import JobStore
+from isosim.threads import StoreCalls
 
 TRACE: Any = SimpleNamespace(grant=ANYBODY)
 

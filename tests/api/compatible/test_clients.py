@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.offline import open_texts
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.encoder.vector_files import NpyFile
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.similarity import normalized
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.export.brought import register
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest
+from isosim.jobs.offline import open_texts
+from isosim.jobs.vector_files import NpyFile
 from isosim.measurements.sources import HOME, sample
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
-from isosim.modelling.encoder.brought import register
+from isosim.scoring.similarity import normalized
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 from tests.processes import Serve, environment
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.seeding import seed
-from isosim.adapters.storage.object_storage import address, opened, remote
+from isosim.domains.seeding import seed
+from isosim.store.object_storage import address, opened, remote
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Process, Serve, Server, serve_with
 from tests.security.conftest import bearer, key_line

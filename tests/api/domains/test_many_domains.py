@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.domains.calibrations import OVERHEAD
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
+from isosim.domains.calibrations import OVERHEAD
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.faults.load import metric

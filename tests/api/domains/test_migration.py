@@ -14,11 +14,11 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.api.domains.schemas import EquatedThreshold
-from isosim.core.errors import Unavailable
-from isosim.core.jobs.job import JobRequest
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Unavailable
+from isosim.jobs.job import JobRequest
 from isosim.server.encoders import plans
 from isosim.settings import Settings
 from tests.commands.conftest import command
@@ -61,7 +61,7 @@ class Site:
 
 def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
-    from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+    from isosim.fitting.job import CalibrationInput, calibrate_job
 
     artifact = EncoderStore(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.jobs.job import JobRequest, LabelledPair
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.store import JobStore
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
 from tests.text import sentences
 

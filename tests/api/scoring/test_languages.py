@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from isosim.adapters.jobs.spool import Spool
 from isosim.api.calibration.intake import Format, Intake, Limits
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
+from isosim.jobs.spool import Spool
 from tests.processes import Process, Server, serve_with
 
 LANGUAGES = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.storage.artifacts import read_manifest, sealed_by, write_json
+from isosim.encoders.store import EncoderArtifact
+from isosim.store.artifacts import read_manifest, sealed_by, write_json
 from tests.processes import Process, Server, serve_with
 
 TEXTS = ["a wooden boat", "the garden gate"]

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import JobRequest, LabelledPair
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import Process, Server, serve_with
 from tests.text import sentences
 

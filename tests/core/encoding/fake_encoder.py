@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.texts import Side, Tokens
+from isosim.arrays import Vectors
+from isosim.encoders.texts import Side, Tokens
 
 DIM = 4
 UNREADABLE = ("?", "n:!")  # no encoder can read the first; one whose prompt is `n:` cannot read a `!` after it

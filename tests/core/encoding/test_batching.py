@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
-from isosim.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from isosim.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
-from isosim.core.errors import (
+from isosim.arrays import Vectors
+from isosim.encoders.batching import INLINE_SIZE, BatchingPlan, BatchStats
+from isosim.encoders.embedding import Embedder, Embeddings, MemoryCache
+from isosim.encoders.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
+from isosim.errors import (
     BackendFailure,
     CallerLeft,
     EncoderChanged,

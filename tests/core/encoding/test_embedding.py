@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isosim.core.encoding.batching import BatchingPlan
-from isosim.core.encoding.embedding import CacheLookup, Embedder, MemoryCache
-from isosim.core.encoding.texts import PooledVector, Side, Text, VectorCodec
+from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.embedding import CacheLookup, Embedder, MemoryCache
+from isosim.encoders.texts import PooledVector, Side, Text, VectorCodec
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from isosim.core.encoding.fair_semaphore import FairSemaphore
+from isosim.encoders.fair_semaphore import FairSemaphore
 from tests.processes import wait_until
 
 

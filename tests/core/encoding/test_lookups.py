@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.lookups import LOOKUPS, MOST_KEYS, SharedLookups
-from isosim.core.encoding.texts import Judge, PooledVector, VectorCodec
+from isosim.arrays import Vectors
+from isosim.encoders.lookups import LOOKUPS, MOST_KEYS, SharedLookups
+from isosim.encoders.texts import Judge, PooledVector, VectorCodec
 
 pytestmark = pytest.mark.anyio
 CODEC = VectorCodec("float32", 4)

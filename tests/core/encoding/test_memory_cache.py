@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.encoding.embedding import ENTRY_OVERHEAD, MemoryCache
-from isosim.core.encoding.texts import PooledVector
+from isosim.encoders.embedding import ENTRY_OVERHEAD, MemoryCache
+from isosim.encoders.texts import PooledVector
 
 COST = 4 * 4 + ENTRY_OVERHEAD  # bytes of an entry of four dimensions
 

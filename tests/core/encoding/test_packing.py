@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.encoding.batching import LEAD, MIN_FILL, WINDOW, PendingText, pack
-from isosim.core.encoding.texts import Text
+from isosim.encoders.batching import LEAD, MIN_FILL, WINDOW, PendingText, pack
+from isosim.encoders.texts import Text
 
 
 def pending_texts(lengths: list[int]) -> list[PendingText]:

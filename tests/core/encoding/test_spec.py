@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from isosim.core.encoding.spec import GRAPH_FORMAT, EncoderSpec
+from isosim.encoders.spec import GRAPH_FORMAT, EncoderSpec
 
 SPEC = EncoderSpec("somewhere", "w", "t", "mean", 6, 256, "", "fp32", 384, 0)
 FIELDS = [field.name for field in dataclasses.fields(EncoderSpec)]

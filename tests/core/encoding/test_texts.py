@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.core.encoding.texts import CHECK, HEADER, KeyMaker, PooledVector, Text, VectorCodec
+from isosim.encoders.texts import CHECK, HEADER, KeyMaker, PooledVector, Text, VectorCodec
 
 DIM = 7
 KEY = b"of the text"

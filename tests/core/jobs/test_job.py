@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from isosim.core.errors import Conflict
-from isosim.core.jobs.job import NEXT, Job, JobRequest, Status
+from isosim.errors import Conflict
+from isosim.jobs.job import NEXT, Job, JobRequest, Status
 
 QUEUED = Job("0" * 32, JobRequest("news", "digest", "minilm"))
 

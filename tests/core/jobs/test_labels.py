@@ -2,9 +2,9 @@
 
 import pytest
 
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.labels import parse_pairs
+from isosim.errors import InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.labels import parse_pairs
 
 PAIRS = [LabelledPair("red car", "crimson car", 1.0), LabelledPair("red car", "slow boat", 0.25)]
 FIRST = [["1", "red car", "crimson car"], ["0.25", "red car", "slow boat"]]

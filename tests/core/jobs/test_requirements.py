@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import METHODS, LabelledPair
-from isosim.core.jobs.requirements import (
+from isosim.errors import InvalidInput
+from isosim.jobs.job import METHODS, LabelledPair
+from isosim.jobs.requirements import (
     FEWEST_FOR_A_FLOW,
     FEWEST_LABELS,
     FEWEST_SENTENCES,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from isosim.core.jobs.requirements import draw, rank
+from isosim.jobs.requirements import draw, rank
 
 TEXTS = [f"Sentence {number}." for number in range(5000)]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.tables import LOOKED_AT, cells, check_sentences_only, table_of
+from isosim.errors import InvalidInput
+from isosim.jobs.table import LOOKED_AT, cells, check_sentences_only, table_of
 from tests.text import sentences
 
 QUESTIONS = [

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from isosim.core.scoring.probability import ProbabilityMap
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.scoring.probability import ProbabilityMap
+from isosim.scoring.reference import ReferenceDistribution
 
 REFERENCE = ReferenceDistribution(
     similarities=np.array([-1.0, -0.2, 0.0, 0.2, 0.4]),

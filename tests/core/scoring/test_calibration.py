@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.calibration import DomainRef
+from isosim.errors import InvalidInput
+from isosim.scoring.calibration import DomainRef
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
+from isosim.errors import InvalidInput
+from isosim.scoring.distances import Metric, Space, check_metric, cosines_of, distance_of, space_of
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.encoding.texts import Verdict
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
-from isosim.core.scoring.out_of_domain import FALSE_ALARMS
-from isosim.core.scoring.similarity import Scores
+from isosim.encoders.texts import Verdict
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
+from isosim.scoring.out_of_domain import FALSE_ALARMS
+from isosim.scoring.similarity import Scores
 
 
 def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:

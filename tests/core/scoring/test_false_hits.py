@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.core.scoring.advice import Target, advise, in_single_precision
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.false_hits import FalseHitTable
+from isosim.errors import Conflict, InvalidInput
+from isosim.scoring.advice import Target, advise, in_single_precision
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.false_hits import FalseHitTable
 from tests.core.scoring.test_reference import REFERENCE
 
 RATES = np.logspace(-2, -7, 21)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.scoring.migration import Migration, is_chosen
+from isosim.scoring.moves import Migration, is_chosen
 
 KEYS = [f"customer-{number}" for number in range(20_000)]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.core.scoring.normalization import KINDS, SMALLEST_SPREAD, ItemNormalization
+from isosim.arrays import Doubles, Vectors
+from isosim.scoring.normalization import KINDS, SMALLEST_SPREAD, ItemNormalization
 from tests.core.scoring.references import REFERENCE
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.core.scoring.out_of_domain import (
+from isosim.arrays import Doubles, Vectors
+from isosim.scoring.out_of_domain import (
     CLIP,
     FLOOR,
     Combination,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.core.arrays import Doubles
-from isosim.core.scoring.probability import ProbabilityMap, evidence
+from isosim.arrays import Doubles
+from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import MAP
 
 EMPTY = np.empty(0)

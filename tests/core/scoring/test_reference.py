@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.core.arrays import Doubles
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.advice import Target, advise, rarity
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.reference import ReferenceDistribution
+from isosim.arrays import Doubles
+from isosim.errors import InvalidInput
+from isosim.scoring.advice import Target, advise, rarity
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.reference import ReferenceDistribution
 from tests.core.scoring.references import REFERENCE, references
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from isosim.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
-from isosim.core.scoring.advice import Target
-from isosim.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.core.scoring.registry import DomainAliases, Registry
+from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from isosim.scoring.advice import Target
+from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
+from isosim.scoring.registry import DomainAliases, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"

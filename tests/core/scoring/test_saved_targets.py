@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.advice import (
+from isosim.errors import InvalidInput
+from isosim.scoring.advice import (
     MOST_DECISIONS,
     DecisionThreshold,
     Target,
@@ -22,9 +22,9 @@ from isosim.core.scoring.advice import (
     targets_in,
     unknown_threshold,
 )
-from isosim.core.scoring.calibration import Calibration, DomainModel
-from isosim.core.scoring.normalization import ItemNormalization
-from isosim.core.scoring.similarity import Scores
+from isosim.scoring.calibration import Calibration, DomainModel
+from isosim.scoring.normalization import ItemNormalization
+from isosim.scoring.similarity import Scores
 from tests.core.scoring.references import MAP, REFERENCE
 
 FMR = Target(fmr=0.01)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.texts import PooledVector
-from isosim.core.scoring.calibration import Calibration, DomainModel
-from isosim.core.scoring.out_of_domain import DomainTest, Judgement
-from isosim.core.scoring.similarity import cosine, flags_of, normalized, score
+from isosim.arrays import Vectors
+from isosim.encoders.texts import PooledVector
+from isosim.scoring.calibration import Calibration, DomainModel
+from isosim.scoring.out_of_domain import DomainTest, Judgement
+from isosim.scoring.similarity import cosine, flags_of, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.modelling.calibration.domains import fitted
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from isosim.core.arrays import Integers, Vectors
-from isosim.core.scoring.out_of_domain import DomainTest
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.modelling.calibration.out_of_domain import (
+from isosim.arrays import Integers, Vectors
+from isosim.fitting.out_of_domain import (
     fit,
 )
-from isosim.modelling.calibration.reference import Pairs, build, continuous, sample_pairs
+from isosim.fitting.reference import Pairs, build, continuous, sample_pairs
+from isosim.scoring.out_of_domain import DomainTest
+from isosim.scoring.reference import ReferenceDistribution
 
 COUNT = 744
 

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.offline import open_texts
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.encoder.vector_files import NpyFile
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import JobRequest, LabelledPair
-from isosim.core.scoring.advice import Target, advise
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
-from isosim.modelling.calibration.publication import Result
-from isosim.modelling.encoder.brought import register
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.export.brought import register
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.publication import Result
+from isosim.jobs.job import JobRequest, LabelledPair
+from isosim.jobs.offline import open_texts
+from isosim.jobs.vector_files import NpyFile
+from isosim.scoring.advice import Target, advise
 from tests.text import sentences
 
 TEXTS = sentences(1500)

@@ -8,10 +8,10 @@ from scipy.stats import rankdata, spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.modelling.calibration import evidence
-from isosim.modelling.calibration.evidence import LabelTest, Surface
-from isosim.modelling.calibration.scripts import characters, is_unspaced
+from isosim.arrays import Doubles, Vectors
+from isosim.fitting import evidence
+from isosim.fitting.evidence import LabelTest, Surface
+from isosim.fitting.scripts import characters, is_unspaced
 from tests.text import sentences
 
 WORDS = st.text("abcé 東京7.!Q", max_size=30)

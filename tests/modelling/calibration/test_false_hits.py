@@ -5,13 +5,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.advice import Target, advise
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.false_hits import FalseHitTable
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.core.scoring.similarity import normalized
-from isosim.modelling.calibration import false_hits, reference
+from isosim.errors import InvalidInput
+from isosim.fitting import false_hits, reference
+from isosim.scoring.advice import Target, advise
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.false_hits import FalseHitTable
+from isosim.scoring.reference import ReferenceDistribution
+from isosim.scoring.similarity import normalized
 
 
 def vectors(count: int, seed: int, hubs: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]

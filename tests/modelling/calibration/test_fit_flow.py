@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isosim.modelling.calibration.flow import (
+from isosim.fitting.calibrator import flow
+from isosim.fitting.flow import (
     PAPER,
     ROBUST,
     Flow,
@@ -17,7 +18,6 @@ from isosim.modelling.calibration.flow import (
     drop_bias_correction,
     fit_flow,
 )
-from isosim.modelling.calibrator import flow
 
 DIM = 16
 

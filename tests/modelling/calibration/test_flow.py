@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isosim.modelling import calibrator
-from isosim.modelling.calibration.flow import PAPER, Actnorm, Flow, Step, adamw
-from isosim.modelling.calibrator import DEPTH, LEVELS, bits_per_dimension, flow
+from isosim.fitting import calibrator
+from isosim.fitting.calibrator import DEPTH, LEVELS, bits_per_dimension, flow
+from isosim.fitting.flow import PAPER, Actnorm, Flow, Step, adamw
 
 dims = pytest.mark.parametrize("dim", [8, 9, 37])
 

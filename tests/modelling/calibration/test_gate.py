@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.arrays import Vectors
-from isosim.core.scoring.similarity import cosine
-from isosim.modelling.calibration import candidates, evidence, gate, recognition
-from isosim.modelling.calibration.candidates import FLOW_SENTENCES, Labels
-from isosim.modelling.calibration.gate import Choice, choose
-from isosim.modelling.calibration.methods import fit
+from isosim.arrays import Vectors
+from isosim.fitting import candidates, evidence, gate, recognition
+from isosim.fitting.candidates import FLOW_SENTENCES, Labels
+from isosim.fitting.gate import Choice, choose
+from isosim.fitting.methods import fit
+from isosim.scoring.similarity import cosine
 from tests.text import sentences
 
 DIM = 64

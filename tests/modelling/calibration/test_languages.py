@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import JobRequest
+from isosim.arrays import Vectors
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import InvalidInput
+from isosim.fitting import gate
+from isosim.fitting.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.out_of_domain import shuffled_copies
+from isosim.fitting.scripts import LETTER, characters, is_unspaced, join_words, words
+from isosim.jobs.job import JobRequest
 from isosim.measurements import languages
-from isosim.modelling.calibration import gate
-from isosim.modelling.calibration.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
-from isosim.modelling.calibration.out_of_domain import shuffled_copies
-from isosim.modelling.calibration.scripts import LETTER, characters, is_unspaced, join_words, words
 from tests.encoders import export, save_bert
 from tests.modelling.calibration.test_gate import by_looks
 from tests.text import sentences

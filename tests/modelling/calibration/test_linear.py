@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf
 
-from isosim.core.arrays import Doubles
-from isosim.modelling.calibration import linear
-from isosim.modelling.calibration.linear import Spectrum
+from isosim.arrays import Doubles
+from isosim.fitting import linear
+from isosim.fitting.linear import Spectrum
 
 
 def sample(count: int, dim: int, seed: int = 0) -> Doubles:

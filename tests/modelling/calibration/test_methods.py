@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.offline import Encodings
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.arrays import Vectors
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import METHODS, JobRequest
-from isosim.modelling.calibration import linear
-from isosim.modelling.calibration.flow import PAPER, ROBUST
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job
-from isosim.modelling.calibration.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from isosim.arrays import Vectors
+from isosim.domains.store import DomainStore
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.fitting import linear
+from isosim.fitting.flow import PAPER, ROBUST
+from isosim.fitting.job import CalibrationInput, calibrate_job
+from isosim.fitting.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from isosim.jobs.job import METHODS, JobRequest
+from isosim.jobs.offline import Encodings
 from tests.text import sentences
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isosim.core.arrays import Doubles, Vectors
-from isosim.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, cohort_statistics, normalize
-from isosim.core.scoring.similarity import cosine, normalized
-from isosim.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
-from isosim.modelling.calibration.reference import folds, sample_pairs
+from isosim.arrays import Doubles, Vectors
+from isosim.fitting.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
+from isosim.fitting.reference import folds, sample_pairs
+from isosim.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, cohort_statistics, normalize
+from isosim.scoring.similarity import cosine, normalized
 
 
 def latents(count: int, seed: int, dim: int = 24) -> Vectors:

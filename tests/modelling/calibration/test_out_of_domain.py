@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.core.arrays import Integers, Vectors
-from isosim.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
-from isosim.modelling.calibration.out_of_domain import (
+from isosim.arrays import Integers, Vectors
+from isosim.fitting.out_of_domain import (
     FEWEST,
     Moments,
     band_edges,
@@ -20,6 +19,7 @@ from isosim.modelling.calibration.out_of_domain import (
     shuffled_copies,
     upper_curve,
 )
+from isosim.scoring.out_of_domain import FALSE_ALARMS, DomainTest
 from tests.modelling.calibration.domains import fitted, salad, texts
 
 

@@ -14,10 +14,9 @@ from scipy.special import expit
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
-from isosim.core.arrays import Doubles
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.probability import ProbabilityMap, evidence
-from isosim.modelling.calibration.probability import (
+from isosim.arrays import Doubles
+from isosim.errors import InvalidInput
+from isosim.fitting.probability import (
     BENDING_SLOPES,
     BINS,
     FEWEST_ABOVE,
@@ -40,6 +39,7 @@ from isosim.modelling.calibration.probability import (
     smooth_targets,
     wilson,
 )
+from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import REFERENCE
 
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from isosim import worker
-from isosim.adapters.domains.store import Aliases, DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.store import JobStore
-from isosim.core.arrays import Vectors
-from isosim.core.errors import Conflict, JobCancelled
-from isosim.core.jobs.job import Job, JobRequest, Status
-from isosim.core.scoring.advice import Target
-from isosim.core.scoring.calibration import DomainModel
-from isosim.modelling.calibration import normalization, probability, reference
-from isosim.modelling.calibration.methods import FittedMap
-from isosim.modelling.calibration.publication import Result
+from isosim.arrays import Vectors
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import Conflict, JobCancelled
+from isosim.fitting import normalization, probability, reference
+from isosim.fitting.methods import FittedMap
+from isosim.fitting.publication import Result
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.store import JobStore
+from isosim.scoring.advice import Target
+from isosim.scoring.calibration import DomainModel
 
 DIM = 32
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from isosim.modelling.calibration.recall import precision_interval, recall_at
+from isosim.fitting.recall import precision_interval, recall_at
 from tests.modelling.calibration.test_probability import draw
 
 

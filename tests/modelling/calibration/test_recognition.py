@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from isosim.core.arrays import Vectors
-from isosim.modelling.calibration import recognition
-from isosim.modelling.calibration.recognition import SENTENCES, disguised, recognition_of
+from isosim.arrays import Vectors
+from isosim.fitting import recognition
+from isosim.fitting.recognition import SENTENCES, disguised, recognition_of
 
 
 def test_every_disguise_keeps_what_is_said_and_changes_the_looks() -> None:

@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.core.arrays import Doubles, Rows, Vectors
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.modelling.calibration.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
+from isosim.arrays import Doubles, Rows, Vectors
+from isosim.fitting.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
+from isosim.scoring.reference import ReferenceDistribution
 
 
 def latents(count: int, dim: int = 8, seed: int = 0) -> Vectors:

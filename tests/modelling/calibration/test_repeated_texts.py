@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.advice import Target, advise, rounded
-from isosim.core.scoring.calibration import DomainModel
-from isosim.core.scoring.reference import ReferenceDistribution
-from isosim.core.scoring.similarity import cosine
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.fitting import normalization
+from isosim.fitting.evidence import repeated
+from isosim.fitting.job import CalibrationInput, calibrate_job, cross_fitted
+from isosim.fitting.methods import fit
+from isosim.fitting.publication import off_by
+from isosim.jobs.job import JobRequest
 from isosim.measurements.thresholds import false_match_rate
-from isosim.migration.equating import USUAL_RATES, equate, table
-from isosim.modelling.calibration import normalization
-from isosim.modelling.calibration.evidence import repeated
-from isosim.modelling.calibration.job import CalibrationInput, calibrate_job, cross_fitted
-from isosim.modelling.calibration.methods import fit
-from isosim.modelling.calibration.publication import off_by
+from isosim.scoring.advice import Target, advise, rounded
+from isosim.scoring.calibration import DomainModel
+from isosim.scoring.equating import USUAL_RATES, equate, table
+from isosim.scoring.reference import ReferenceDistribution
+from isosim.scoring.similarity import cosine
 from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
 from tests.text import sentences
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.modelling.calibration import evidence
+from isosim.fitting import evidence
 
 
 def test_a_scale_that_holds_has_no_threshold_error() -> None:

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from isosim.adapters.encoder.onnx_engine import PREFIX, OnnxEncoder, open_session
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.arrays import Doubles
-from isosim.modelling.calibrator import calibrate
-from isosim.modelling.encoder import encoder, precision
-from isosim.modelling.encoder.architectures import longest
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.export import random_weights
-from isosim.modelling.encoder.precision import Bench
+from isosim.arrays import Doubles
+from isosim.encoders.onnx_engine import PREFIX, OnnxEncoder, open_session
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.export import encoder, precision
+from isosim.export.architectures import longest
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.graph import random_weights
+from isosim.export.precision import Bench
+from isosim.fitting.calibrator import calibrate
 from tests.encoders import export
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences

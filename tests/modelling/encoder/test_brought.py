@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.adapters.encoder.brought import encoded
-from isosim.adapters.encoder.offline import BroughtItems, find_unreadable, open_texts
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.core.errors import InvalidInput
-from isosim.modelling.calibration.methods import fit
-from isosim.modelling.encoder.brought import register
+from isosim.encoders.brought import encoded
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput
+from isosim.export.brought import register
+from isosim.fitting.methods import fit
+from isosim.jobs.offline import BroughtItems, find_unreadable, open_texts
 
 
 def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:

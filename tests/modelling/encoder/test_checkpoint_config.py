@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder import checkpoint_config, encoder
-from isosim.modelling.encoder.checkpoint_config import tokenizer_json
-from isosim.modelling.encoder.checkpoints import Checkpoint, resolve
+from isosim.errors import InvalidInput
+from isosim.export import checkpoint_config, encoder
+from isosim.export.checkpoint_config import tokenizer_json
+from isosim.export.checkpoints import Checkpoint, resolve
 from tests.modelling.encoder.families import FAMILIES
 
 CHAIN = [("Transformer", ""), ("Pooling", "1_Pooling")]

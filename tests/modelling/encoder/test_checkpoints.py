@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isosim.adapters.storage.artifacts import sha256
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder.checkpoints import resolve
-from isosim.modelling.encoder.packaged import (
+from isosim.errors import InvalidInput
+from isosim.export.checkpoints import resolve
+from isosim.export.packaged import (
     KNOWN,
     PackagedCheckpoint,
     cache_folder,
@@ -18,6 +17,7 @@ from isosim.modelling.encoder.packaged import (
     join_archive,
     take_folder,
 )
+from isosim.store.artifacts import sha256
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, GPT2Config, GPT2Model
 
-from isosim.core.encoding.spec import EncoderSpec
-from isosim.core.errors import InvalidInput
-from isosim.modelling.encoder import encoder
-from isosim.modelling.encoder.checkpoints import Checkpoint, resolve
+from isosim.encoders.spec import EncoderSpec
+from isosim.errors import InvalidInput
+from isosim.export import encoder
+from isosim.export.checkpoints import Checkpoint, resolve
 
 LENGTHS = [7, 3, 1]  # of the rows below; the rest is padding
 IDS = torch.tensor([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0]])

@@ -9,12 +9,12 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from isosim.adapters.encoder.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.core.arrays import Doubles
-from isosim.modelling.calibrator import calibrate, identity
-from isosim.modelling.encoder import checkpoints, encoder
-from isosim.modelling.encoder.export import check_parity, random_weights
+from isosim.arrays import Doubles
+from isosim.encoders.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.export import checkpoints, encoder
+from isosim.export.graph import check_parity, random_weights
+from isosim.fitting.calibrator import calibrate, identity
 from tests.encoders import export
 
 CPU = ["CPUExecutionProvider"]

@@ -27,8 +27,8 @@ FILES = {
 }
 RESOLVE = """
 import json
-from isosim.modelling.encoder.checkpoints import resolve
-from isosim.core.errors import InvalidInput
+from isosim.export.checkpoints import resolve
+from isosim.errors import InvalidInput
 import sys
 try:
     found = resolve(sys.argv[1], sys.argv[2])

@@ -9,13 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.modelling.encoder import precision
-from isosim.modelling.encoder.export import check_latents
-from isosim.modelling.encoder.precision import Bench, Trial, separate
-from isosim.modelling.encoder.reduced import Evidence, export_reduced, texts_of
+from isosim.encoders.onnx_engine import OnnxEncoder
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.export import precision
+from isosim.export.graph import check_latents
+from isosim.export.precision import Bench, Trial, separate
+from isosim.export.reduced import Evidence, export_reduced, texts_of
 from tests.text import sentences
 
 TRIAL = Trial("int8", speed=1.5, shift=1e-7, moved=0.005, lost=0.1)

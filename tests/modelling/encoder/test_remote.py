@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator
-from isosim.adapters.encoder.remote import check
-from isosim.adapters.encoder.store import EncoderArtifact, EncoderStore
-from isosim.core.errors import (
+from isosim.encoders.onnx_engine import OnnxCalibrator
+from isosim.encoders.remote import check
+from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.errors import (
     BackendFailure,
     CorruptArtifact,
     EncoderChanged,
@@ -19,9 +19,9 @@ from isosim.core.errors import (
     InvalidInput,
     Unavailable,
 )
-from isosim.modelling.calibrator import calibrate
-from isosim.modelling.encoder.export import random_weights
-from isosim.modelling.encoder.remote import PROBES, register
+from isosim.export.graph import random_weights
+from isosim.export.remote import PROBES, register
+from isosim.fitting.calibrator import calibrate
 from tests.adapters.encoder.remote_server import RemoteServer
 
 

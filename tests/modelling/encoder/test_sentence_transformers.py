@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isosim.adapters.encoder.onnx_engine import OnnxEncoder
-from isosim.adapters.encoder.store import EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.core.arrays import Doubles
-from isosim.core.errors import InvalidInput
-from isosim.core.scoring.similarity import normalized
-from isosim.modelling.encoder import checkpoint_config, encoder
-from isosim.modelling.encoder.checkpoint_config import tokenizer_json
-from isosim.modelling.encoder.checkpoints import Checkpoint
-from isosim.modelling.encoder.reduced import Evidence, export_reduced
+from isosim.arrays import Doubles
+from isosim.encoders.onnx_engine import OnnxEncoder
+from isosim.encoders.store import EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import InvalidInput
+from isosim.export import checkpoint_config, encoder
+from isosim.export.checkpoint_config import tokenizer_json
+from isosim.export.checkpoints import Checkpoint
+from isosim.export.reduced import Evidence, export_reduced
+from isosim.scoring.similarity import normalized
 from tests.encoders import export
 from tests.modelling.encoder.families import FAMILIES
 from tests.text import sentences

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.modelling.training.data import read_classes, read_graded, read_sentences, read_triplets, without_words
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.training.data import read_classes, read_graded, read_sentences, read_triplets, without_words
 
 
 def file(folder: Path, name: str, text: str) -> Path:

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.modelling.encoder import checkpoints, encoder
-from isosim.modelling.training import run
-from isosim.modelling.training.recipe import Recipe
+from isosim.errors import Conflict, InvalidInput
+from isosim.export import checkpoints, encoder
+from isosim.training import run
+from isosim.training.recipe import Recipe
 from tests.processes import Process, environment, wait_until
 from tests.text import sentences
 
@@ -124,7 +124,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
 
     from sentence_transformers import SentenceTransformer
 
-    from isosim.adapters.labelled_pairs import read_pairs
+    from isosim.jobs.labelled_pairs import read_pairs
 
     pairs = read_pairs(files / "dev.tsv")
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)

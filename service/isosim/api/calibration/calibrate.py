@@ -14,10 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.jobs.store import JobStore
-from isosim.adapters.tables.isolation import other_column, what_was_read
+from isosim.access.grants import Grant
 from isosim.api.bodies import body_of
 from isosim.api.calibration.files import (
     FILE_TYPES,
@@ -35,7 +32,8 @@ from isosim.api.requests import JobDep, TraceDep, documented, json_response, nee
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
-from isosim.core.errors import (
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import (
     Conflict,
     EncoderMismatch,
     InvalidInput,
@@ -43,14 +41,16 @@ from isosim.core.errors import (
     TooLarge,
     Unavailable,
 )
-from isosim.core.grants import Grant
-from isosim.core.jobs.job import Job, JobRequest, Status
-from isosim.core.jobs.requirements import MOST_SENTENCES
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.threads import LONG
-from isosim.core.wording import place
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.requirements import MOST_SENTENCES
+from isosim.jobs.spool import Spool
+from isosim.jobs.store import JobStore
+from isosim.jobs.tables.isolation import other_column, what_was_read
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
+from isosim.scoring.calibration import DomainRef
+from isosim.threads import LONG
+from isosim.wording import place
 
 Options = TypeVar("Options", bound=BaseModel)
 

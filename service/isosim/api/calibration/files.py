@@ -11,9 +11,15 @@ from typing import Annotated, Any, BinaryIO, Literal, cast
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from isosim.adapters.encoder.device import memory_left
-from isosim.adapters.tables.detection import FORMATS, Format, Hints, format_of_type
-from isosim.adapters.tables.isolation import (
+from isosim.access.grants import Grant
+from isosim.api.calibration.schemas import Inspection
+from isosim.api.requests import documented, json_response, media_type, needs, sent_as
+from isosim.api.state import Service, ServiceDep
+from isosim.api.trace import Trace
+from isosim.encoders.device import memory_left
+from isosim.errors import TooLarge, UnsupportedMedia
+from isosim.jobs.tables.detection import FORMATS, Format, Hints, format_of_type
+from isosim.jobs.tables.isolation import (
     LEAST_MEMORY,
     MEMORY,
     MEMORY_OF_LINES,
@@ -22,12 +28,6 @@ from isosim.adapters.tables.isolation import (
     held_whole,
     read_isolated,
 )
-from isosim.api.calibration.schemas import Inspection
-from isosim.api.requests import documented, json_response, media_type, needs, sent_as
-from isosim.api.state import Service, ServiceDep
-from isosim.api.trace import Trace
-from isosim.core.errors import TooLarge, UnsupportedMedia
-from isosim.core.grants import Grant
 
 router = APIRouter(tags=["calibration"])
 

@@ -9,16 +9,16 @@ from typing import Any, Literal
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.jobs.spool import Spool
-from isosim.adapters.tables.detection import binary
-from isosim.adapters.tables.isolation import PLACES
 from isosim.api.calibration.schemas import NO_VECTORS, Label, pair_of
 from isosim.api.validation import labelled_pair_fault
-from isosim.core.errors import EmptyInput, InvalidInput, TooLarge
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import EmptyInput, InvalidInput, TooLarge
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+from isosim.jobs.spool import Spool
+from isosim.jobs.table import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
+from isosim.jobs.tables.detection import binary
+from isosim.jobs.tables.isolation import PLACES
 
 Format = Literal["text", "ndjson", "npy"]
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, FailFast, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from isosim.adapters.encoder.brought import brought_vector, encoded
-from isosim.adapters.encoder.store import EncoderArtifact
 from isosim.api.bodies import Own, Sentences, example
 from isosim.api.validation import ENCODER_PATTERN
-from isosim.core.errors import InvalidInput
-from isosim.core.jobs.job import LABEL_KINDS, METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
-from isosim.core.wording import place
+from isosim.encoders.brought import brought_vector, encoded
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import InvalidInput
+from isosim.jobs.job import LABEL_KINDS, METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
+from isosim.wording import place
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]

@@ -9,17 +9,17 @@ import numpy as np
 import orjson
 from pydantic import ValidationError
 
-from isosim.adapters.encoder.brought import brought_vector, encoded
-from isosim.adapters.encoder.store import EncoderArtifact
-from isosim.adapters.encoder.vector_files import NpyFile, checked_blocks, hash_of, read_header
-from isosim.adapters.jobs.spool import Spool
 from isosim.api.calibration.intake import LABELLED, MAX_LABELS, Limits, flow_notices
 from isosim.api.validation import labelled_pair_fault
-from isosim.core.arrays import Vectors
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.core.jobs.job import LabelledPair
-from isosim.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.core.jobs.tables import check_decoded
+from isosim.arrays import Vectors
+from isosim.encoders.brought import brought_vector, encoded
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+from isosim.jobs.spool import Spool
+from isosim.jobs.table import check_decoded
+from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, read_header
 
 CHARACTERS = 32  # maximum number of characters of a JSON number
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'

@@ -15,7 +15,7 @@ from isosim.api.operations import check_alive, check_ready
 from isosim.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
 from isosim.api.scoring.pipeline import embed, listed, scores, vectors
 from isosim.api.state import Service, ServiceDep
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from isosim.access.grants import Grant
 from isosim.api import requests
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
-from isosim.core.grants import Grant
-from isosim.core.scoring.calibration import DomainRef
-from isosim.core.scoring.distances import Space
-from isosim.core.scoring.registry import DEFAULT
+from isosim.errors import InvalidInput, IsosimError, NotFound, UnknownModel
 from isosim.migration.encoders import Resolution
+from isosim.scoring.calibration import DomainRef
+from isosim.scoring.distances import Space
+from isosim.scoring.registry import DEFAULT
 
 T = TypeVar("T")
 

@@ -20,11 +20,11 @@ from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
 from isosim.api.scoring.pipeline import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
 from isosim.api.state import MOST_KNOWN, Service, ServiceDep, pay_for
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.texts import Content
-from isosim.core.errors import InvalidInput, IsosimError
-from isosim.core.scoring.registry import DEFAULT
+from isosim.arrays import Vectors
+from isosim.encoders.texts import Content
+from isosim.errors import InvalidInput, IsosimError
 from isosim.migration.encoders import LoadedEncoder
+from isosim.scoring.registry import DEFAULT
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
 router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])

@@ -15,9 +15,9 @@ from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v
 from isosim.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.core.errors import Conflict, InvalidInput
-from isosim.core.scoring.advice import check_gallery, false_hits_of
-from isosim.core.scoring.similarity import Scores
+from isosim.errors import Conflict, InvalidInput
+from isosim.scoring.advice import check_gallery, false_hits_of
+from isosim.scoring.similarity import Scores
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 

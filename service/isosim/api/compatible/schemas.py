@@ -8,7 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from isosim.api.bodies import Compatible, DomainField, all_texts, entries, example
 from isosim.api.scoring.schemas import PromptName, TruncationDirection
-from isosim.core.scoring.advice import MOST_GALLERY
+from isosim.scoring.advice import MOST_GALLERY
 
 OneOrMore = Annotated[str | list[str], all_texts]
 

@@ -18,7 +18,7 @@ from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
 from isosim.api.scoring.pipeline import check_count, listed, named_prompt
 from isosim.api.state import Service, ServiceDep
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 router = APIRouter(tags=["operations"])

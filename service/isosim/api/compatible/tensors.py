@@ -19,7 +19,7 @@ from pydantic import FailFast, Field, TypeAdapter
 from isosim.api.bodies import Compatible, example
 from isosim.api.scoring.pipeline import check_count
 from isosim.api.validation import describe, parse_json
-from isosim.core.errors import InvalidInput
+from isosim.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]

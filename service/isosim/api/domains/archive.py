@@ -6,15 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from isosim.adapters.domains.archive import EncodersOfStore, import_domains, selected
-from isosim.adapters.domains.archive import export_domains as write_archive
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.api.calibration.files import check_no_form, content_type, one_of_few, sent, store, temporary
 from isosim.api.domains.schemas import ImportState
 from isosim.api.requests import TraceDep, documented, needs
 from isosim.api.state import ServiceDep
-from isosim.core.scoring.calibration import DOMAIN_NAME, DomainRef
-from isosim.core.threads import LONG
+from isosim.domains.archive import EncodersOfStore, import_domains, selected
+from isosim.domains.archive import export_domains as write_archive
+from isosim.encoders.store import EncoderStore
+from isosim.scoring.calibration import DOMAIN_NAME, DomainRef
+from isosim.threads import LONG
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 

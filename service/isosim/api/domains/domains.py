@@ -12,8 +12,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
 
-from isosim.adapters.domains.removal import remove_domain
-from isosim.adapters.domains.store import Aliases, Start
+from isosim.access.grants import Grant
 from isosim.api.bodies import body_of
 from isosim.api.calibration.calibrate import (
     accept,
@@ -53,13 +52,14 @@ from isosim.api.requests import (
 from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
-from isosim.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
-from isosim.core.grants import Grant
-from isosim.core.jobs.job import JobRequest
-from isosim.core.scoring.advice import NO_REFERENCE, check_lost, lost_targets
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.registry import DEFAULT
-from isosim.core.wording import place
+from isosim.domains.removal import remove_domain
+from isosim.domains.store import Aliases, Start
+from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
+from isosim.jobs.job import JobRequest
+from isosim.scoring.advice import NO_REFERENCE, check_lost, lost_targets
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.registry import DEFAULT
+from isosim.wording import place
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from isosim.adapters.domains.store import Start
 from isosim.api.domains.schemas import (
     FROM,
     REVISION,
@@ -23,11 +22,12 @@ from isosim.api.domains.schemas import (
 )
 from isosim.api.requests import DomainName, JsonBody, documented, needs
 from isosim.api.state import Service, ServiceDep
-from isosim.core.errors import Conflict, InvalidInput, IsosimError, NotFound
-from isosim.core.scoring.calibration import Calibration, DomainRef
-from isosim.core.scoring.migration import Migration
+from isosim.domains.store import Start
+from isosim.errors import Conflict, InvalidInput, IsosimError, NotFound
 from isosim.migration.encoders import LoadedEncoder
-from isosim.migration.equating import equate, table
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.equating import equate, table
+from isosim.scoring.moves import Migration
 
 router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
 READ, ADMIN = [needs("read")], [needs("admin")]

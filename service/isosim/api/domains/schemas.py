@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from isosim.adapters.domains.store import MOST_TARGETS, Start
 from isosim.api.bodies import Own, TargetFacts, example
-from isosim.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
-from isosim.core.scoring.distances import Metric
+from isosim.domains.store import MOST_TARGETS, Start
+from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
+from isosim.scoring.distances import Metric
 
 
 class VersionSummary(BaseModel):

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from isosim.adapters.jobs.store import JobStore
 from isosim.api.domains.schemas import REVISION, SavedTarget, SavedThreshold, TargetRequest, Threshold, Thresholds
 from isosim.api.requests import DomainName, JsonBody, TraceDep, documented, needs, resolve
 from isosim.api.state import ServiceDep
-from isosim.core.errors import Conflict
-from isosim.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target, advise, decision_threshold
-from isosim.core.scoring.calibration import DOMAIN_NAME
-from isosim.core.scoring.distances import METRICS, Space, Unit, check_metric, distance_of, space_of
-from isosim.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+from isosim.errors import Conflict
+from isosim.jobs.store import JobStore
+from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target, advise, decision_threshold
+from isosim.scoring.calibration import DOMAIN_NAME
+from isosim.scoring.distances import METRICS, Space, Unit, check_metric, distance_of, space_of
+from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from isosim.adapters.encoder.brought import refuse_texts
-from isosim.adapters.encoder.store import EncoderArtifact
 from isosim.api.parameters import fault
 from isosim.api.state import Service
 from isosim.api.trace import ScoringRecord, Trace
-from isosim.core.arrays import Vectors
-from isosim.core.encoding.embedding import Embeddings
-from isosim.core.encoding.texts import Content, Side, Text
-from isosim.core.errors import EmptyInput, InvalidInput
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.distances import Space
-from isosim.core.scoring.similarity import Scores, normalized, score
+from isosim.arrays import Vectors
+from isosim.encoders.brought import refuse_texts
+from isosim.encoders.embedding import Embeddings
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import Content, Side, Text
+from isosim.errors import EmptyInput, InvalidInput
 from isosim.migration.encoders import Resolution
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.distances import Space
+from isosim.scoring.similarity import Scores, normalized, score
 
 INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
 

@@ -15,7 +15,7 @@ from isosim.api.bodies import (
     all_texts,
     example,
 )
-from isosim.core.scoring.distances import METRICS, Metric, Space
+from isosim.scoring.distances import METRICS, Metric, Space
 
 ThresholdField = Annotated[
     str | None,

@@ -7,8 +7,6 @@ import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from isosim.adapters.encoder.brought import brought_vector
-from isosim.adapters.encoder.store import EncoderArtifact
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, resolve
 from isosim.api.scoring.pipeline import (
     INLINE_ROWS,
@@ -36,15 +34,17 @@ from isosim.api.scoring.schemas import (
 )
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.core.encoding.embedding import Embeddings, Timings
-from isosim.core.encoding.texts import PooledVector
-from isosim.core.errors import Conflict, EncoderMismatch, InvalidInput
-from isosim.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
-from isosim.core.scoring.calibration import Calibration
-from isosim.core.scoring.distances import check_metric, cosines_of, space_of
-from isosim.core.scoring.similarity import Scores, flags_of
-from isosim.core.wording import place
+from isosim.encoders.brought import brought_vector
+from isosim.encoders.embedding import Embeddings, Timings
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.texts import PooledVector
+from isosim.errors import Conflict, EncoderMismatch, InvalidInput
 from isosim.migration.encoders import Resolution
+from isosim.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
+from isosim.scoring.calibration import Calibration
+from isosim.scoring.distances import check_metric, cosines_of, space_of
+from isosim.scoring.similarity import Scores, flags_of
+from isosim.wording import place
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from isosim.adapters.key_file import Keys
+from isosim.access.key_file import Keys
 from isosim.commands.diagnosis import Finding, fault, ok, warning
-from isosim.core.errors import Unavailable
+from isosim.errors import Unavailable
 from isosim.settings import Settings, deprecated, unread
 
 # Matches environment variables like ISOSIM_SERVICE_HOST. If a namespace has a Service called "isosim", Kubernetes sets

@@ -8,11 +8,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from isosim.adapters.encoder.device import memory_limit, plan_resident, usable_cores
-from isosim.adapters.encoder.onnx_engine import choose_providers, on_gpu
-from isosim.adapters.encoder.store import EncoderStore
 from isosim.commands.diagnosis import Finding, fault, ok, warning
-from isosim.core.errors import IsosimError
+from isosim.encoders.device import memory_limit, plan_resident, usable_cores
+from isosim.encoders.onnx_engine import choose_providers, on_gpu
+from isosim.encoders.store import EncoderStore
+from isosim.errors import IsosimError
 from isosim.settings import Settings
 
 CGROUP = Path("/sys/fs/cgroup")

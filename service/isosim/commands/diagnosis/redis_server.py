@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from redis import Redis
 from redis.exceptions import RedisError
 
-from isosim.adapters.jobs.queue import REMEDY, TTL, heartbeats
-from isosim.adapters.redis.cache import PROBED
-from isosim.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 from isosim.commands.diagnosis import Finding, fault, ok, warning
+from isosim.encoders.cache import PROBED
+from isosim.jobs.queue import REMEDY, TTL, heartbeats
+from isosim.redis_connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 from isosim.settings import Settings
 
 PINGS = 20

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from isosim.adapters.domains.calibrations import StoredCalibrations
-from isosim.adapters.domains.store import DomainStore
-from isosim.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from isosim.adapters.encoder.remote import check as check_probes
-from isosim.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
-from isosim.adapters.encoder.tokenizer import FastTokenizer
-from isosim.adapters.storage.artifacts import verified
-from isosim.adapters.storage.object_storage import PreconditionFailed, address, opened, remote
+from isosim.arrays import Vectors
 from isosim.commands.diagnosis import Finding, fault, ok, warning
-from isosim.core.arrays import Vectors
-from isosim.core.errors import EncoderChanged, IsosimError
-from isosim.core.scoring.registry import DEFAULT
-from isosim.core.scoring.similarity import cosine
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.store import DomainStore
+from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from isosim.encoders.remote import check as check_probes
+from isosim.encoders.store import JOINED, EncoderArtifact, EncoderStore
+from isosim.encoders.tokenizer import FastTokenizer
+from isosim.errors import EncoderChanged, IsosimError
+from isosim.scoring.registry import DEFAULT
+from isosim.scoring.similarity import cosine
 from isosim.settings import Settings
+from isosim.store.artifacts import verified
+from isosim.store.object_storage import PreconditionFailed, address, opened, remote
 
 CPU = ["CPUExecutionProvider"]
 SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import BinaryIO, Literal, get_args
 
-from isosim.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from isosim.core.jobs.tables import (
+from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.jobs.table import (
     MARKUP,
     ONE_A_LINE,
     is_code,
@@ -28,7 +28,7 @@ from isosim.core.jobs.tables import (
     some,
     table_of,
 )
-from isosim.core.wording import nearest
+from isosim.wording import nearest
 
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -379,7 +379,7 @@ def separator_of(text: str) -> str | None:
     A text is a table in three cases:
     1. Tabs split all rows into the same number of cells (at least two).
     2. Another separator does so, there are at least MANY rows, and the first row looks like column names.
-    3. The lines look like rows (core/jobs/tables.py).
+    3. The lines look like rows (jobs/table.py).
     """
     for separator in SEPARATORS:
         rows = records(text, separator)

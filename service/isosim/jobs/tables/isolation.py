@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from isosim.adapters.tables.detection import Hints, format_of_name
-from isosim.adapters.tables.reading import Table, open_table
-from isosim.adapters.text_lines import STDIN
-from isosim.core import errors
-from isosim.core.jobs.tables import FEWEST, MOST, check_decoded, is_code
+from isosim import errors
+from isosim.jobs.table import FEWEST, MOST, check_decoded, is_code
+from isosim.jobs.tables.detection import Hints, format_of_name
+from isosim.jobs.tables.reading import Table, open_table
+from isosim.jobs.text_lines import STDIN
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] for each row
 

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
-from isosim.adapters.tables.detection import (
+from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.jobs.table import is_code
+from isosim.jobs.tables.detection import (
     LONGEST_ROW,
     LOOKED_AT,
     MOST_COLUMNS,
@@ -28,10 +30,8 @@ from isosim.adapters.tables.detection import (
     detect,
     is_header,
 )
-from isosim.adapters.tables.workbooks import sheet_rows
-from isosim.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from isosim.core.jobs.tables import is_code
-from isosim.core.wording import named, nearest
+from isosim.jobs.tables.workbooks import sheet_rows
+from isosim.wording import named, nearest
 
 # (number, cells). In a text file, `number` is the line in which the row begins, counted from 1. In a workbook or a
 # Parquet file, `number` is the row, counted from 1.

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from isosim.adapters.tables.detection import MOST_COLUMNS
-from isosim.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from isosim.core.wording import named
+from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from isosim.jobs.tables.detection import MOST_COLUMNS
+from isosim.wording import named
 
 FEW_ROWS = 20  # a sheet with fewer rows is skipped as a cover sheet if another sheet has at least 20 rows
 EXPANDED = 2 << 30  # maximum bytes that a workbook may unpack to
