@@ -42,7 +42,6 @@ FORMS = {
     "/": Form("", "inputs", '"a"'),
     "/invocations": Form("", "inputs", '"a"'),
     "/tokenize": Form("", "inputs", '"a"'),
-    "/decode": Form("", "ids", "101"),
     "/rerank": Form('"query":"a"', "texts", '"b"'),
     "/rerank documents": Form('"query":"a"', "documents", '{"text":"b"}'),
     "/v2/rerank": Form('"query":"a"', "documents", '"b"'),

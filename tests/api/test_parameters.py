@@ -14,7 +14,7 @@ from tests.text import sentences
 
 COMPATIBLE = {
     "/", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/v1/embeddings", "/v1/models",
-    "/v1/models/{model:path}", "/tokenize", "/decode", "/info", "/health", "/ping", "/v2", "/v2/health/live",
+    "/v1/models/{model:path}", "/tokenize", "/info", "/health", "/ping", "/v2", "/v2/health/live",
     "/v2/health/ready", "/v2/models/{model:path}", "/v2/models/{model:path}/ready", "/v2/models/{model:path}/infer",
     "/v2/models/{model:path}/versions/{version}", "/v2/models/{model:path}/versions/{version}/ready",
     "/v2/models/{model:path}/versions/{version}/infer",

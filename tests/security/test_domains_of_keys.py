@@ -7,7 +7,7 @@ from tests.security.operations import Asked, naming, requests
 
 MINE, THEIRS = "mine", "theirs"
 # Routes that name no domain: nothing of one is in their answers.
-WITHOUT = {"/tokenize", "/decode", "/info", "/v2"}
+WITHOUT = {"/tokenize", "/info", "/v2"}
 
 
 def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(

@@ -274,7 +274,6 @@ ANSWERS: dict[str, Any] = {
             {"id": 102, "text": "[SEP]", "special": True, "start": None, "stop": None},
         ]
     ],
-    "POST /decode": ["where is it?"],
     "GET /v1/models": {"object": "list", "data": [MODEL]},
     "GET /v1/models/{model}": MODEL,
     "GET /v2": {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]},

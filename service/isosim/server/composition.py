@@ -224,7 +224,7 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
         metrics.log_dropped.read = lambda: output.sink.dropped
         which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
         access = AccessLog(output.line, which, settings.slow_seconds)
-    traces = tracing(settings, "isosim")
+    traces = tracing("isosim")
     observer = Observer(access, traces)
     if traces is not None:
         stack.push_async_callback(send_last, traces, observer)

@@ -71,7 +71,6 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     given = {
         "runs": settings.runs,
         "max_batch_tokens": settings.max_batch_tokens,
-        "max_batch_texts": settings.max_batch_texts,
         "max_queued_texts": settings.max_queued_texts,
         "max_wait": settings.max_wait,
     } | queue

@@ -88,9 +88,8 @@ class Server(uvicorn.Server):
                 self.service.metrics.observe_closed(reason)
 
         return ConnectionLimits(
-            header_timeout=settings.header_timeout,
+            header_timeout=settings.body_timeout / 2,
             body_timeout=settings.body_timeout,
-            min_transfer_rate=settings.min_transfer_rate,
             keep_alive=settings.keep_alive,
             max_connections=possible_connections(settings.max_connections),
             on_closed=closed,
