@@ -35,8 +35,8 @@ CALIBRATE = {
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
     "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
-    "POST /domains/{domain}/migration", "PUT /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
-    "POST /domains/{domain}/migration/finish", "GET /domains/{domain}/export", "POST /domains/import",
+    "POST /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
+    "GET /domains/{domain}/export", "POST /domains/import",
 }  # fmt: skip
 NEEDS = {
     **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),

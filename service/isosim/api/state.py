@@ -21,7 +21,6 @@ from isosim.errors import Overloaded
 from isosim.jobs.job import JobRunner
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
-from isosim.migration.shadow import Shadow
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
 from isosim.scoring.registry import DEFAULT
@@ -169,7 +168,6 @@ class Service:
     keys: Keys
     limits: Limits
     encoders: Encoders
-    shadow: Shadow
     domains: DomainStore
     jobs: JobStore
     runner: JobRunner

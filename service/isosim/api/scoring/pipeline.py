@@ -163,12 +163,10 @@ async def scores(
         if small
         else await service.scoring(score, *inputs, brought=embeddings.brought)
     )
-    # Drift and migrations are measured for the current champion only. `calibration` may be another version: the request
+    # Drift is measured for the current champion only. `calibration` may be another version: the request
     # may have named it, or the champion may have changed since scoring began.
     if service.encoders.is_champion(calibration):
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # a migration may also score these pairs with the new encoder
-            service.shadow.offer(resolution, embeddings, a, b, result)
     if result.unreadable is not None:
         trace.headers["x-isosim-flags"] = "unreadable"
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
