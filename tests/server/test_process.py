@@ -28,7 +28,7 @@ METRICS = {
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
     "isosim_shared_computations_total",
     "isosim_servable_domains",
-    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
+    "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
 }  # fmt: skip
 
 

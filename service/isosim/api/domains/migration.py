@@ -110,8 +110,8 @@ async def shown(service: Service, domain: str, migration: Migration | None) -> M
 
 @router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
-    """Moves a domain to this server's next encoder, which answers all its requests from then on, on all replicas,
-    requests for vectors included. For each of the two encoders the domain needs a champion with a reference
+    """Moves a domain to this server's next encoder. From then on it answers all requests for the domain on all
+    replicas, requests for vectors included. For each of the two encoders the domain needs a champion with a reference
     distribution. With `from`, the request can be retried safely."""
     await service.encoders.refresh_migrations()
     before = service.encoders.migrations.get(domain)
@@ -142,7 +142,7 @@ async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) ->
 
 @router.get("", dependencies=READ, responses=documented(404, 409, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """The two encoders of a domain's move, before and after it: their champions, and equivalent thresholds of both."""
+    """The two encoders of a domain's move, before and after it. With their champions and equivalent thresholds."""
     await service.encoders.refresh_migrations()
     return await shown(service, domain, service.encoders.migrations.get(domain))
 
