@@ -60,7 +60,7 @@ class Spool:
         self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write("labels", pairs)
+        self._write("labels", map(tuple, pairs))  # orjson knows no NamedTuple
 
     @property
     def vectors(self) -> Path:
