@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
     max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; memory: 4 bytes per sentence and dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
-    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one for each 8,000 bytes; half of it for headers
+    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one for each 8,000 bytes; headers: half, at most 10 s
     keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; must exceed a load balancer's, often 60
     max_connections: PositiveInt = 4096  # at the limit, a new connection replaces the longest idle one, or gets 503
 
