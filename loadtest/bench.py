@@ -27,6 +27,7 @@ PARTS = (
     "remote",
     "calibration",
     "swap",
+    "shadow",
     "domains",
     "many",
     "bucket",

@@ -7,7 +7,7 @@ server. Vectors that users computed are only read.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -301,33 +301,17 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-class Unknown(NamedTuple):
-    """What the encoder cannot see of a text; see `PooledVector`."""
+def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
+    """The texts of which the encoder knows too few words (`FastTokenizer`).
 
-    unreadable: bool
-    unknown_hash: int
-
-
-def find_unknown(texts: Sequence[str], artifact: EncoderArtifact) -> dict[str, Unknown]:
-    """The texts that are unreadable or hold the unknown token.
-
-    Empty if the encoder's tokenizer is not in this process.
+    The set is empty if the encoder's tokenizer is not in this process.
     """
     if artifact.kind != "onnx":
-        return {}
+        return set()
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-    found: dict[str, Unknown] = {}
+    blind: set[str] = set()
     for start in range(0, len(texts), WINDOW):
         chunk = texts[start : start + WINDOW]
         tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
-        found.update(
-            (text, Unknown(one.unreadable, one.unknown_hash))
-            for text, one in zip(chunk, tokens, strict=True)
-            if one.unreadable or one.unknown_hash
-        )
-    return found
-
-
-def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts of which the encoder knows too few words (`FastTokenizer`)."""
-    return {text for text, one in find_unknown(texts, artifact).items() if one.unreadable}
+        blind.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
+    return blind

@@ -60,7 +60,8 @@ class Spool:
         self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write("labels", map(tuple, pairs))  # orjson knows no NamedTuple
+        """Writes labelled pairs. A weight of 1 is left out, because earlier releases read exactly three fields."""
+        self._write("labels", (pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs))
 
     @property
     def vectors(self) -> Path:
