@@ -1,1 +1,1 @@
-"""The HTTP contract, one package per group of routes. A route parses the request, calls the core, returns a result."""
+"""The HTTP contract, one package per group of routes. A route parses the request, calls a room below, and answers."""
