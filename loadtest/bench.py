@@ -27,7 +27,6 @@ PARTS = (
     "remote",
     "calibration",
     "swap",
-    "shadow",
     "domains",
     "many",
     "bucket",

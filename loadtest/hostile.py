@@ -42,7 +42,6 @@ FORMS = {
     "/": Form("", "inputs", '"a"'),
     "/invocations": Form("", "inputs", '"a"'),
     "/tokenize": Form("", "inputs", '"a"'),
-    "/decode": Form("", "ids", "101"),
     "/rerank": Form('"query":"a"', "texts", '"b"'),
     "/rerank documents": Form('"query":"a"', "documents", '{"text":"b"}'),
     "/v2/rerank": Form('"query":"a"', "documents", '"b"'),
@@ -59,7 +58,7 @@ FORMS = {
     "/domains/default/champion": Form('"version":1', "from", "1", size=SMALL),
     "/domains/default/rollback": Form("", "from", "1", size=SMALL),
     "/domains/default/thresholds/x": Form('"fmr":0.01', "revision", "1", size=SMALL),
-    "/domains/default/migration": Form("", "share", "0.5", size=SMALL),
+    "/domains/default/migration": Form("", "without", '"a"', size=SMALL),
 }
 PUT = ("/domains/default/champion", "/domains/default/thresholds/x")
 

@@ -137,15 +137,11 @@ def environment(**settings: Any) -> dict[str, str]:
     return clean | {f"ISOSIM_{k.upper()}": str(v) for k, v in settings.items()}
 
 
-def start(command: list[str], log: Path, *, release: Path | None = None, **settings: Any) -> subprocess.Popen[bytes]:
-    """`release`: a folder with another release's code, which runs instead of this tree's."""
-    variables = environment(**settings)
-    if release is not None:
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(release), os.environ.get("PYTHONPATH")]))
+def start(command: list[str], log: Path, **settings: Any) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "isosim.cli", *command],
-            env=variables, cwd=release, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment(**settings), stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ EXAMPLES = {
     "isosim.access.grants": 2,
     "isosim.scoring.calibration": 2,
     "isosim.scoring.distances": 4,
-    "isosim.scoring.moves": 1,
     "isosim.scoring.similarity": 3,
     "isosim.scoring.reference": 3,
     "isosim.scoring.normalization": 5,

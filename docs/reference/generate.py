@@ -14,7 +14,7 @@ from isosim import errors
 from isosim.api.errors import TABLE, V1_TYPES
 from isosim.observability.metrics import SECONDS, Metrics
 from isosim.server.app import create_app
-from isosim.settings import DEPRECATED, Settings
+from isosim.settings import Settings
 
 HERE = Path(__file__).parent
 GROUP = re.compile(r"    # (?P<title>.+)")
@@ -46,8 +46,6 @@ def settings() -> Iterator[str]:
             value = Settings.model_fields[name].default
             shown = str(value).lower() if isinstance(value, bool) else "" if value in (None, ()) else str(value)
             why = " ".join(comments[line] for line in lines if line in comments)
-            if name in DEPRECATED:
-                why += f". Deprecated: {DEPRECATED[name]}"
             yield f"| `ISOSIM_{name.upper()}` | {shown and f'`{shown}`'} | {why} |\n"
 
 

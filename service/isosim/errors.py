@@ -64,13 +64,8 @@ class NotFound(IsosimError):
 
 
 class UnknownDomain(NotFound):
-    """`near`: a domain with a similar name that the caller may use."""
-
-    def __init__(self, domain: str, near: str | None = None) -> None:
-        listing = "GET /domains lists the domains"
-        remedy = listing if near is None else f"did you mean {near!r}? {listing}"
-        super().__init__(f"no domain {domain[:80]!r}; {remedy}")
-        self.domain = domain
+    def __init__(self, domain: str) -> None:
+        super().__init__(f"no domain {domain[:80]!r}; GET /domains lists the domains")
 
 
 class UnknownModel(NotFound):

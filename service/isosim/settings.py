@@ -31,15 +31,6 @@ ADDRESS = (
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
 )
 
-DEPRECATED = {  # settings that the release after the next will ignore: name -> what applies then
-    "max_batch_texts": "ISOSIM_MAX_BATCH_TOKENS limits batches; the limit of 64 texts on a CPU, 256 on a GPU, remains",
-    "header_timeout": "the time will be 10 s",
-    "min_transfer_rate": "the rate will be 8,000 bytes/s",
-    "keep_jobs": "1,000 records will be kept",
-    "allow_token_ids": "/v1/embeddings will refuse token ids",
-    "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT takes the same URL",
-}
-
 
 def entries(value: object) -> object:
     """The entries of a list in an environment variable, written with commas or as JSON."""
@@ -82,7 +73,6 @@ class Settings(BaseSettings):
     alone: bool = True  # CPU: use all cores if only one batch runs; a fifth faster, but weights take twice the memory
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
-    max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     probe: Literal["request", "interval"] = "request"  # check a remote encoder's model: in each request, or each minute
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
@@ -106,22 +96,18 @@ class Settings(BaseSettings):
     max_pairs: PositiveInt = 512  # pairs in a request to /similarity or /score; 512 keep two cores busy for seconds
     max_texts: PositiveInt = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
     max_characters: PositiveInt = 10_000  # characters in one text
-    allow_token_ids: bool = False  # accept token ids in /v1/embeddings; they must be of this encoder's vocabulary
     max_body_bytes: PositiveInt = 2_000_000  # bytes of a JSON body; 2 MB take 54 ms to parse, while others wait
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes of a calibration as text, NDJSON or file; streamed to disk
     max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
     max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; memory: 4 bytes per sentence and dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
-    header_timeout: PositiveFloat = 10.0  # seconds from the start of a connection or request to the end of its headers
-    body_timeout: PositiveFloat = 20.0  # seconds for a client to send a body, plus one for each min_transfer_rate bytes
-    min_transfer_rate: PositiveInt = 8_000  # minimum bytes/s at which a client must send its body and read its answer
+    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one for each 8,000 bytes; headers: half, at most 10 s
     keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; must exceed a load balancer's, often 60
     max_connections: PositiveInt = 4096  # at the limit, a new connection replaces the longest idle one, or gets 503
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
     keep_interrupted: PositiveInt = 24 * 3600  # seconds an interrupted job keeps its text for a retry; then it fails
-    keep_jobs: PositiveInt = 1000  # number of ended jobs whose records are kept
     max_queued_jobs: PositiveInt = 100  # maximum number of waiting jobs; each keeps its text on disk
     job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
     worker_threads: PositiveInt = 1  # threads that compute a calibration
@@ -137,7 +123,6 @@ class Settings(BaseSettings):
     access_log: Literal["all", "slow", "off"] = "all"  # slow: logs slow and failed requests; off: only failed ones
     slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
     key_metrics: bool = False  # count texts by name of the API key, for up to 100 names (isosim_key_texts_total)
-    otlp_endpoint: str | None = None  # trace collector's URL, like http://host:4318; needs isosim[tracing]
 
     @field_validator("redis_url")
     @classmethod
@@ -223,10 +208,3 @@ def unread(names: Iterable[str]) -> dict[str, str | None]:
     known = [prefix + field.upper() for field in Settings.model_fields]
     odd = sorted(name for name in names if name.upper().startswith(prefix) and name.upper() not in known)
     return {name: next(iter(get_close_matches(name.upper(), known, 1, cutoff=0.8)), None) for name in odd}
-
-
-def deprecated(names: Iterable[str]) -> dict[str, str]:
-    """Variables of `DEPRECATED` settings, each with a warning for the operator."""
-    prefix = Settings.model_config["env_prefix"]
-    found = {name: DEPRECATED.get(name.upper().removeprefix(prefix).lower()) for name in sorted(names)}
-    return {name: f"{name} is deprecated and will be ignored: {then}" for name, then in found.items() if then}

@@ -273,7 +273,7 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
     """Deletes old versions and job records. A failure is only logged, because the job has already succeeded."""
     try:
         domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
-        jobs.forget(settings.keep_jobs)
+        jobs.forget()
     except (IsosimError, OSError):
         log.exception("old versions of domain %s or old job records could not be deleted", domain)
 
@@ -376,7 +376,7 @@ def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[JobObs
         "method": request.method,
         "sentences": request.sentences,
     }
-    traces = tracing(settings, "isosim-worker")
+    traces = tracing("isosim-worker")
     span = None
     if traces is not None:
         span = traces.calibration(posted.traceparent, {f"isosim.{name}": value for name, value in what.items()})

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from isosim.api.bodies import MOST_ENTRIES
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
-from isosim.api.compatible.schemas import DecodeRequest, EmbeddingsRequest, RerankRequest, ScoreRequest
+from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
 from isosim.api.parameters import MOST_UNKNOWN
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
@@ -25,7 +25,6 @@ ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "/similarity": TypeAdapter(SimilarityRequest),
     "/percentile": TypeAdapter(PercentileRequest),
     "/embed": TypeAdapter(EmbedRequest),
-    "/decode": TypeAdapter(DecodeRequest),
     "/rerank": TypeAdapter(RerankRequest),
     "/score": TypeAdapter(ScoreRequest),
     "/v1/embeddings": TypeAdapter(EmbeddingsRequest),

@@ -253,25 +253,13 @@ def test_head_is_answered_like_get_without_a_body(tiny_server: Server, path: str
     assert head.headers.get("content-type") == get.headers.get("content-type")
 
 
-def test_an_unknown_domain_is_told_the_nearest_that_the_key_may_use(stocked: Server) -> None:
-    def ask(key: str, domain: str) -> tuple[int, str]:
-        body = {"pairs": PAIR, "domain": domain}
-        return refused_with(stocked.client.post("/similarity", json=body, headers=bearer(key)))
-
-    assert ask(OPEN, "ticket") == (404, "no domain 'ticket'; did you mean 'tickets'? GET /domains lists the domains")
-    assert ask(OPEN, "tick") == (404, "no domain 'tick'; did you mean 'tickets'? GET /domains lists the domains")
-    assert ask(NARROW, "tick") == (404, "no domain 'tick'; GET /domains lists the domains")  # not another key's
-    assert ask(OPEN, "qwxz") == (404, "no domain 'qwxz'; GET /domains lists the domains")
-    assert ask(NARROW, "ticket")[0] == 403
-
-
 def test_a_version_of_a_domain_that_is_not_there_is_an_unknown_domain(stocked: Server) -> None:
     for method, path in (
         ("GET", "/domains/ticket"), ("GET", "/domains/ticket/versions/1"), ("DELETE", "/domains/ticket/versions/1"),
         ("GET", "/domains/ticket@1/threshold?fmr=0.01"),
     ):  # fmt: skip
         status, text = refused_with(stocked.client.request(method, path, headers=bearer(OPEN)))
-        expected = "no domain 'ticket'; did you mean 'tickets'? GET /domains lists the domains"
+        expected = "no domain 'ticket'; GET /domains lists the domains"
         assert (status, text) == (404, expected), path
     answer = stocked.client.get("/domains/tickets/versions/9", headers=bearer(OPEN))
     assert refused_with(answer)[0] == 404

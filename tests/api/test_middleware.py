@@ -13,7 +13,7 @@ from isosim.settings import Settings
 from tests.processes import Server
 
 SCORING = {
-    "/", "/decode", "/embed", "/invocations", "/percentile", "/rerank", "/score", "/similarity", "/tokenize",
+    "/", "/embed", "/invocations", "/percentile", "/rerank", "/score", "/similarity", "/tokenize",
     "/v1/embeddings", "/v1/rerank", "/v1/score", "/v2/rerank",
 }  # fmt: skip
 

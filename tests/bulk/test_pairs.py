@@ -148,13 +148,6 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
         threshold_of(labelled, 0, 0.99)
 
 
-def test_what_an_earlier_release_did_not_know_is_no_other_plan() -> None:
-    assert PairSearch(FMR, "parquet").wanted().keys() == {
-        "fmr", "write", "exact_up_to", "recall", "seed", "most", "block",
-    }  # fmt: skip
-    assert PairSearch(FMR, "parquet", clusters=True, precision=0.9).wanted().keys() >= {"clusters", "precision"}
-
-
 def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     rng = np.random.default_rng(0)
     unit = rng.normal(size=(4000, 16)).astype(np.float32)

@@ -14,7 +14,7 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
-from tests.modelling.calibration.domains import as_earlier_releases_made_it, reference_of, texts_with
+from tests.modelling.calibration.domains import reference_of, texts_with
 from tests.processes import environment
 from tests.text import sentences
 
@@ -49,11 +49,11 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def publish_repeated(store: Path, domain: str, *, ties: bool) -> None:
-    """A version made from texts of which a fifth has one vector; without `ties` as earlier releases made it."""
+def publish_repeated(store: Path, domain: str) -> None:
+    """A version made from texts of which a fifth has one vector."""
     artifact = EncoderStore(store).find("tiny")
     x = texts_with(0.2)
-    scale = reference_of(x, intervals=True) if ties else as_earlier_releases_made_it(x)
+    scale = reference_of(x, intervals=True)
     model = DomainModel(scale, scale)
     facts = {"encoder": {"id": artifact.id, "digest": artifact.digest}, "sentences": len(x), "seed": 0, "levels": []}
     domains = DomainStore(store)

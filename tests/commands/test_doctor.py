@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 
 from isosim.commands.diagnosis import machine, packages, redis_server
 from isosim.commands.diagnosis.redis_server import workers
-from isosim.settings import DEPRECATED, Settings
-from tests.commands.conftest import Run, publish_repeated
+from isosim.settings import Settings
+from tests.commands.conftest import Run
 from tests.processes import RedisServer, Serve, free_port, wait_until
 
 
@@ -56,16 +56,6 @@ def test_a_changed_encoder_file_is_found_by_its_hash(run: Run, own_store: Path) 
     finding = one(examined(run, code=1, model_store=own_store), "encoder")
     assert finding["state"] == "fault"
     assert "model.onnx does not match" in finding["found"]
-
-
-def test_versions_whose_reference_lost_its_ties_are_named(run: Run, own_store: Path) -> None:
-    assert "ties" not in examined(run, model_store=own_store)
-    for domain, ties in (("letters", True), ("mails", False)):
-        publish_repeated(own_store, domain, ties=ties)
-    finding = one(examined(run, model_store=own_store), "ties")
-    assert finding["state"] == "warning"
-    assert finding["found"].endswith(": mails@1")
-    assert "isosim calibrate" in finding["remedy"]
 
 
 def test_a_missing_encoder_or_store_says_how_to_make_it(run: Run, tmp_path: Path) -> None:
@@ -124,13 +114,6 @@ def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:
     assert states["ISOSIM_API_KEY_FILE"]["state"] == "fault"
     assert "ISOSIM_API_KEYS_FILE" in states["ISOSIM_API_KEY_FILE"]["remedy"]
     assert states["ISOSIM_COLOUR_OF_THE_DOOR"]["state"] == "warning"
-
-
-def test_a_deprecated_setting_is_a_warning_with_the_value_that_will_apply(run: Run) -> None:
-    finding = one(examined(run, keep_jobs=5, max_batch_tokens=2048), "variables")
-    assert finding["state"] == "warning"
-    assert finding["found"] == f"ISOSIM_KEEP_JOBS is deprecated and will be ignored: {DEPRECATED['keep_jobs']}"
-    assert finding["remedy"] == "unset ISOSIM_KEEP_JOBS"
 
 
 def test_a_setting_out_of_range_is_a_fault(run: Run) -> None:

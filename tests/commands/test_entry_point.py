@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from isosim.cli import COMMANDS, load
-from isosim.settings import DEPRECATED, Settings
+from isosim.settings import Settings
 from tests.commands.conftest import Run
 from tests.processes import environment
 from tests.text import sentences
@@ -151,22 +151,9 @@ def test_a_socket_is_an_address_of_redis() -> None:
 
 
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])
-def test_a_misspelt_or_deprecated_setting_is_said_by_every_command_that_reads_settings(
-    run: Run, words: tuple[str, ...]
-) -> None:
-    old = {"keep_jobs": 5, "otlp_endpoint": "http://127.0.0.1:1", "allow_token_ids": True}
-    done = run(*words, encoder="nope", hots="0.0.0.0", **old)  # noqa: S104
+def test_a_misspelt_setting_is_said_by_every_command_that_reads_settings(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, encoder="nope", hots="0.0.0.0")  # noqa: S104
     assert "ISOSIM_HOTS is not a setting and has no effect; did you mean ISOSIM_HOST?" in done.stderr
-    assert "ISOSIM_KEEP_JOBS is deprecated and will be ignored: 1,000 records will be kept" in done.stderr
-    assert "ISOSIM_OTLP_ENDPOINT is deprecated and will be ignored: OTEL_EXPORTER_OTLP_ENDPOINT takes" in done.stderr
-    assert "ISOSIM_ALLOW_TOKEN_IDS is deprecated and will be ignored: /v1/embeddings will refuse" in done.stderr
-
-
-def test_every_deprecated_setting_is_one_and_says_the_value_that_stays() -> None:
-    defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    assert defaults.keys() >= DEPRECATED.keys()
-    fixed = {name: f"{defaults[name]:,g}" for name in DEPRECATED if defaults[name]}
-    assert [name for name, value in fixed.items() if value not in DEPRECATED[name]] == []
 
 
 def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(

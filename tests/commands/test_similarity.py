@@ -273,7 +273,7 @@ def test_a_text_without_a_known_token_is_flagged_never_matches_and_comes_last(ru
 
 
 def test_a_rate_that_no_threshold_reaches_is_refused_in_one_line(run: Run, own_store: Path) -> None:
-    publish_repeated(own_store, "mails", ties=True)
+    publish_repeated(own_store, "mails")
     for words in (("threshold", "mails"), ("similarity", "--domain", "mails")):
         done = run(*words, "--fmr", "0.01", stdin="a\tb\n", model_store=own_store)
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr

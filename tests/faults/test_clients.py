@@ -50,7 +50,7 @@ def test_clients_that_send_a_byte_now_and_then_do_not_hold_others_up(tiny_server
 
 
 def test_a_caller_who_hangs_up_is_noticed_and_nothing_more_is_computed_for_it(serve: Serve, store: object) -> None:
-    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_texts=1)
+    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_tokens=32)
     pairs = [[f"{number} {text}", f"{text} {number}"] for number, text in enumerate(sentences(500))]
     body = json.dumps({"pairs": pairs}).encode()
     with connected(server) as connection:

@@ -14,7 +14,7 @@ from tests.processes import Server
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
-ROUTES = ("/similarity", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/v1/embeddings", "/calibrate",
+ROUTES = ("/similarity", "/embed", "/rerank", "/score", "/tokenize", "/v1/embeddings", "/calibrate",
           "/domains/default/labels", "/v2/models/isosim/infer")  # fmt: skip
 DEEP = 100_000
 

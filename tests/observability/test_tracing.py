@@ -23,9 +23,14 @@ STAGES = ["cache", "tokenize", "queue", "inference", "calibration"]
 SERVER, CONSUMER = 2, 5  # kinds of spans in the protocol
 
 
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """Receives the traces of the processes that a test starts."""
     with collecting() as made:
+        monkeypatch.setenv(ENDPOINT, made.url)
         yield made
 
 
@@ -36,7 +41,7 @@ def traceparent(sampled: bool, trace: str = TRACE) -> dict[str, str]:
 def test_a_request_is_a_span_below_its_callers_with_its_stages_in_order(
     serve: Serve, store: Path, collector: Collector
 ) -> None:
-    server = serve(model_store=store, encoder="tiny", otlp_endpoint=collector.url)
+    server = serve(model_store=store, encoder="tiny")
     client = server.client
     before = time.time_ns()
     client.post("/similarity", json=PAIR, headers=traceparent(True) | {"x-request-id": "traced"})
@@ -75,8 +80,7 @@ def below(collector: Collector, parent: Span) -> list[Span]:
 def test_a_fault_is_a_failed_span_and_no_text_and_no_key_is_sent(
     indiscreet: Callable[..., Any], store: Path, collector: Collector
 ) -> None:
-    environment_of_fastapi = {"otlp_endpoint": collector.url}
-    server = indiscreet(model_store=store, encoder="tiny", **environment_of_fastapi)
+    server = indiscreet(model_store=store, encoder="tiny")
     key = {"authorization": "Bearer zanzibar"}
     for path in ("/fail/RuntimeError", "/fail/pydantic", "/aside", "/similarity", "/zanzibar?q=zanzibar"):
         server.client.post(path, content="zanzibar", headers=key)
@@ -91,7 +95,7 @@ def test_a_fault_is_a_failed_span_and_no_text_and_no_key_is_sent(
 def test_a_calibration_is_a_trace_of_its_own_that_names_the_request(
     serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process], collector: Collector
 ) -> None:
-    settings = {"model_store": store, "redis_url": redis_server.url, "otlp_endpoint": collector.url}
+    settings = {"model_store": store, "redis_url": redis_server.url}
     worker(**settings)
     server = serve(encoder="tiny", **settings)
     wait_until(lambda: accepts_jobs(server))
@@ -109,25 +113,16 @@ def test_a_calibration_is_a_trace_of_its_own_that_names_the_request(
     assert all(one.end <= other.begin for one, other in pairwise(stages))
 
 
-def test_the_standard_variables_hold(store: Path, collector: Collector, tmp_path: Path, serve: Serve) -> None:
-    import os
-
-    given = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-        "OTEL_SERVICE_NAME": "similarity",
-        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
-        "FASTAPI_OTEL_AUTO_CONFIGURE": "true",  # would send paths and the words of exceptions
-    }
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        server = serve(model_store=store, encoder="tiny")
-        server.client.post("/similarity?q=zanzibar", json=PAIR)
-        server.client.post("/similarity?q=zanzibar", json=PAIR, headers=traceparent(True))
-        server.stop()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+def test_the_standard_variables_hold(
+    store: Path, collector: Collector, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "similarity")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # would send paths and the words of exceptions
+    server = serve(model_store=store, encoder="tiny")
+    server.client.post("/similarity?q=zanzibar", json=PAIR)
+    server.client.post("/similarity?q=zanzibar", json=PAIR, headers=traceparent(True))
+    server.stop()
     (span,) = collector.named("POST /similarity")
     assert (span.service, span.trace) == ("similarity", TRACE)
     assert b"zanzibar" not in b"".join(collector.raw)
@@ -135,14 +130,15 @@ def test_the_standard_variables_hold(store: Path, collector: Collector, tmp_path
 
 @pytest.mark.parametrize("collector_is", ["away", "silent"])
 def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
-    serve: Serve, store: Path, collector_is: str
+    serve: Serve, store: Path, collector_is: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if collector_is == "silent":
             silent.listen()
         port = silent.getsockname()[1] if collector_is == "silent" else free_port()
-        server = serve(model_store=store, encoder="tiny", otlp_endpoint=f"http://127.0.0.1:{port}", drain_seconds=2)
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{port}")
+        server = serve(model_store=store, encoder="tiny", drain_seconds=2)
         for _ in range(20):
             assert server.client.post("/similarity", json=PAIR).status_code == 200
         began = time.monotonic()
@@ -154,8 +150,8 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
     code = (
         "import sys, isosim.server.app, isosim.worker\n"
-        "from isosim.settings import Settings\nfrom isosim.observability.setup import tracing\n"
-        "assert tracing(Settings(), 'isosim') is None\n"
+        "from isosim.observability.setup import tracing\n"
+        "assert tracing('isosim') is None\n"
         # redis-py itself looks for the SDK's metrics
         "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"
         "print([name for name in sys.modules if name.startswith(loaded)])"
@@ -169,7 +165,7 @@ def test_packages_that_are_missing_are_named_at_the_start(store: Path, tmp_path:
     shadow = tmp_path / "sitecustomize.py"
     shadow.write_text("import sys\nsys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n")
     log = tmp_path / "log"
-    given = environment(model_store=store, encoder="tiny", port=0, otlp_endpoint="http://127.0.0.1:1")
+    given = environment(model_store=store, encoder="tiny", port=0) | {ENDPOINT: "http://127.0.0.1:1"}
     path = f"{tmp_path}:{given.get('PYTHONPATH', '.')}"
     with log.open("wb") as file:
         done = subprocess.run(

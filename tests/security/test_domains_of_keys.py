@@ -7,7 +7,7 @@ from tests.security.operations import Asked, naming, requests
 
 MINE, THEIRS = "mine", "theirs"
 # Routes that name no domain: nothing of one is in their answers.
-WITHOUT = {"/tokenize", "/decode", "/info", "/v2"}
+WITHOUT = {"/tokenize", "/info", "/v2"}
 
 
 def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
@@ -42,7 +42,7 @@ def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
         "/domains/{domain}/thresholds", "/domains/{domain}/thresholds/{name}",
         "/domains/{domain}/threshold", "/domains/{domain}/labels", "/domains/{domain}/champion",
         "/domains/{domain}/export",
-        "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
+        "/domains/{domain}/rollback", "/domains/{domain}/migration",
             "/domains/{domain}/migration/threshold",
             "/v2/models/{model}", "/v2/models/{model}/ready", "/v2/models/{model}/infer",
         "/v2/models/{model}/versions/{version}", "/v2/models/{model}/versions/{version}/ready",

@@ -19,7 +19,7 @@ OPEN = {
 READ = {
     "POST /", "POST /invocations", "POST /similarity", "POST /percentile", "POST /embed", "POST /rerank",
     "POST /v1/rerank", "POST /v2/rerank", "POST /score", "POST /v1/score", "POST /v1/embeddings", "GET /v1/models",
-    "GET /v1/models/{model}", "POST /tokenize", "POST /decode", "GET /info", "GET /calibrate",
+    "GET /v1/models/{model}", "POST /tokenize", "GET /info", "GET /calibrate",
     "GET /calibrate/{job_id}", "GET /calibrate/{job_id}/events", "GET /domains", "GET /domains/{domain}",
     "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /domains/{domain}/migration",
     "GET /domains/{domain}/thresholds",
@@ -35,8 +35,8 @@ CALIBRATE = {
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
     "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
-    "POST /domains/{domain}/migration", "PUT /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
-    "POST /domains/{domain}/migration/finish", "GET /domains/{domain}/export", "POST /domains/import",
+    "POST /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
+    "GET /domains/{domain}/export", "POST /domains/import",
 }  # fmt: skip
 NEEDS = {
     **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),

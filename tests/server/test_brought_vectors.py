@@ -183,7 +183,6 @@ TEXT_ROUTES = [
     ("/rerank", {"query": "a", "texts": ["b"]}),
     ("/score", {"model": "isosim/default", "text_1": "a", "text_2": ["b"]}),
     ("/tokenize", {"inputs": ["a"]}),
-    ("/decode", {"ids": [[1, 2]]}),
 ]
 
 

@@ -7,7 +7,7 @@ from uvicorn.server import ServerState
 
 from isosim.server.http_protocol import ConnectionLimits, guarded
 
-LIMITS = ConnectionLimits(header_timeout=10, body_timeout=20, min_transfer_rate=8_000, keep_alive=75, max_connections=8)
+LIMITS = ConnectionLimits(header_timeout=10, body_timeout=20, keep_alive=75, max_connections=8)
 
 
 class Transport(asyncio.Transport):

@@ -26,10 +26,9 @@ METRICS = {
     "isosim_remote_changed", "isosim_remote_request_duration_seconds", "isosim_remote_requests_total",
     "isosim_remote_up",
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
-    "isosim_shadow_changed_sides_total",
-    "isosim_shadow_dropped_total", "isosim_shadow_percentile_difference", "isosim_shared_computations_total",
+    "isosim_shared_computations_total",
     "isosim_servable_domains",
-    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
+    "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class Champions:
 def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path) -> None:
     async def seen() -> None:
         jobs, runner, champions = JobStore(tmp_path), HungRunner(), Champions()
-        settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60, keep_jobs=10)
+        settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60)
         service: Any = SimpleNamespace(
             jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics(),
             domains=DomainStore(tmp_path),

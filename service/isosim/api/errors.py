@@ -91,23 +91,13 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
     return answer(request, status, name, str(error), headers, error.field)
 
 
-async def refused(request: Request, error: e.IsosimError) -> Response:
-    """Responds to an error that a route raised. For an unknown domain, the message suggests the nearest domain that the
-    key may use."""
-    if isinstance(error, e.UnknownDomain):
-        service, trace = service_of(request), request.scope["state"]["trace"]
-        near = await service.listings.nearest(error.domain, trace.grant, service.domains.names)
-        error = e.UnknownDomain(error.domain, near)
-    return domain_error(request, error)
-
-
 async def unexpected(request: Request, error: Exception) -> Response:
     """Responds to an exception that FastAPI's handlers did not see.
 
     Errors of storage and unexpected errors are logged. For an unexpected error, the client gets only the request id.
     """
     if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
-        return await refused(request, error)
+        return domain_error(request, error)
     if isinstance(error, RequestValidationError):  # the middleware calls scoring routes without FastAPI's handlers
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
@@ -156,7 +146,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(e.IsosimError)
     async def _(request: Request, error: e.IsosimError) -> Response:
-        return await refused(request, error)
+        return domain_error(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> Response:

@@ -184,7 +184,6 @@ class Envelope:
             time.perf_counter(),
             receive,
             connection.get("on_left"),
-            split_key=text_of(head, b"x-isosim-split-key") or request_id,
         )
         scope["state"] |= {"request_id": request_id, "trace": trace}
         at_once = connection.get("answer") if self.outermost and scope["method"] == "POST" else None

@@ -33,7 +33,7 @@ MOST_UNKNOWN = 16  # maximum number of unknown names that a request may have; mo
 MOST_BYTES = 8192  # maximum number of bytes of a query string; 60 kB took 5.7 ms to parse
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
-COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
+COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/info", "/health", "/ping")
 # Probes, scrapers and browsers add parameters of their own (`/livez?verbose`); the routes listed here ignore them.
 EXEMPT = ("/livez", "/readyz", "/metrics", "/console", "/docs", "/openapi.json")
 

@@ -194,11 +194,8 @@ class ScoringRoute(APIRoute):
         check_json(head, self)
 
 
-async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
+async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resolution:
     """Finds the calibration and encoder to use for a domain. All routes resolve domains through this function.
-
-    `splits`: whether a migration may send this request to the next encoder. True for scores; False for vectors, because
-    an index must not mix vectors of two encoders.
 
     Raises:
         InvalidInput: `ref` is not a valid domain reference.
@@ -212,11 +209,9 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, split
     # not free; the charge is refunded below if the domain resolves.
     if unread:
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
-    resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
+    resolution = await service.encoders.resolve(ref)
     if unread:
         await service.limits.owe(trace.grant, -1)
-    if splits and resolution.side is not None:
-        service.metrics.observe_split(ref.name, resolution.side)
     return resolution
 
 

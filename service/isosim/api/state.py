@@ -1,11 +1,8 @@
 """Objects that live as long as the server, and the dependency that gives them to routes."""
 
 import asyncio
-import heapq
-import itertools
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,13 +18,10 @@ from isosim.errors import Overloaded
 from isosim.jobs.job import JobRunner
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
-from isosim.migration.shadow import Shadow
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
-from isosim.scoring.registry import DEFAULT
 from isosim.settings import Settings
 from isosim.threads import StoreCalls, Threads, Turns
-from isosim.wording import nearest
 
 T = TypeVar("T")
 
@@ -59,14 +53,6 @@ class Phase(Enum):
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
-# Maximum number of domain names kept for suggestions. Each error about an unknown domain looks through all kept names.
-MOST_NAMES = 1000
-FRESH = 30.0  # seconds between listings of the store for suggestions
-PATIENCE = 0.25  # maximum seconds that an error waits for a new listing; then it suggests names of the previous listing
-MOST_ALIKE = 64  # maximum number of names compared by difflib, which takes 20 µs for each
-CLOSE = 0.7  # minimum difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
-
-
 class Listings:
     """Reads lists of domains and jobs: few at a time, so that a long listing delays only further listings, and one at a
     time for each API key."""
@@ -76,10 +62,6 @@ class Listings:
         self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
         self._turns: dict[str, Turns] = {}  # by key id: one listing at a time
         self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
-
-        self._names: list[str] = []  # the store's first domain names in order, for suggestions
-        self._listed = -FRESH  # time.monotonic() at the end of the last listing for suggestions
-        self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
         """Like `read`, but raises Overloaded if MOST_ASKED listings for the key wait or run.
@@ -99,35 +81,6 @@ class Listings:
             return await turn(function, *arguments)
         finally:
             self._asked[grant.id] -= 1
-
-    async def nearest(self, domain: str, grant: Grant, names: Callable[[], Iterable[str]]) -> str | None:
-        """The known domain whose name is nearest to the unknown name `domain`; None if no name is near.
-
-        Only domains that the key may use are considered. `names` lists the store's domains, sorted.
-        """
-        if self._listing is None and time.monotonic() - self._listed >= FRESH:
-            self._listing = asyncio.ensure_future(self._call(lambda: list(itertools.islice(names(), MOST_NAMES))))
-            self._listing.add_done_callback(self._remember)
-        if self._listing is not None:
-            await asyncio.wait([self._listing], timeout=PATIENCE)
-        alike = [
-            known
-            for known in (DEFAULT, *self._names)
-            if (known[:2] == domain[:2] or known[-3:] == domain[-3:]) and known != domain and grant.may_use(known)
-        ]
-        closest = heapq.nlargest(MOST_ALIKE, alike, key=lambda known: alike_letters(known, domain))
-        return nearest(domain, closest, CLOSE)
-
-    def _remember(self, listing: asyncio.Future[list[str]]) -> None:
-        """Keeps the listed names. The next listing begins FRESH seconds later at the earliest, also after a failure."""
-        self._listing, self._listed = None, time.monotonic()
-        if not listing.cancelled() and listing.exception() is None:
-            self._names = listing.result()
-
-
-def alike_letters(one: str, other: str) -> int:
-    """Length of the common prefix."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
@@ -169,7 +122,6 @@ class Service:
     keys: Keys
     limits: Limits
     encoders: Encoders
-    shadow: Shadow
     domains: DomainStore
     jobs: JobStore
     runner: JobRunner

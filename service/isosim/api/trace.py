@@ -42,7 +42,6 @@ class Trace:
     grant: Grant = NOBODY  # NOBODY until the key is checked
     received: int = 0  # bytes of the body that were read
     release: Release = nothing  # lowers the count of concurrent requests of the API key
-    split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
         """Lowers the count of concurrent requests of the request's API key. Further calls do nothing.

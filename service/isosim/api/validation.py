@@ -18,7 +18,7 @@ from isosim.scoring.calibration import DOMAIN_NAME, name_fault
 from isosim.wording import SHOWN, nearest, place
 
 BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alternative bodies; not field names
-FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field
+FIELD_TAGS = {"str", "list[str]"}  # tags for alternative forms of one field
 NAMED = 3  # maximum number of further wrong fields that a message names
 
 Body = TypeVar("Body")

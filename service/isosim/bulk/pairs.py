@@ -50,12 +50,6 @@ class PairSearch:
     clusters: bool = False  # whether to write a file of clusters as well
     precision: float | None = None  # requested precision; None: `fmr` was requested instead
 
-    def wanted(self) -> dict[str, Any]:
-        """The fields as stored in the plan. A newer field is left out if it has its default value, so that plans of
-        earlier releases still match."""
-        later = {"clusters": False, "precision": None}
-        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
-
 
 @dataclass(frozen=True)
 class PairSearchResult:
@@ -111,8 +105,7 @@ def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors,
     for part in plan.parts:
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
-        if UNREADABLE in table.column_names:  # files of earlier releases lack this column
-            table = table.filter(pc.invert(table[UNREADABLE]))  # all unreadable texts have the same vector
+        table = table.filter(pc.invert(table[UNREADABLE]))  # the vector of an unreadable text says little about it
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
@@ -137,7 +130,7 @@ def find(
     """
     advice = threshold_of(calibration, search.fmr, search.precision)
     facts = {
-        "format": FORMAT, "task": "pairs", "wanted": search.wanted(), "input": [asdict(one) for one in plan.input],
+        "format": FORMAT, "task": "pairs", "wanted": asdict(search), "input": [asdict(one) for one in plan.input],
         "columns": plan.options.columns, "keep": plan.options.keep, "digest": plan.digest, "domain": plan.domain,
         "version": plan.version, "software": plan.software,
     }  # fmt: skip

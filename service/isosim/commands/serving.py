@@ -109,7 +109,7 @@ def worker(
     with logged(settings):
         if settings.redis_url is None:
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
-        tracing_class(settings)  # raises an error if packages for tracing are missing
+        tracing_class()  # raises an error if packages for tracing are missing
         announcements.worker_starting(settings, identify(settings.model_store))
         # RQ's child processes read their settings only from the environment, so options are copied into it.
         store = settings.model_store

@@ -15,7 +15,7 @@ from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.registry import DEFAULT
-from isosim.settings import Settings, deprecated, unread
+from isosim.settings import Settings, unread
 from isosim.store.identity import identify
 from isosim.wording import nearest
 
@@ -79,10 +79,9 @@ def settings_with(**given: Any) -> Settings:
 
 
 def settings_warnings() -> list[str]:
-    """A warning for each `ISOSIM_*` variable that is deprecated, or that is misspelt and therefore has no effect."""
+    """A warning for each `ISOSIM_*` variable that is misspelt and therefore has no effect."""
     near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
-    misspelt = [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
-    return misspelt + list(deprecated(os.environ).values())
+    return [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
 
 
 def stored(**given: Any) -> Settings:

@@ -43,7 +43,6 @@ from isosim.errors import (
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # niceness of the threads that run batches; the event loop has priority over them
-LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # number of characters added to the length of each text, for the fixed cost of encoding a text
 # A request is refused if its expected wait exceeds `BatchingPlan.max_wait`. It is not refused while the queue is small:
@@ -131,7 +130,6 @@ class BatchingPlan:
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # seconds; the device counts as hung if a single run takes longer
-    background: bool = False  # True for a batcher that serves no requests: it runs only while the processor is idle
 
 
 class MicroBatcher:
@@ -238,7 +236,7 @@ class MicroBatcher:
         for pending, own_size in zip(pending_texts, sizes, strict=True):
             pending.arrived = now
             pending.size = own_size
-        alone = not self.queued and size <= INLINE_SIZE and not self.plan.background
+        alone = not self.queued and size <= INLINE_SIZE
         self.queued_size += size
         self.queued += len(pending_texts)
         if alone:
@@ -259,8 +257,6 @@ class MicroBatcher:
                 self._loop.call_soon_threadsafe(self.on_death)
 
     def _tokenizing(self) -> None:
-        if self.plan.background:
-            give_way(LEAST_URGENT)
         while True:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._arriving or self._stopping)
@@ -305,7 +301,7 @@ class MicroBatcher:
         return [pending for pending in pending_texts if pending.tokens is None]
 
     def _running(self) -> None:
-        give_way(LEAST_URGENT if self.plan.background else NICENESS)
+        give_way()
         while self._run_next():
             pass
 
@@ -434,12 +430,10 @@ class MicroBatcher:
             self.on_done(pending)
 
 
-def give_way(niceness: int) -> None:
-    """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
+def give_way() -> None:
+    """Lowers the priority of the calling thread."""
     with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own only on Linux
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        if niceness == LEAST_URGENT:  # with niceness 19 alone, a thread still takes 4 % of a busy core
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def retry_after(wait: float) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from isosim.arrays import Floats, Vectors
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import Content, Side, Tokens
+from isosim.encoders.texts import Side, Tokens
 from isosim.errors import InvalidInput
 
 # Accepted deviation of a norm from 1. Rounding to bfloat16 causes up to 7e-4, to float16 up to 1e-4 (100,000 random
@@ -26,19 +26,11 @@ class NoEncoder:
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim
 
-    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
+    def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
         """Always raises InvalidInput."""
         self.refuse()
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
-        """Always raises InvalidInput."""
-        self.refuse()
-
-    def check(self, ids: Sequence[int]) -> NoReturn:
         """Always raises InvalidInput."""
         self.refuse()
 

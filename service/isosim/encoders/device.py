@@ -111,14 +111,14 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
 
 
 def plan_remote(
-    *, runs: int, max_batch_tokens: int, max_batch_texts: int, max_queued_texts: int, max_wait: float, hung_after: float
+    *, runs: int, max_batch_tokens: int, max_queued_texts: int, max_wait: float, hung_after: float
 ) -> Execution:
     """The plan for a remote encoder, whose runs are requests to its server. Settings that are 0 get their defaults."""
     plan = BatchingPlan(
         runs=runs or REQUESTS,
         remote=True,
         max_batch_tokens=max_batch_tokens or REQUEST_TOKENS,
-        max_batch_texts=max_batch_texts or REQUEST_TEXTS,
+        max_batch_texts=REQUEST_TEXTS,
         max_queued_texts=max_queued_texts,
         max_wait=max_wait,
         hung_after=hung_after,
@@ -133,7 +133,6 @@ def plan_execution(
     runs: int,
     threads: int,
     max_batch_tokens: int,
-    max_batch_texts: int,
     max_queued_texts: int,
     max_wait: float,
     exclusive: bool,
@@ -151,7 +150,7 @@ def plan_execution(
         ahead=1 if gpu else 0,
         exclusive=exclusive,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
-        max_batch_texts=max_batch_texts or (256 if gpu else 64),
+        max_batch_texts=256 if gpu else 64,
         max_queued_texts=max_queued_texts,
         max_wait=max_wait,
     )

@@ -19,7 +19,7 @@ from isosim.arrays import Vectors
 from isosim.circuit_breaker import CircuitBreaker
 from isosim.encoders.embeddings_api import Conversation, OtherDimension, Refusal
 from isosim.encoders.store import EncoderArtifact, Probe
-from isosim.encoders.texts import Content, Side, Tokens
+from isosim.encoders.texts import Side, Tokens
 from isosim.errors import (
     BackendFailure,
     EncoderChanged,
@@ -76,36 +76,26 @@ class RemoteTokenizer:
     def __init__(self, name: str, max_length: int) -> None:
         self.name, self.max_length = name, max_length
 
-    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
+    def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
         """Cuts texts longer than `max_length` estimated tokens, and marks them as cut. Texts that the server cuts are
         not marked.
 
         Raises:
-            InvalidInput: contents are token ids, or `side` is "left".
+            InvalidInput: `side` is "left".
         """
         if side == "left":
             self._refuse("does not cut texts on the left")
         tokens = []
-        for content in contents:
-            if not isinstance(content, str):
-                self._refuse("takes no token ids")
-            raw = content.encode()
+        for text in texts:
+            raw = text.encode()
             most = self.max_length * BYTES_A_TOKEN
             cut = len(raw) > most
-            tokens.append(Tokens(EstimatedTokens(raw[:most].decode(errors="ignore") if cut else content), cut))
+            tokens.append(Tokens(EstimatedTokens(raw[:most].decode(errors="ignore") if cut else text), cut))
         return tokens
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
         """Always raises InvalidInput."""
         self._refuse("its tokenizer is there, so isosim cannot tell the tokens of a text")
-
-    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
-        """Always raises InvalidInput."""
-        self._refuse("its tokenizer is there, so isosim cannot convert tokens to text")
-
-    def check(self, ids: Sequence[int]) -> NoReturn:
-        """Always raises InvalidInput."""
-        self._refuse("takes no token ids; send texts")
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInput(f"encoder {self.name} runs on another server and {what}")

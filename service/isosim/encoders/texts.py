@@ -25,8 +25,7 @@ class Tokens(NamedTuple):
     unknown_hash: int = 0  # see `PooledVector`
 
 
-Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, including special tokens
-Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
+Tokenize = Callable[[Sequence[str], Side], list[Tokens]]
 
 
 class Verdict(NamedTuple):
@@ -82,7 +81,7 @@ def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) ->
 class Text(NamedTuple):
     """A text, and the side from which the request truncates it."""
 
-    content: Content
+    content: str
     side: Side = "right"
 
 
@@ -101,9 +100,6 @@ class KeyMaker:
             TokenizerFailure: the text is not valid Unicode; JSON, for example, can contain half of a surrogate pair.
         """
         key = self.prefix[text.side].copy()
-        if isinstance(text.content, tuple):
-            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text has these bytes: UTF-8 has no 0xff
-            return key.digest()
         try:
             key.update(text.content.encode())
         except UnicodeEncodeError:

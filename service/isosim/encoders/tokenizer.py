@@ -10,8 +10,8 @@ import orjson
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
-from isosim.encoders.texts import Content, Side, Tokens
-from isosim.errors import InvalidInput, TokenizerFailure
+from isosim.encoders.texts import Side, Tokens
+from isosim.errors import TokenizerFailure
 
 
 class Piece(NamedTuple):
@@ -62,38 +62,31 @@ class FastTokenizer:
             tokenizer.enable_truncation(self.max_length, direction=side)
         return tokenizer
 
-    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Tokenizes and cuts texts. Contents that are token ids are only cut. Raises TokenizerFailure if a text cannot
-        be tokenized."""
-        texts = [content for content in contents if isinstance(content, str)]
+    def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
+        """Tokenizes and cuts texts. Raises TokenizerFailure if a text cannot be tokenized."""
         try:
-            encodings = iter(self.sides[side].encode_batch_fast(texts))
+            encodings = self.sides[side].encode_batch_fast(texts)
         except Exception as error:  # `tokenizers` raises plain Exception
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         tokens = []
-        for content in contents:
-            if isinstance(content, str):
-                encoding = next(encodings)
-                ids, truncated = encoding.ids, bool(encoding.overflowing)
-            else:
-                kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
-                ids, truncated = list(kept), len(kept) < len(content)
+        for text, encoding in zip(texts, encodings, strict=True):
+            ids, truncated = encoding.ids, bool(encoding.overflowing)
             # Nearly all texts have no unknown token. `issuperset` stops at the first id that is not suspected, usually
             # the id after [CLS].
             unknown = not self.unknown.isdisjoint(ids)
-            unreadable = (unknown or self._suspected.issuperset(ids)) and self._is_unreadable(content, ids, side)
+            unreadable = (unknown or self._suspected.issuperset(ids)) and self._is_unreadable(text, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable, hash_of(ids) if unknown and not truncated else 0))
         return tokens
 
-    def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """See the class. `ids` are the tokens of `content`, cut from `side`."""
+    def _is_unreadable(self, text: str, ids: Sequence[int], side: Side) -> bool:
+        """See the class. `ids` are the tokens of `text`, cut from `side`."""
         if self.blank.issuperset(ids):
             return True
-        prompt = next((one for one in self.prompts if isinstance(content, str) and content.startswith(one)), "")
-        if isinstance(content, str) and prompt:
-            if not content[len(prompt) :].strip():  # only a prompt, with at least one known token
+        prompt = next((one for one in self.prompts if text.startswith(one)), "")
+        if prompt:
+            if not text[len(prompt) :].strip():  # only a prompt, with at least one known token
                 return False
-            encoding = self.sides[side].encode(content)
+            encoding = self.sides[side].encode(text)
             places = zip(encoding.ids, encoding.offsets, strict=True)
             ids = [number for number, (_, stop) in places if stop > len(prompt)]  # without special tokens
         unknown = sum(number in self.unknown for number in ids)
@@ -120,18 +113,6 @@ class FastTokenizer:
             ]
             for text, encoding in zip(texts, encodings, strict=True)
         ]
-
-    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> list[str]:
-        """Texts for lists of token ids. Raises InvalidInput if an id is not in this vocabulary."""
-        for row in rows:
-            self.check(row)
-        return [self.whole.decode(list(row), skip_special_tokens=skip_special) for row in rows]
-
-    def check(self, ids: Sequence[int]) -> None:
-        """Raises InvalidInput if an id is not in this vocabulary."""
-        wrong = next((number for number in ids if not 0 <= number < self.size), None)
-        if wrong is not None:
-            raise InvalidInput(f"token id {wrong} is not in this encoder's vocabulary, which has {self.size} tokens")
 
 
 def special_ids(tokenizer: Tokenizer) -> list[int]:

@@ -38,7 +38,7 @@ from isosim.fitting.methods import (
 from isosim.fitting.publication import Result
 from isosim.fitting.recognition import Embed
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unreadable, open_texts
+from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unknown, find_unreadable, open_texts
 from isosim.jobs.requirements import (
     besides,
     check_labels,
@@ -369,8 +369,8 @@ def readable_labels(
 ) -> tuple[list[LabelledPair], dict[str, Any]]:
     """Distinct labelled pairs whose texts the encoder can read, and facts about the pairs left out, for the report.
 
-    Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them. So are
-    pairs that are labelled both 0 and 1.
+    Pairs with an unreadable text are left out, and pairs of different texts that differ only in unknown words, because
+    the service always answers a probability of 0 for them. So are pairs that are labelled both 0 and 1.
 
     Raises:
         InvalidInput: the remaining labels are not usable.
@@ -383,8 +383,15 @@ def readable_labels(
             facts["contradictions"] = contradictions
             left_out = f" ({contradictions['pairs']:,} others are labelled both 0 and 1)"
     distinct = distinct_labels(labels)
-    blind = find_unreadable(list({text for pair in distinct for text in pair[:2]}), encoder)
-    kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
+    unknown = find_unknown(list({text for pair in distinct for text in pair[:2]}), encoder)
+
+    def is_readable(pair: LabelledPair) -> bool:
+        a, b = unknown.get(pair.a), unknown.get(pair.b)
+        if (a is not None and a.unreadable) or (b is not None and b.unreadable):
+            return False
+        return pair.a == pair.b or a is None or b is None or not a.unknown_hash or a.unknown_hash != b.unknown_hash
+
+    kept = [pair for pair in distinct if is_readable(pair)] if unknown else distinct
     unreadable = len(distinct) - len(kept)
     if unreadable:
         facts["unreadable"] = unreadable

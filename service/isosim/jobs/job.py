@@ -50,9 +50,6 @@ METHODS = (
 PROMOTIONS = ("if_better", "always", "never")
 # What labels mean: `matches` are 1 (a match) or 0 (no match); `grades` are similarities from 0 to 1 or from 0 to 5.
 LABEL_KINDS = ("matches", "grades")
-# Marks a field that was added after release 0.1.0. The field is stored only if its value is not the default, because
-# release 0.1.0 cannot read records with unknown fields.
-LATER = {"later": True}
 
 
 class LabelledPair(NamedTuple):
@@ -84,13 +81,13 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
-    kind: str = field(default="matches", metadata=LATER)  # one of LABEL_KINDS
+    kind: str = "matches"  # one of LABEL_KINDS
     # None for a job with text. Otherwise the job only adds labels to the version with this number. The new version has
     # the same weights and reference distribution.
     base: int | None = None
     # The domain's champion when the first attempt began; for a job with a base, when the labels were posted.
     champion: int | None = None
-    generation: int = field(default=0, metadata=LATER)  # how often the domain was deleted before the job was posted
+    generation: int = 0  # how often the domain was deleted before the job was posted
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,9 @@ class Job:
     notices: list[str] = field(default_factory=list)
     traceparent: str | None = None  # W3C trace context of the request that posted the job, if it was traced
     # Seconds in the state INTERRUPTED, as counted by the processes that monitor jobs.
-    waited: float = field(default=0.0, metadata=LATER)
-    owner: str = field(default="", metadata=LATER)  # id of the API key that posted the job (access/grants.py)
-    size: int = field(default=0, metadata=LATER)  # bytes of posted text, labels and vectors
+    waited: float = 0.0
+    owner: str = ""  # id of the API key that posted the job (access/grants.py)
+    size: int = 0  # bytes of posted text, labels and vectors
 
     def become(self, status: Status, **changes: Any) -> Self:
         """The job in its next state.

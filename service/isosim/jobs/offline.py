@@ -7,7 +7,7 @@ server. Vectors that users computed are only read.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -301,17 +301,33 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts of which the encoder knows too few words (`FastTokenizer`).
+class Unknown(NamedTuple):
+    """What the encoder cannot see of a text; see `PooledVector`."""
 
-    The set is empty if the encoder's tokenizer is not in this process.
+    unreadable: bool
+    unknown_hash: int
+
+
+def find_unknown(texts: Sequence[str], artifact: EncoderArtifact) -> dict[str, Unknown]:
+    """The texts that are unreadable or hold the unknown token.
+
+    Empty if the encoder's tokenizer is not in this process.
     """
     if artifact.kind != "onnx":
-        return set()
+        return {}
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-    blind: set[str] = set()
+    found: dict[str, Unknown] = {}
     for start in range(0, len(texts), WINDOW):
         chunk = texts[start : start + WINDOW]
         tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
-        blind.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
-    return blind
+        found.update(
+            (text, Unknown(one.unreadable, one.unknown_hash))
+            for text, one in zip(chunk, tokens, strict=True)
+            if one.unreadable or one.unknown_hash
+        )
+    return found
+
+
+def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
+    """The texts of which the encoder knows too few words (`FastTokenizer`)."""
+    return {text for text, one in find_unknown(texts, artifact).items() if one.unreadable}

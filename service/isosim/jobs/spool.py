@@ -60,8 +60,7 @@ class Spool:
         self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        """Writes labelled pairs. A weight of 1 is left out, because earlier releases read exactly three fields."""
-        self._write("labels", (pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs))
+        self._write("labels", map(tuple, pairs))  # orjson knows no NamedTuple
 
     @property
     def vectors(self) -> Path:

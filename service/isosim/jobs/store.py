@@ -26,6 +26,7 @@ AT_A_TIME = 32  # number of ended jobs that `newest` reads together
 
 
 log = logging.getLogger(__name__)
+KEPT = 1000  # number of ended jobs whose records are kept
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
@@ -495,7 +496,7 @@ class JobStore:
         for line in self.storage.lines(self._checked(job_id)):
             yield orjson.loads(line)
 
-    def forget(self, keep: int) -> None:
+    def forget(self, keep: int = KEPT) -> None:
         """Removes all ended jobs except the newest `keep`. Then calls `sweep`."""
         _, ended = self.survey()
         old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]

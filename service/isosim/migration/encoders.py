@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.migrations import MigrationStore
@@ -16,9 +16,9 @@ from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
 from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
-from isosim.errors import Conflict, EncoderMismatch, IsosimError
+from isosim.errors import Conflict, EncoderMismatch
 from isosim.scoring.calibration import Calibration, DomainRef
-from isosim.scoring.moves import Migration, is_chosen
+from isosim.scoring.moves import Migration
 from isosim.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
@@ -108,9 +108,6 @@ class Resolution(NamedTuple):
 
     calibration: Calibration
     encoder: LoadedEncoder
-    # Whether `encoder` is the old or the new encoder of a migration. None: no migration is under way, or the request
-    # names a version.
-    side: Literal["old", "new"] | None = None
 
 
 class Encoders:
@@ -171,9 +168,8 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether requests need this encoder: it is the server's own, or a domain has finished its migration to it."""
-        moved = {migration.new for migration in self.migrations.values() if migration.finished}
-        return encoder is self.first or encoder.digest in moved
+        """Whether requests need this encoder: it is the server's own, or a domain has moved to it."""
+        return encoder is self.first or encoder.digest in {migration.new for migration in self.migrations.values()}
 
     @property
     def queued(self) -> int:
@@ -205,18 +201,15 @@ class Encoders:
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder to which a domain belongs: the old one until its migration is finished, then the new one.
+        """The encoder to which a domain belongs: the server's own, or the one to which the domain has moved.
 
-        Returns the server's own encoder if the domain has no migration, or if this server does not run the domain's
-        encoder. In the second case, `active_encoder` refuses requests for a domain that has moved.
+        If this server does not run the latter, it is the server's own, and `active_encoder` refuses requests.
         """
         migration = self.migrations.get(domain)
-        if migration is None:
-            return self.first
-        return self.find(migration.new if migration.finished else migration.old) or self.first
+        return self.first if migration is None else self.find(migration.new) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder for a domain's requests. A migration can send a share of the requests to the new encoder instead.
+        """The encoder for a domain's requests.
 
         Raises:
             EncoderMismatch: the domain has moved to an encoder that this server does not run. The old encoder is not
@@ -224,7 +217,7 @@ class Encoders:
         """
         home = self.home_encoder(domain)
         migration = self.migrations.get(domain)
-        if migration is not None and migration.finished and home.digest == migration.old:
+        if migration is not None and home.digest == migration.old:
             raise EncoderMismatch(
                 f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
                 f"({migration.new[:12]}), which this server does not run (name it in ISOSIM_NEXT_ENCODER or "
@@ -247,14 +240,10 @@ class Encoders:
             raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
 
-    async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:
+    async def resolve(self, ref: DomainRef) -> Resolution:
         """The calibration and the encoder that a request for `ref` uses.
 
         A numbered version uses the encoder for which it was made.
-
-        Args:
-            key: during a migration, `is_chosen` decides by this key whether the request uses the new encoder. None: the
-                request uses `active_encoder`.
 
         Raises:
             NotFound, CorruptArtifact: there is no such version, or it cannot be read.
@@ -263,17 +252,8 @@ class Encoders:
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
-        migration = self.migrations.get(ref.name)
-        active = self.first if migration is None else self.active_encoder(ref.name)
-        if migration is None or migration.finished or ref.version != "champion":
-            return Resolution(await active.registry.resolve(ref), active)
-        new = self.find(migration.new)
-        if key is not None and new is not None and new is not active and is_chosen(ref.name, key, migration.share):
-            try:
-                return Resolution(await new.registry.resolve(ref), new, "new")
-            except IsosimError as error:  # the old encoder is used instead
-                log.debug("the new champion of %s cannot be used (%s); the old encoder is used", ref.name, error)
-        return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
+        active = self.active_encoder(ref.name)
+        return Resolution(await active.registry.resolve(ref), active)
 
     def holds(self, ref: DomainRef) -> bool:
         """Whether the version that `ref` names is in memory."""

@@ -19,7 +19,6 @@ from isosim.encoders.batching import BatchStats
 from isosim.encoders.embedding import CacheLookup, Timings
 from isosim.jobs.job import Job, Status
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.comparison import RATES, Batch
 from isosim.scoring.drift import Drift
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -40,11 +39,8 @@ DRIFT = {
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
 CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
-DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # buckets: difference of two percentiles (0–1)
-# Reasons for not scoring a shadow request: its queue is full; other requests kept the encoder busy; scoring failed.
-DROPPED = ("full", "busy", "failed")
 MAX_KEYS = 100  # maximum number of API keys with series of their own
-MAX_DOMAINS = 500  # maximum number of domains in the series of champions, and in those of migrations
+MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 
 
 class GaugeReading(Collector):
@@ -216,24 +212,6 @@ class Metrics:
             "Seconds since the champions in memory were last known to match the model store",
             r,
         )
-        self.split = Counter(
-            "isosim_split_requests_total",
-            "Scoring requests to a domain that migrates to a new encoder; side: the encoder that answered, old or new",
-            ["domain", "side"], registry=r,
-        )  # fmt: skip
-        self.shadow_difference = Histogram(
-            "isosim_shadow_percentile_difference",
-            "Difference between a pair's percentiles by the old and the new encoder, for pairs that both scored",
-            ["domain"], buckets=DIFFERENCES, registry=r,
-        )  # fmt: skip
-        self.shadow_changed = Counter(
-            "isosim_shadow_changed_sides_total",
-            "Pairs that match by one encoder, but not by the other; rate: the false-match rate of both thresholds",
-            ["domain", "rate"], registry=r,
-        )  # fmt: skip
-        self.shadow_dropped = Counter(
-            "isosim_shadow_dropped_total", "Sampled requests that the new encoder did not score", ["reason"], registry=r
-        )  # fmt: skip
         self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
         self.keys_valid = Gauge(
             "isosim_api_keys_file_valid",
@@ -271,7 +249,6 @@ class Metrics:
         )
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
-        self._moving: set[str] = set()  # domains that have series about their migration to another encoder
         self._touch()
 
     def _touch(self) -> None:
@@ -287,8 +264,6 @@ class Metrics:
             self.job_ends.labels(status.value)
         for reason in CLOSED:
             self.connections_closed.labels(reason)
-        for reason in DROPPED:
-            self.shadow_dropped.labels(reason)
 
     def observe_batch(self, batch: BatchStats) -> None:
         self.batch_texts.observe(batch.texts)
@@ -354,28 +329,6 @@ class Metrics:
         before = self._champions.pop(domain, None)
         if before is not None:
             self.champion.remove(*before)
-
-    def observe_split(self, domain: str, side: str) -> None:
-        if self._is_shown(domain):
-            self.split.labels(domain, side).inc()
-
-    def observe_shadow(self, domain: str, batch: Batch) -> None:
-        if not self._is_shown(domain):
-            return
-        series = self.shadow_difference.labels(domain)
-        for difference in batch.differences.tolist():
-            series.observe(difference)
-        for rate in RATES:
-            self.shadow_changed.labels(domain, f"{rate:g}").inc(batch.changed(rate))
-
-    def observe_shadow_dropped(self, reason: str) -> None:
-        self.shadow_dropped.labels(reason).inc()
-
-    def _is_shown(self, domain: str) -> bool:
-        """Whether a migrating domain has series: only the first MAX_DOMAINS migrating domains do."""
-        if len(self._moving) < MAX_DOMAINS:
-            self._moving.add(domain)
-        return domain in self._moving
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
         """Sets the drift series of each domain; a value that is None, for lack of recent texts, gets no series.

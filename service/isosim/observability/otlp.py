@@ -100,11 +100,10 @@ class JobSpan:
 class Tracing:
     """A tracer provider for our spans only. Spans of libraries, which may contain callers' texts, are not sent."""
 
-    def __init__(self, endpoint: str | None, name: str) -> None:
+    def __init__(self, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})
         self.provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
-        url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
-        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
+        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self.tracer = self.provider.get_tracer("isosim", __version__)
 
     def request(self, method: str, headers: Iterable[tuple[bytes, bytes]], started: float) -> RequestSpan:

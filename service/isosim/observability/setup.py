@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from isosim.errors import Unavailable
 from isosim.observability.lines import Facts, LineHandler, Render, about, as_json, as_text
 from isosim.observability.sink import DirectSink, QueuedSink
-from isosim.settings import Settings, otel_endpoint
+from isosim.settings import otel_endpoint
 
 if TYPE_CHECKING:
     from isosim.observability.otlp import Tracing
@@ -85,19 +85,19 @@ def uncaught(error: BaseException | None) -> None:
         log.critical("an exception was not handled", exc_info=error)
 
 
-def tracing(settings: Settings, name: str) -> "Tracing | None":
+def tracing(name: str) -> "Tracing | None":
     """Tracing under the service name `name`; None if no endpoint is set. Raises Unavailable if packages are missing."""
-    kind = tracing_class(settings)
-    return None if kind is None else kind(settings.otlp_endpoint, name)
+    kind = tracing_class()
+    return None if kind is None else kind(name)
 
 
-def tracing_class(settings: Settings) -> "type[Tracing] | None":
+def tracing_class() -> "type[Tracing] | None":
     """The class `Tracing`, imported only if an endpoint is set; otherwise None.
 
     Raises:
         Unavailable: an endpoint is set, but the packages are not installed.
     """
-    if settings.otlp_endpoint is None and not otel_endpoint():
+    if not otel_endpoint():
         return None
     try:
         from isosim.observability.otlp import Tracing  # noqa: PLC0415

@@ -167,18 +167,6 @@ class ReferenceDistribution:
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
 
-    @property
-    def ties_lost(self) -> bool:
-        """Whether this reference probably comes from an earlier release and a sample with ties.
-
-        Earlier releases kept only the knot with the lowest rate at a tie, so the rates at ties are too small. They did
-        not store `tied`, so ties are guessed from the knots. There was probably a tie if the rates of two neighbouring
-        knots are unusually far apart, or if the last knot has similarity 1.
-        """
-        steps = -np.diff(self.logits[2:])
-        uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())
-        return not len(self.tied) and (uneven or (1 - ROUNDING <= self.join <= 1))
-
     def arrays(self) -> dict[str, Doubles]:
         """The fields as arrays, for storage; `from_arrays` is the inverse. Ties are stored only if there are any."""
         arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}

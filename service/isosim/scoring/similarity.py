@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 
     @property
     def readable(self) -> Rows:
-        """Indices of pairs whose scores mean something; drift and shadow scoring count only these."""
+        """Indices of pairs whose scores mean something; drift counts only these."""
         return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
 
 

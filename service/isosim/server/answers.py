@@ -73,15 +73,10 @@ EQUATED: dict[str, Any] = {
 }
 MIGRATION: dict[str, Any] = {
     "domain": "tickets",
-    "state": "shadow",
-    "share": 0.0,
-    "shadow": 0.1,
-    "revision": 1,
-    "started": "2026-11-24T04:34:44+00:00",
-    "changed": "2026-11-24T04:34:44+00:00",
+    "moved": True,
+    "since": "2026-11-24T04:34:44+00:00",
     **SIDES,
     "thresholds": [EQUATED],
-    "seen": None,
 }
 USAGE = {"prompt_tokens": 24, "total_tokens": 24}
 RERANKED: dict[str, Any] = {
@@ -250,8 +245,6 @@ ANSWERS: dict[str, Any] = {
     },
     "POST /domains/{domain}/migration": MIGRATION,
     "GET /domains/{domain}/migration": MIGRATION,
-    "PUT /domains/{domain}/migration": MIGRATION | {"state": "split", "share": 0.1, "revision": 2},
-    "POST /domains/{domain}/migration/finish": MIGRATION | {"state": "finished", "share": 0.1, "revision": 3},
     "GET /domains/{domain}/migration/threshold": EQUATED | SIDES | {"domain": "tickets", "space": "calibrated"},
     "POST /invocations": [EMBEDDING],
     "POST /": [EMBEDDING],
@@ -274,7 +267,6 @@ ANSWERS: dict[str, Any] = {
             {"id": 102, "text": "[SEP]", "special": True, "start": None, "stop": None},
         ]
     ],
-    "POST /decode": ["where is it?"],
     "GET /v1/models": {"object": "list", "data": [MODEL]},
     "GET /v1/models/{model}": MODEL,
     "GET /v2": {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]},

@@ -32,7 +32,6 @@ from isosim.jobs.local import LocalJobs
 from isosim.jobs.queue import RqJobs
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
-from isosim.migration.shadow import Shadow
 from isosim.observability import setup as logs
 from isosim.observability.metrics import Metrics
 from isosim.observability.setup import tracing
@@ -114,7 +113,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics.resident_limit.read = lambda: resident
         share, memory = resident // (1 if following is None else 2), MemoryCache(settings.memory_cache_bytes)
         parts = EncoderParts(settings, metrics, domain_store, encoders, memory, shared, share, calls)
-        background = await parts.open_both(first, following, stack)
+        for planned in filter(None, (first, following)):
+            await parts.open(planned, stack)
         metrics.resident.read = lambda: encoders.resident
         runner: JobRunner
         if url is None:
@@ -125,15 +125,12 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             )
         else:
             runner = RqJobs(url, settings.job_timeout)
-        shadow = Shadow(encoders, background, metrics.observe_shadow, metrics.observe_shadow_dropped)
-        await stack.enter_async_context(shadow.running())
         service = Service(
             settings=settings,
             metrics=metrics,
             keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
             limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
             encoders=encoders,
-            shadow=shadow,
             domains=domain_store,
             jobs=jobs,
             runner=runner,
@@ -224,7 +221,7 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
         metrics.log_dropped.read = lambda: output.sink.dropped
         which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
         access = AccessLog(output.line, which, settings.slow_seconds)
-    traces = tracing(settings, "isosim")
+    traces = tracing("isosim")
     observer = Observer(access, traces)
     if traces is not None:
         stack.push_async_callback(send_last, traces, observer)

@@ -1,7 +1,6 @@
-"""Loads a server's encoder, and during migrations also the next encoder. Each has its own embedder and registry."""
+"""Loads a server's encoder, and the next encoder if domains move to one. Each has its own embedder and registry."""
 
 import asyncio
-import dataclasses
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -10,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe
-from isosim.encoders.batching import BatchingPlan
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
-from isosim.encoders.embedding import Embedder, MemoryCache
+from isosim.encoders.embedding import MemoryCache
 from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
 from isosim.encoders.remote import RemoteEncoder
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.texts import SharedCache, VectorCodec
 from isosim.errors import IsosimError, Unavailable
-from isosim.migration.encoders import Encoders, LoadedEncoder, tokenizer_of
+from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.scoring.registry import Registry
 from isosim.server import announcements
 from isosim.settings import Settings
@@ -71,7 +69,6 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     given = {
         "runs": settings.runs,
         "max_batch_tokens": settings.max_batch_tokens,
-        "max_batch_texts": settings.max_batch_texts,
         "max_queued_texts": settings.max_queued_texts,
         "max_wait": settings.max_wait,
     } | queue
@@ -124,15 +121,6 @@ class EncoderParts:
     # Maximum bytes of loaded calibrations per encoder. Two encoders get half of `room_for_calibrations` each.
     resident_bytes: int
     calls: StoreCalls
-
-    async def open_both(
-        self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
-    ) -> Embedder | None:
-        """Opens both encoders. Returns a background embedder for the next encoder, or None if there is no next one."""
-        await self.open(first, stack)
-        if following is None:
-            return None
-        return self.open_background(await self.open(following, stack), following.execution.plan, stack)
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
         """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
@@ -196,25 +184,6 @@ class EncoderParts:
         self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)
         stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
-
-    def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
-        """A second embedder for a loaded encoder: one run at a time, on threads of the lowest priority.
-
-        Before a domain moves to the encoder, this embedder fills the process's cache with the vectors of the most
-        requested texts. It uses neither Redis nor the metrics.
-        """
-        spec = loaded.artifact.spec
-        return stack.enter_context(
-            Embedder(
-                tokenizer_of(loaded.artifact),
-                loaded.graph,
-                encoder_digest=loaded.digest,
-                codec=VectorCodec(self.settings.cache_precision, spec.dim),
-                memory=self.memory,
-                shared=None,
-                plan=dataclasses.replace(plan, runs=1, ahead=0, exclusive=False, background=True),
-            )
-        )
 
 
 async def watch_remote(remote: RemoteEncoder) -> None:

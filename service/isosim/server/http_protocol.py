@@ -33,15 +33,15 @@ MAX_AHEAD = 16  # maximum number of pipelined requests that are parsed; later re
 STEP = 1024
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
+MIN_TRANSFER_RATE = 8_000  # bytes/s at which a client must at least send its body and read its answer
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of connections, in seconds and bytes/s. `on_closed` gets the reason when a limit closes a connection."""
+    """Limits of connections, in seconds. `on_closed` gets the reason when a limit closes a connection."""
 
     header_timeout: float
     body_timeout: float
-    min_transfer_rate: int
     keep_alive: float
     max_connections: int
     on_closed: Callable[[Reason], None] = lambda _: None
@@ -299,7 +299,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._deadline += self._round
         elif self._in_body:
             unwanted = self.cycle.response_complete
-            if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
+            if now > self._deadline + (0 if unwanted else self._taken / MIN_TRANSFER_RATE):
                 self._refuse("body", 408, "the body did not arrive in time")
             elif unwanted and self._taken > MAX_UNREAD_BYTES:
                 self._close("body")
@@ -315,7 +315,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self._in_head
 
     def _is_left_unread(self, now: float) -> bool:
-        """Whether the client has read more slowly than `min_transfer_rate` for longer than `body_timeout`."""
+        """Whether the client has read more slowly than MIN_TRANSFER_RATE for longer than `body_timeout`."""
         waits = self.transport.get_write_buffer_size()
         if not waits:
             self._unread = None
@@ -324,7 +324,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._unread = now, waits
         since, waited = self._unread
         spent = now - since
-        return spent > self.limits.body_timeout and waited - waits < self.limits.min_transfer_rate * spent
+        return spent > self.limits.body_timeout and waited - waits < MIN_TRANSFER_RATE * spent
 
     def _make_room(self) -> None:
         """Closes the connection that has waited longest without a request. If all others are busy, refuses this one."""

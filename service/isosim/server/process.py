@@ -20,6 +20,7 @@ from isosim.server.http_protocol import ConnectionLimits, guarded
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
+HEADER_SECONDS = 10.0  # s from the start of a connection or request to the end of its headers
 
 # Python's thread switch interval. It is short, so that the encoder's threads soon get the interpreter lock and the
 # device does not idle.
@@ -88,9 +89,8 @@ class Server(uvicorn.Server):
                 self.service.metrics.observe_closed(reason)
 
         return ConnectionLimits(
-            header_timeout=settings.header_timeout,
+            header_timeout=min(HEADER_SECONDS, settings.body_timeout / 2),
             body_timeout=settings.body_timeout,
-            min_transfer_rate=settings.min_transfer_rate,
             keep_alive=settings.keep_alive,
             max_connections=possible_connections(settings.max_connections),
             on_closed=closed,

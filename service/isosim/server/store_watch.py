@@ -93,7 +93,7 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
                 # `forget` runs first, because it frees disk space, which `expire` may need to write records.
-                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)
+                await asyncio.to_thread(service.jobs.forget)
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`

@@ -92,17 +92,9 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 
 
 def to_facts(record: Any) -> dict[str, Any]:
-    """A dataclass's fields for storing.
-
-    A field with `later` in its metadata was added after release 0.1.0. Release 0.1.0 refuses records with unknown
-    fields. So the field is stored only if its value is not the default.
-    """
-    facts = {}
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if not (field.metadata.get("later") and value == field.default):
-            facts[field.name] = to_facts(value) if dataclasses.is_dataclass(value) else value
-    return facts
+    """A dataclass's fields for storing."""
+    values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
+    return {name: to_facts(value) if dataclasses.is_dataclass(value) else value for name, value in values}
 
 
 def sha256(path: Path) -> str:

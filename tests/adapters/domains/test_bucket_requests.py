@@ -14,7 +14,7 @@ from isosim.scoring.moves import Migration
 from loadtest.bucket import COUNTING, ENCODER, Bucket, Watcher, bucket, filled, of_jobs, running_jobs, watched
 
 DOMAINS, WATCHERS, RESIDENT = 200, 5, 3
-MIGRATION = Migration(ENCODER, "tiny", "b" * 64, "new", share=0.25)
+MIGRATION = Migration(ENCODER, "tiny", "b" * 64, "new", "2026-11-21T12:00:00+00:00")
 FACTS = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
 
 
@@ -51,14 +51,14 @@ def test_a_migration_is_seen_at_the_next_look_and_read_once_by_each_process(plac
         now = MigrationStore(place.root).all().get("d2")
         MigrationStore(place.root).set("d2", MIGRATION, expected=now)
         before = place.counts()
-        shares = []
+        seen = []
         for watcher in watchers:
             await watcher.look()
-            shares.append(watcher.migrations.look(watcher.store.heard)["d2"].share)
-        return shares, place.counts() - before
+            seen.append(watcher.migrations.look(watcher.store.heard)["d2"])
+        return seen, place.counts() - before
 
-    shares, asked = asyncio.run(looks())
-    assert shares == [MIGRATION.share] * WATCHERS
+    seen, asked = asyncio.run(looks())
+    assert seen == [MIGRATION] * WATCHERS
     assert asked == {"HEAD": WATCHERS, "LIST": WATCHERS, "GET": WATCHERS}
 
 

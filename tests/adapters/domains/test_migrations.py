@@ -10,7 +10,6 @@ from isosim.domains.migrations import MigrationStore
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, CorruptArtifact, Unavailable
 from isosim.scoring.moves import Migration
-from isosim.store.artifacts import json_bytes
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 
@@ -23,15 +22,15 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return storage.bucket()
 
 
-MIGRATION = Migration("a" * 64, "old", "b" * 64, "new", share=0.25, shadow=1.0, started="2026-11-21T12:00:00+00:00")
+MIGRATION = Migration("a" * 64, "old", "b" * 64, "new", "2026-11-21T12:00:00+00:00")
 
 
 def test_what_is_written_is_read_and_a_removed_one_is_gone(root: Path) -> None:
     store = MigrationStore(root)
     assert store.all() == {}
     store.set("news", MIGRATION, expected=None)
-    store.set("tickets", replace(MIGRATION, finished=True), expected=None)
-    assert store.all() == {"news": MIGRATION, "tickets": replace(MIGRATION, finished=True)}
+    store.set("tickets", replace(MIGRATION, new="c" * 64), expected=None)
+    assert store.all() == {"news": MIGRATION, "tickets": replace(MIGRATION, new="c" * 64)}
     store.set("news", None, expected=MIGRATION)
     assert list(store.all()) == ["tickets"]
 
@@ -39,13 +38,13 @@ def test_what_is_written_is_read_and_a_removed_one_is_gone(root: Path) -> None:
 def test_a_change_of_what_is_no_longer_there_is_refused_and_changes_nothing(root: Path) -> None:
     store = MigrationStore(root)
     store.set("news", MIGRATION, expected=None)
-    store.set("news", replace(MIGRATION, share=0.5, revision=2), expected=MIGRATION)
-    for wanted in (replace(MIGRATION, share=0.9, revision=2), None):
+    store.set("news", replace(MIGRATION, new_id="newer"), expected=MIGRATION)
+    for wanted in (replace(MIGRATION, new_id="newest"), None):
         with pytest.raises(Conflict, match="changed meanwhile"):
             store.set("news", wanted, expected=MIGRATION)
     with pytest.raises(Conflict, match="changed meanwhile"):
         store.set("news", MIGRATION, expected=None)
-    assert store.all()["news"].share == 0.5
+    assert store.all()["news"].new_id == "newer"
 
 
 def test_of_many_who_begin_at_once_one_succeeds(root: Path) -> None:
@@ -55,7 +54,7 @@ def test_of_many_who_begin_at_once_one_succeeds(root: Path) -> None:
     def begin(number: int) -> None:
         gate.wait()
         try:
-            MigrationStore(root).set("news", replace(MIGRATION, share=number / 10), expected=None)
+            MigrationStore(root).set("news", replace(MIGRATION, new_id=str(number)), expected=None)
         except Conflict:
             return
         begun.append(number)
@@ -66,13 +65,13 @@ def test_of_many_who_begin_at_once_one_succeeds(root: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(begun) == 1
-    assert MigrationStore(root).all()["news"].share == begun[0] / 10
+    assert MigrationStore(root).all()["news"].new_id == str(begun[0])
 
 
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "{}", '{"domains": 3}', '{"domains": {"news": {}}}', '{"domains": {"news": {"old": "a"}}}',
-     '{"domains": {"news": {"old": "a", "old_id": "a", "new": "b", "new_id": "b", "share": "all"}}}',
+     '{"domains": {"news": {"old": "a", "old_id": "a", "new": "b", "new_id": "b", "since": 1}}}',
      '{"domains": {"news": {"old": 1, "old_id": "a", "new": "b", "new_id": "b"}}}'],
 )  # fmt: skip
 def test_garbage_is_named_and_never_read_as_no_migration(tmp_path: Path, content: str) -> None:
@@ -117,19 +116,3 @@ def test_changes_of_different_domains_at_once_are_all_kept(root: Path) -> None:
 def test_it_is_no_domain(tmp_path: Path) -> None:
     MigrationStore(tmp_path).set("news", MIGRATION, expected=None)
     assert DomainStore(tmp_path).domains() == []
-
-
-def test_fields_of_a_newer_release_are_passed_over_and_kept(root: Path) -> None:
-    store = MigrationStore(root)
-    for domain in ("news", "tickets"):
-        store.set(domain, MIGRATION, expected=None)
-    stored = store._stored(store._read()[0])
-    for facts in stored["domains"].values():
-        facts["reason"] = "cheaper"
-    store._write(json_bytes(stored | {"note": "x"}), store._read()[1])
-    assert store.all() == {"news": MIGRATION, "tickets": MIGRATION}
-    moved = replace(MIGRATION, share=0.5, revision=2)
-    store.set("news", moved, expected=MIGRATION)
-    now = store._stored(store._read()[0])
-    assert (now["note"], [facts["reason"] for facts in now["domains"].values()]) == ("x", ["cheaper"] * 2)
-    assert store.all() == {"news": moved, "tickets": MIGRATION}

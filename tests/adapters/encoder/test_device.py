@@ -126,7 +126,7 @@ def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_
 
 
 def plan(providers: list[str], cores: int, **given: int) -> Execution:
-    wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0, "max_batch_texts": 0} | given
+    wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0} | given
     return plan_execution(providers, cores, **wanted, max_queued_texts=10, max_wait=1.0, exclusive=True)
 
 
@@ -147,5 +147,5 @@ def test_on_a_gpu_one_batch_runs_while_one_is_prepared() -> None:
 
 
 def test_what_is_given_is_taken() -> None:
-    made = plan(CPU, 8, runs=2, threads=3, max_batch_tokens=99, max_batch_texts=7)
-    assert (made.plan.runs, made.threads, made.plan.max_batch_tokens, made.plan.max_batch_texts) == (2, 3, 99, 7)
+    made = plan(CPU, 8, runs=2, threads=3, max_batch_tokens=99)
+    assert (made.plan.runs, made.threads, made.plan.max_batch_tokens) == (2, 3, 99)

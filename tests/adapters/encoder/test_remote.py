@@ -382,10 +382,7 @@ def test_lengths_are_bytes_by_four_and_what_needs_real_tokens_is_refused() -> No
     assert not any(one.unreadable for one in tokens)
     for refused in (
         lambda: tokenize(["a"], "left"),
-        lambda: tokenize([(1, 2)], "right"),
         lambda: tokenize.pieces(["a"], special=True),
-        lambda: tokenize.decode([[1]], skip_special=True),
-        lambda: tokenize.check([1]),
     ):
         with pytest.raises(InvalidInput, match="far runs on another server"):
             refused()

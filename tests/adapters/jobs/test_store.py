@@ -641,16 +641,6 @@ def test_versions_that_unended_jobs_name_are_known(jobs: JobStore) -> None:
     assert queued.request.base == 1
 
 
-def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_something(in_folder: JobStore) -> None:
-    """Releases up to 0.1.0 refuse a request with a field they do not know; API and worker may be of two releases."""
-    stored = record_of(in_folder, post(in_folder).id)
-    assert stored["request"].keys() == {
-        "domain", "encoder", "encoder_id", "method", "promote", "seed", "normalization", "sentences", "labels", "base",
-        "champion",
-    }  # fmt: skip
-    assert not {"waited", "decided", "publishing", "key", "change"} & stored.keys()
-
-
 READ_VECTORS = """
 import sys
 from pathlib import Path

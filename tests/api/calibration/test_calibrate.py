@@ -11,8 +11,6 @@ import httpx
 import orjson
 import pytest
 
-from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from tests.faults.jobs import held_job, post
 from tests.processes import PAIRS, Process, RedisServer, Serve, Server, accepts_jobs, score, wait_until
 from tests.text import sentences
@@ -136,16 +134,6 @@ def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Ser
         assert sorted(future.result() for future in uploads) == [202, 202, 429, 429, 429]
     assert not list(spools(".*-*"))
     held.let_go()
-
-
-def test_records_of_jobs_that_never_succeeded_are_forgotten_too(serve: Serve, store: Path) -> None:
-    jobs = JobStore(store)
-    for number in range(5):
-        with jobs.spool() as spool:
-            jobs.cancel(jobs.create(JobRequest(f"d{number}", "digest", "tiny"), spool, [], None).id)
-    server = serve(model_store=store, encoder="tiny", keep_jobs=2)
-    left = wait_until(lambda: found if len(found := server.client.get("/calibrate").json()["jobs"]) == 2 else None)
-    assert [job["domain"] for job in left] == ["d4", "d3"]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,7 @@ TEXTS = sentences(900)
 PAIRS = [list(pair) for pair in zip(TEXTS[600:664], TEXTS[700:764], strict=True)]
 WITHIN = 2.0  # s in which every replica follows
 AT_LAST = 20.0  # s where it is not the time that is tested
-KEYS = [f"customer-{number}" for number in range(60)]
 MOVE = "/domains/tickets/migration"
-TEI = {"source_sentence": "a", "sentences": ["b"]}
 Starts = Callable[..., Server]
 
 
@@ -103,7 +102,7 @@ def no_migration_is_left(site: Site) -> Iterator[None]:
     yield
     site.both.client.delete(MOVE)
     for server in (site.both, site.replica, site.old_alone, site.new_alone):  # each looks in its own time
-        wait_until(lambda server=server: server.client.get(MOVE).status_code == 404)
+        wait_until(lambda server=server: not server.client.get(MOVE).json().get("moved"))
 
 
 def begin(server: Server, **body: Any) -> dict[str, Any]:
@@ -113,18 +112,10 @@ def begin(server: Server, **body: Any) -> dict[str, Any]:
     return answer
 
 
-def scored(server: Server, key: str | None = None, domain: str = "tickets", **fields: Any) -> httpx.Response:
-    headers = {} if key is None else {"x-isosim-split-key": key}
-    response = server.client.post("/similarity", json={"pairs": PAIRS[:2], "domain": domain, **fields}, headers=headers)
+def scored(server: Server, domain: str = "tickets", **fields: Any) -> httpx.Response:
+    response = server.client.post("/similarity", json={"pairs": PAIRS[:2], "domain": domain, **fields})
     assert response.status_code == 200, response.text
     return response
-
-
-def chosen(server: Server, site: Site) -> set[str]:
-    """The keys that the new encoder answers."""
-    found = {key: scored(server, key).headers["x-isosim-encoder"] for key in KEYS}
-    assert set(found.values()) <= {site.old, site.new}
-    return {key for key, encoder in found.items() if encoder == site.new}
 
 
 def refused(response: httpx.Response, *words: str) -> None:
@@ -153,111 +144,12 @@ def test_the_second_encoder_changes_no_answer_of_the_first_and_is_its_own_server
     np.testing.assert_allclose(own["similarity"], second["similarity"], atol=1e-6)
 
 
-def test_shadow_scores_are_those_of_the_new_version_and_no_answer_changes(site: Site) -> None:
-    before = site.both.client.post("/similarity", json={"pairs": PAIRS[:30], "domain": "tickets"})
-    begun = begin(site.both, shadow=1.0)
-    assert (begun["state"], begun["share"], begun["old"]["version"], begun["new"]["version"]) == ("shadow", 0, 1, 2)
-    during = site.both.client.post("/similarity", json={"pairs": PAIRS[:30], "domain": "tickets"})
-    assert during.content == before.content
-    assert during.headers["x-isosim-encoder"] == site.old
-    seen = wait_until(lambda: site.both.client.get(MOVE).json()["seen"])
-    other = site.both.client.post("/similarity", json={"pairs": PAIRS[:30], "domain": "tickets@2"}).json()
-    old, new = np.array(before.json()["percentile"]), np.array(other["percentile"])
-    assert seen["pairs"] == seen["window"] == 30
-    assert seen["mean_difference"] == pytest.approx(np.abs(old - new).mean(), abs=1e-6)
-    assert seen["difference_95"] == pytest.approx(np.quantile(np.abs(old - new), 0.95), abs=1e-6)
-    assert seen["changed_sides"]["0.01"] == pytest.approx(np.mean((old >= 0.99) != (new >= 0.99)))
-    assert -1 <= seen["spearman"] <= 1
-    metrics = site.both.client.get("/metrics").text
-    assert 'isosim_shadow_percentile_difference_count{domain="tickets"} 30.0' in metrics
-    assert 'isosim_shadow_changed_sides_total{domain="tickets",rate="0.001"}' in metrics
-    scored(site.both, domain="tickets@2")  # neither a version that is not the old champion
-    site.both.client.post("/embed", json={"inputs": "a boat", "domain": "tickets"})  # nor vectors are compared
-    assert site.both.client.get(MOVE).json()["seen"]["pairs"] == 30
-
-
-def test_a_large_request_is_shadowed_in_part(site: Site) -> None:
-    begin(site.replica, shadow=1.0)
-    wait_until(lambda: site.replica.client.get(MOVE).status_code == 200)
-    response = site.replica.client.post("/similarity", json={"pairs": PAIRS, "domain": "tickets"})
-    assert len(response.json()["similarity"]) == 64
-    assert wait_until(lambda: site.replica.client.get(MOVE).json()["seen"])["pairs"] == 32
-
-
-def test_a_split_goes_by_key_alike_on_every_replica_and_only_grows(site: Site) -> None:
-    begin(site.both, share=0.2, shadow=0)
-    few = chosen(site.both, site)
-    assert 2 <= len(few) <= 25
-    wait_until(lambda: chosen(site.replica, site) == few, AT_LAST)
-    changed = site.both.client.put(MOVE, json={"share": 0.6}).json()
-    assert (changed["state"], changed["share"], changed["shadow"], changed["revision"]) == ("split", 0.6, 0, 2)
-    many = chosen(site.both, site)
-    assert few < many
-    assert len(many) < len(KEYS)
-    site.both.client.put(MOVE, json={"share": 0.0})
-    assert chosen(site.both, site) == set()
-
-
-def test_a_split_answers_with_one_encoder_whole_and_says_which(site: Site) -> None:
-    begin(site.both, share=0.5, shadow=0)
-    for key in KEYS[:12]:
-        headers = {"x-isosim-split-key": key}
-        answer = scored(site.both, key)
-        digest = answer.headers["x-isosim-encoder"]
-        version = {site.old: 1, site.new: 2}[digest]
-        pinned = scored(site.both, domain=f"tickets@{version}")
-        assert answer.json() == pinned.json()
-        bodies: list[tuple[str, dict[str, Any]]] = [
-            ("/rerank", {"query": "a boat", "texts": TEXTS[:4], "domain": "tickets"}),
-            ("/score", {"model": "isosim/tickets", "text_1": "a boat", "text_2": TEXTS[:4]}),
-            ("/v1/rerank", {"model": "isosim/tickets:raw", "query": "a boat", "documents": TEXTS[:4]}),
-            ("/similarity", {"inputs": TEI, "parameters": {"domain": "tickets"}}),
-        ]
-        for path, body in bodies:
-            response = site.both.client.post(path, json=body, headers=headers)
-            assert response.status_code == 200, response.text
-            assert response.headers["x-isosim-encoder"] == digest, path
-            assert response.headers["x-isosim-version"] == str(version)
-
-
-def test_vectors_pinned_versions_and_other_protocols_are_not_split(site: Site) -> None:
-    begin(site.both, share=1.0, shadow=0)
-    assert chosen(site.both, site) == set(KEYS)
-    client, headers = site.both.client, {"x-isosim-split-key": KEYS[0]}
-    infer = {"inputs": [{"name": n, "shape": [1], "datatype": "BYTES", "data": ["a"]} for n in ("text_1", "text_2")]}
-    bodies: list[tuple[str, dict[str, Any]]] = [
-        ("/embed", {"inputs": "a boat", "domain": "tickets"}),
-        ("/v1/embeddings", {"input": "a boat", "model": "isosim/tickets"}),
-        ("/similarity", {"pairs": PAIRS[:1], "domain": "tickets@1"}),
-        ("/v2/models/isosim%2Ftickets/infer", infer),
-    ]
-    for path, body in bodies:
-        response = client.post(path, json=body, headers=headers)
-        assert response.status_code == 200, response.text
-        assert response.headers["x-isosim-encoder"] == site.old, path
-
-
-def test_without_a_key_the_request_s_id_decides(site: Site) -> None:
-    begin(site.both, share=0.5, shadow=0)
-    keyed = {key: scored(site.both, key).headers["x-isosim-encoder"] for key in KEYS[:10]}
-    named = {
-        key: site.both.client.post(
-            "/similarity", json={"pairs": PAIRS[:1], "domain": "tickets"}, headers={"x-request-id": key}
-        ).headers["x-isosim-encoder"]
-        for key in KEYS[:10]
-    }
-    assert named == keyed
-    found = {scored(site.both).headers["x-isosim-encoder"] for _ in range(40)}
-    assert found == {site.old, site.new}
-    metrics = site.both.client.get("/metrics").text
-    assert 'isosim_split_requests_total{domain="tickets",side="new"}' in metrics
-
-
-def test_a_finish_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site) -> None:
-    begin(site.both)
-    finished = site.both.client.post(MOVE + "/finish")
+def test_a_move_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site) -> None:
+    before = site.both.client.get(MOVE).json()
+    assert (before["moved"], before["since"], before["old"]["version"], before["new"]["version"]) == (False, None, 1, 2)
+    moved = begin(site.both)
     began = time.monotonic()
-    assert finished.json()["state"] == "finished", finished.text
+    assert moved | {"moved": False, "since": None} == before
 
     def answers(server: Server, digest: str, dim: int) -> bool:
         embedded = server.client.post("/embed", json={"inputs": "a boat", "domain": "tickets"})
@@ -271,8 +163,8 @@ def test_a_finish_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site)
     assert 'isosim_domain_champion_info{domain="tickets",method="identity",version="2"} 1.0' in (
         site.both.client.get("/metrics").text
     )
-    refused(site.both.client.put(MOVE, json={"share": 0.5}), "finished")
-    refused(site.both.client.post(MOVE + "/finish"), "finished already")
+    refused(site.both.client.post(MOVE, json={}), "moved already")
+    assert site.both.client.post(MOVE, json={"from": 1}).json() == moved  # a retry
     assert answers(site.start(encoder="tiny", next_encoder="other"), site.new, 48)
     assert site.both.client.delete(MOVE).status_code == 204
     assert answers(site.both, site.old, 32)
@@ -280,8 +172,8 @@ def test_a_finish_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site)
 
 
 def test_a_saved_threshold_is_resolved_by_the_encoder_that_answers_through_the_whole_move(site: Site) -> None:
-    def threshold(server: Server, key: str | None = None, domain: str = "tickets") -> dict[str, Any]:
-        answer = scored(server, key, domain, threshold="duplicates")
+    def threshold(server: Server, domain: str = "tickets") -> dict[str, Any]:
+        answer = scored(server, domain, threshold="duplicates")
         found: dict[str, Any] = answer.json()["threshold"]
         assert answer.headers["x-isosim-version"] == str(found["version"])
         assert found["target"] == {"fmr": 0.1}
@@ -294,9 +186,8 @@ def test_a_saved_threshold_is_resolved_by_the_encoder_that_answers_through_the_w
         advised = [client.get(f"/domains/tickets@{n}/threshold?fmr=0.1").json()["similarity"] for n in (1, 2)]
         old, new = (threshold(site.both, domain=f"tickets@{n}") for n in (1, 2))
         assert [old["similarity"], new["similarity"]] == pytest.approx(advised, abs=1e-6)
-        begin(site.both, share=0.5, shadow=0)
-        assert {threshold(site.both, key)["version"] for key in KEYS} == {1, 2}
-        client.post(MOVE + "/finish").raise_for_status()
+        assert threshold(site.both) == old
+        begin(site.both)
         assert threshold(site.both) == new
         wait_until(lambda: scored(site.replica, threshold="duplicates").json()["threshold"] == new)
         assert client.get("/domains/tickets/thresholds").json()["version"] == 2
@@ -308,9 +199,8 @@ def test_a_saved_threshold_is_resolved_by_the_encoder_that_answers_through_the_w
 
 def test_a_server_with_the_old_encoder_alone_never_answers_in_the_new_one_s_place(site: Site) -> None:
     old, new = site.old_alone, site.new_alone
-    begin(site.both, share=0.5)
-    assert scored(old, KEYS[0]).headers["x-isosim-encoder"] == site.old  # until then it is the domain's own
-    site.both.client.post(MOVE + "/finish").raise_for_status()
+    assert scored(old).headers["x-isosim-encoder"] == site.old  # until then it is the domain's own
+    begin(site.both)
 
     def says() -> httpx.Response:
         return old.client.post("/similarity", json={"pairs": PAIRS[:1], "domain": "tickets"})
@@ -326,7 +216,7 @@ def test_a_server_with_the_old_encoder_alone_never_answers_in_the_new_one_s_plac
         assert scored(server, domain="tickets@1").headers["x-isosim-encoder"] == site.old
         assert scored(server, domain="default").headers["x-isosim-encoder"] == site.old
         assert server.client.get("/domains").status_code == 200
-        assert server.client.get(MOVE).json()["state"] == "finished"
+        assert server.client.get(MOVE).json()["moved"] is True
     assert scored(new).headers["x-isosim-encoder"] == site.new
 
 
@@ -335,16 +225,35 @@ def test_what_cannot_move_is_refused_with_the_remedy(site: Site) -> None:
     refused(client.post("/domains/default/migration", json={}), "no reference", "calibrate")
     refused(client.post("/domains/nowhere/migration", json={}), "no champion", "encoder: next")
     old = site.old_alone
-    refused(old.client.post(MOVE, json={}), "ISOSIM_NEXT_ENCODER")
-    for method, path in (("GET", MOVE), ("PUT", MOVE), ("DELETE", MOVE), ("POST", MOVE + "/finish")):
-        response = client.request(method, path, **({"json": {"share": 0.1}} if method == "PUT" else {}))
-        assert (response.status_code, response.json()["error_type"]) == (404, "NotFound"), response.text
-    begin(site.both)
-    refused(client.post(MOVE, json={}), "finish or abandon")
-    assert client.put(MOVE, json={}).status_code == 422
-    for body in ({"share": 1.1}, {"share": -0.1}, {"shadow": 2}, {"share": "all"}, {"shares": 0.1}):
-        assert client.put(MOVE, json=body).status_code == 422
-    refused(old.client.post(MOVE + "/finish"), "other", "ISOSIM_NEXT_ENCODER")
+    for answer in (old.client.post(MOVE, json={}), old.client.get(MOVE)):
+        refused(answer, "ISOSIM_NEXT_ENCODER")
+    assert client.delete(MOVE).status_code == 404
+    assert client.delete(MOVE + "?from=1").status_code == 204
+    refused(client.post(MOVE, json={"from": 2}), "now uses version 1")
+    refused(client.post(MOVE, json={"revision": 0}), "revision")
+    assert client.post(MOVE, json={"share": 0.1}).status_code == 422
+
+
+def test_a_move_that_loses_a_saved_threshold_has_to_name_it(site: Site, tmp_path: Path) -> None:
+    """The old version has labels, the new one has none, so that it reaches no precision."""
+    client = site.both.client
+    labels = tmp_path / "labels.tsv"
+    pairs = list(combinations(TEXTS[:30], 2))
+    similarity = client.post("/similarity", json={"pairs": pairs, "domain": "tickets"}).json()["similarity"]
+    alike = np.argsort(similarity)[-100:]
+    labels.write_text("".join(f"{int(n in alike)}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairs)))
+    words = ("label", str(labels), "--domain", "tickets", "--promote", "always")
+    assert command(*words, model_store=site.store, encoder="tiny").returncode == 0
+    try:
+        wait_until(lambda: client.get("/domains/tickets").json()["champion"] == 3)
+        client.put("/domains/tickets/thresholds/sure", json={"precision": 0.6}).raise_for_status()
+        refused(client.post(MOVE, json={}), "sure (", "without=sure")
+        assert client.get(MOVE).json()["moved"] is False
+        assert begin(site.both, without=["sure"])["moved"] is True
+    finally:
+        client.delete(MOVE)
+        client.delete("/domains/tickets/thresholds/sure")
+        client.put("/domains/tickets/champion", json={"version": 1}).raise_for_status()
 
 
 def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
@@ -363,19 +272,17 @@ def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
     assert sorted(answers) == [201, 409]
 
 
-def test_a_new_champion_that_cannot_answer_leaves_a_split_to_the_old_one_and_a_finish_in_the_open(site: Site) -> None:
+def test_a_domain_does_not_move_to_an_encoder_without_a_champion(site: Site) -> None:
     store = DomainStore(site.store)
-    begin(site.both, share=1.0, shadow=0)
     aliases = site.store / "domains" / "tickets" / "aliases.json"
     good = aliases.read_bytes()
     try:
         expected = store.aliases("tickets", site.new)
         store._set("tickets", site.new, Aliases(None, None, expected.revision))  # no command does it
         server = site.start(encoder="tiny", next_encoder="other")
-        assert scored(server, KEYS[0]).headers["x-isosim-encoder"] == site.old
         state = server.client.get(MOVE).json()
         assert (state["new"]["version"], state["thresholds"]) == (None, None)
-        refused(server.client.post(MOVE + "/finish"), "no champion")
+        refused(server.client.post(MOVE, json={}), "no champion")
     finally:
         aliases.write_bytes(good)
 
@@ -385,9 +292,8 @@ def test_champions_of_both_encoders_are_promoted_by_number(site: Site) -> None:
     for version in (2, 1):
         assert client.put("/domains/tickets/champion", json={"version": version}).status_code == 200
         assert client.get("/domains/tickets").json()["champion"] == 1  # the old encoder's, which answers
-    begin(site.both)
     assert client.delete("/domains/tickets/versions/2").status_code == 409
-    client.post(MOVE + "/finish").raise_for_status()
+    begin(site.both)
     refused(client.post("/domains/tickets/rollback"), "no previous version")  # the new encoder's, which answers now
 
 

@@ -134,7 +134,7 @@ def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server:
 def test_where_texts_repeat_a_rate_below_theirs_is_refused_with_the_smallest_that_is_reached(
     serve: Serve, store: Path
 ) -> None:
-    publish_repeated(store, "mails", ties=True)
+    publish_repeated(store, "mails")
     server = serve(model_store=store, encoder="tiny")
     share = 149 * 148 / (744 * 743)
     for space in ("calibrated", "raw"):

@@ -18,7 +18,7 @@ def fitted(count: int, dim: int, *, probe: bool = False, seed: int = 0) -> Domai
     return fit(x, tokens, salad(1000, dim, seed + 1000) if probe else None, np.random.default_rng(seed))
 
 
-def as_earlier_releases_made_it(x: Vectors) -> ReferenceDistribution:
+def without_ties(x: Vectors) -> ReferenceDistribution:
     pairs = pairs_of(x)
     return continuous(pairs.similarities.astype(np.float64), pairs)
 

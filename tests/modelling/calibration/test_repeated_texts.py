@@ -18,7 +18,7 @@ from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import USUAL_RATES, equate, table
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
-from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
+from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
 from tests.text import sentences
 
 FACTOR = 1.25
@@ -96,32 +96,9 @@ def test_an_interval_holds_a_threshold_that_can_be_reached() -> None:
     assert min(scale.curve()["rate"]) == pytest.approx(scale.smallest_rate, rel=1e-6)
 
 
-def test_without_ties_every_number_is_the_one_earlier_releases_stored() -> None:
-    scale = reference_of(texts_with(seed=3))
-    earlier = as_earlier_releases_made_it(texts_with(seed=3))
-    assert scale.arrays().keys() == earlier.arrays().keys()
-    assert "tied" not in scale.arrays()
-    for name in ("similarities", "logits", "shape", "scale", "tail_error"):
-        np.testing.assert_array_equal(scale.arrays()[name], earlier.arrays()[name])
-
-
-@pytest.mark.parametrize("shares", [(0.05,), (0.1,), (0.2,), (0.1, 0.1)])
-def test_what_earlier_releases_made_of_repeated_texts_answers_as_before_and_is_told_apart(
-    shares: tuple[float, ...],
-) -> None:
-    x = texts_with(*shares)
-    earlier = as_earlier_releases_made_it(x)
-    stored = {name: array for name, array in earlier.arrays().items() if not name.startswith("tied")}
-    again = ReferenceDistribution.from_arrays(stored)
-    assert again.threshold(0.001) == earlier.threshold(0.001)
-    assert again.ties_lost
-    assert not ReferenceDistribution.from_arrays(reference_of(x).arrays()).ties_lost
-    assert not as_earlier_releases_made_it(texts_with()).ties_lost
-
-
 def test_a_scale_that_knows_its_ties_is_judged_better_than_one_that_lost_them() -> None:
     x, others = texts_with(0.2), pairs_of(texts_with(0.2, seed=1))
-    assert off_by(reference_of(x), others) < 0.1 < off_by(as_earlier_releases_made_it(x), others)
+    assert off_by(reference_of(x), others) < 0.1 < off_by(without_ties(x), others)
 
 
 def test_a_threshold_is_carried_over_only_to_a_rate_that_the_new_scale_has() -> None:

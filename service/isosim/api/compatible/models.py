@@ -41,14 +41,11 @@ def parse(name: str) -> tuple[DomainRef, Space]:
     return DomainRef.parse(match["domain"] or DEFAULT), "raw" if match["raw"] else "calibrated"
 
 
-async def resolve(
-    service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
-) -> Model:
+async def resolve(service: Service, trace: Trace, name: str, version: str | None = None) -> Model:
     """Finds the model called `name`.
 
     Args:
         version: the model's version, if the request sends it separately from the name.
-        splits: see `requests.resolve`.
 
     Raises:
         UnknownModel: there is no such model; the message lists those that the key may use.
@@ -63,7 +60,7 @@ async def resolve(
                     "either `version` is not a number, or a version was sent twice: in the name and in `version`"
                 )
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
+        return Model(name, await requests.resolve(service, trace, ref), space)
     except (InvalidInput, NotFound):
         # The error lists models that the key may use. The list is read from the store, which is charged as one text.
         if trace.grant.rate is not None:

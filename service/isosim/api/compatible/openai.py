@@ -14,16 +14,12 @@ from isosim.api.compatible.schemas import (
     ModelCard,
     ModelList,
     ModelPath,
-    id_rows,
 )
-from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
-from isosim.api.scoring.pipeline import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
+from isosim.api.scoring.pipeline import INLINE_ROWS, check_dimensions, embed, listed, usage, vectors
 from isosim.api.state import MOST_KNOWN, Service, ServiceDep, pay_for
 from isosim.arrays import Vectors
-from isosim.encoders.texts import Content
-from isosim.errors import InvalidInput, IsosimError
-from isosim.migration.encoders import LoadedEncoder
+from isosim.errors import IsosimError
 from isosim.scoring.registry import DEFAULT
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
@@ -39,7 +35,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
     encoder = model.resolution.encoder
-    contents = inputs(body.input, service, encoder)
+    contents = listed(body.input, "input", service)
     check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
     embeddings = await embed(service, trace, model.resolution, contents, scored=False)
     rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
@@ -58,34 +54,6 @@ def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Res
 def as_base64(vectors: Vectors) -> list[str]:
     """Base64 of each row's float32 values, little-endian."""
     return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
-
-
-def inputs(
-    given: str | list[str] | list[int] | list[list[int]], service: Service, loaded_encoder: LoadedEncoder
-) -> list[Content]:
-    """Texts of `input`, or its token ids if ISOSIM_ALLOW_TOKEN_IDS is true.
-
-    Raises:
-        EmptyInput, InvalidInput: an entry is not valid; the message names it.
-    """
-    if isinstance(given, str):
-        return [*listed(given, "input", service)]
-    texts = [entry for entry in given if isinstance(entry, str)]
-    if len(texts) == len(given):
-        return [*listed(texts, "input", service)]
-    if not service.settings.allow_token_ids:
-        raise fault(
-            InvalidInput,
-            "input",
-            "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
-            "(LangChain: check_embedding_ctx_length=False)",
-        )
-    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
-    check_count(len(rows), "input", service.settings.max_texts)
-    for number, row in enumerate(rows):
-        check_count(len(row), f"input.{number}", service.settings.max_characters)
-        loaded_encoder.tokenizer.check(row)
-    return [tuple(row) for row in rows]
 
 
 @router.get("", response_model=ModelList, responses=documented_v1())

@@ -76,10 +76,10 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
     """The model in the body's field `model` (default: isosim), or the calibrated model of the domain in `domain`."""
     if body.domain is None:
-        return await models.resolve(service, trace, body.model or "isosim", splits=True)
+        return await models.resolve(service, trace, body.model or "isosim")
     if body.model is not None:
         raise fault(InvalidInput, "domain", "and model: send only one of them")
-    resolution = await resolve(service, trace, body.domain, splits=True)
+    resolution = await resolve(service, trace, body.domain)
     return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
 
 
@@ -122,7 +122,7 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
             "text_1",
             f"has {len(left)} texts and text_2 {len(right)}; send one text in text_1, or as many as in text_2",
         )
-    model = await models.resolve(service, trace, body.model, splits=True)
+    model = await models.resolve(service, trace, body.model)
     embeddings = await embed(service, trace, model.resolution, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
     result = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))

@@ -1,55 +1,25 @@
 """Bodies and answers that other services defined: OpenAI, text-embeddings-inference, Cohere, Jina, vLLM."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Field
 
 from isosim.api.bodies import Compatible, DomainField, all_texts, entries, example
 from isosim.api.scoring.schemas import PromptName, TruncationDirection
 from isosim.scoring.advice import MOST_GALLERY
 
 OneOrMore = Annotated[str | list[str], all_texts]
+texts_and_no_ids = entries(
+    lambda entry: isinstance(entry, str),
+    "a text; token ids mean something else to this encoder than to OpenAI's tokenizer "
+    "(LangChain: check_embedding_ctx_length=False)",
+)
 
 
-def is_row(entry: Any) -> bool:
-    return isinstance(entry, list) and all(type(number) is int for number in entry)
-
-
-Texts = Annotated[list[str], all_texts]
-TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# `is_row` also checks the ids in a row: `entries` reports only the first wrong row, but pydantic would build an error
-# for each wrong id.
-TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
 ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/default"])]
-
-
-def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
-    """Lists of token ids, one for each text. `given` is either such lists, or the ids of a single text."""
-    rows = [[entry] if isinstance(entry, int) else entry for entry in given]
-    return [[number for row in rows for number in row]] if isinstance(given[0], int) else rows
-
-
-def which_input(value: Any) -> str:
-    """Tells pydantic which form `input` has: `text`, `texts`, `ids` or `id_lists`. Looks at the first entry only."""
-    first = value[0] if isinstance(value, list) and value else value
-    if isinstance(first, list):
-        return "id_lists"
-    if isinstance(first, int) and not isinstance(first, bool):
-        return "ids" if isinstance(value, list) else "text"
-    return "texts" if isinstance(value, list) else "text"
-
-
-EmbeddingsInput = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[Texts, Tag("texts")]
-    | Annotated[TokenIds, Tag("ids")]
-    | Annotated[TokenRows, Tag("id_lists")],
-    Discriminator(which_input),
-]
 
 
 class EmbeddingsRequest(Compatible):
@@ -57,7 +27,7 @@ class EmbeddingsRequest(Compatible):
 
     model_config = example({"model": "isosim", "input": ["A man is playing a guitar."]})
 
-    input: EmbeddingsInput
+    input: Annotated[str | list[str], texts_and_no_ids]
     model: ModelField = "isosim"
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(
@@ -125,7 +95,7 @@ class RerankRequest(Compatible):
     )
 
     query: str
-    texts: Texts | None = None
+    texts: Annotated[list[str], all_texts] | None = None
     documents: Documents | None = None
     model: ModelField | None = None
     domain: DomainField | None = Field(default=None, description="domain that scores the texts, if no model is named")
@@ -228,22 +198,6 @@ class SimpleToken(BaseModel):
         description="position in the text of the token's first character; null for a special token"
     )
     stop: int | None
-
-
-def which_ids(value: Any) -> str:
-    return "id_lists" if isinstance(value, list) and value and isinstance(value[0], list) else "ids"
-
-
-class DecodeRequest(Compatible):
-    """The body of text-embeddings-inference."""
-
-    model_config = example({"ids": [101, 1037, 2158, 102]})
-
-    ids: Annotated[
-        Annotated[TokenIds, Tag("ids")] | Annotated[TokenRows, Tag("id_lists")],
-        Discriminator(which_ids),
-    ]
-    skip_special_tokens: bool = True
 
 
 class Pooling(BaseModel):

@@ -5,18 +5,16 @@ from fastapi.responses import RedirectResponse, Response
 
 from isosim import CONTRACT, __version__
 from isosim.api.compatible.schemas import (
-    DecodeRequest,
     Info,
     ModelType,
     Pooling,
     SimpleToken,
     TokenizeRequest,
-    id_rows,
 )
 from isosim.api.operations import check_ready
 from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
-from isosim.api.scoring.pipeline import check_count, listed, named_prompt
+from isosim.api.scoring.pipeline import listed, named_prompt
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
 
@@ -25,7 +23,6 @@ router = APIRouter(tags=["operations"])
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
-DEPRECATED_SINCE = "@1795564800"  # 2026-11-25 (RFC 9745, section 2.1)
 MOST_CHARACTERS = 200_000  # maximum number of characters per request; each becomes up to 60 bytes of the answer
 
 
@@ -50,20 +47,6 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
 def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
     pieces_of_texts = service.encoders.first.tokenizer.pieces(texts, special=special)
     return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
-
-
-@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES), deprecated=True)
-async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Turns token ids back into texts. Deprecated: use the library `tokenizers` (docs/reference/compatibility.md)."""
-    check_count(len(body.ids), "ids", service.settings.max_characters)
-    rows = id_rows(body.ids)
-    name_ignored(trace, body)
-    trace.release = await service.limits.admit(trace.grant, len(rows))
-    tokenizer = service.encoders.first.tokenizer
-    texts = await service.scoring(tokenizer.decode, rows, skip_special=body.skip_special_tokens)
-    response = json_response(texts)
-    response.headers["deprecation"] = DEPRECATED_SINCE
-    return response
 
 
 @router.get("/info", dependencies=[needs("read")], responses=documented())

@@ -1,7 +1,6 @@
-"""Routes that begin a domain's move to the next encoder, set the share of requests that the next encoder answers, and
-finish or abandon the move."""
+"""Routes that move a domain to the next encoder and back, and carry its thresholds over."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -12,19 +11,17 @@ from isosim.api.domains.schemas import (
     FROM,
     REVISION,
     EquatedThreshold,
-    MigrationChange,
-    MigrationFinish,
     MigrationSide,
     MigrationStart,
     MigrationState,
     MigrationThreshold,
-    ShadowState,
 )
 from isosim.api.requests import DomainName, JsonBody, documented, needs
 from isosim.api.state import Service, ServiceDep
-from isosim.domains.store import Start
-from isosim.errors import Conflict, InvalidInput, IsosimError, NotFound
+from isosim.domains.store import Aliases, Start
+from isosim.errors import Conflict, IsosimError, NotFound
 from isosim.migration.encoders import LoadedEncoder
+from isosim.scoring.advice import check_lost, lost_targets
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.equating import equate, table
 from isosim.scoring.moves import Migration
@@ -33,19 +30,6 @@ router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
 READ, ADMIN = [needs("read")], [needs("admin")]
 CHANGES = (404, 409, 422)
 WITH_BODY = (404, 409, 413, 415, 422)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-async def of(service: Service, domain: str) -> Migration:
-    """The domain's migration, read from the store. Raises NotFound if it has none."""
-    await service.encoders.refresh_migrations()
-    migration = service.encoders.migrations.get(domain)
-    if migration is None:
-        raise NotFound(f"domain {domain!r} has no migration; begin one with POST /domains/{domain}/migration")
-    return migration
 
 
 async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
@@ -80,148 +64,104 @@ async def write(service: Service, domain: str, wanted: Migration | None, expecte
     await service.encoders.follow(domain)
 
 
-async def change(service: Service, domain: str, wanted: Migration, expected: Migration | None) -> MigrationState:
-    """Stores a migration. The answer is built first, so that nothing can fail after the change is made."""
-    answer = await shown(service, domain, wanted)
-    await write(service, domain, wanted, expected)
-    return answer
+async def aliases(service: Service, domain: str) -> Aliases:
+    """The domain's aliases for the encoder that answers its requests."""
+    return await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
 
 
-async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
-    """Raises Conflict if the champion or the migration has changed since the client read them."""
-    aliases = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
-    revision = aliases.revision if migration is None else migration.revision
-    start.check(domain, replace(aliases, revision=revision))
+async def shown(service: Service, domain: str, migration: Migration | None) -> MigrationState:
+    """The state of a domain's move; `migration` is None while the old encoder answers. While a version cannot be
+    loaded, `thresholds` is null.
 
-
-async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
-    """A migration's state. While a version cannot be loaded, the fields `thresholds` and `seen` are null."""
-    digests = (migration.old, migration.new)
-    aliases = [await service.store(service.domains.aliases, domain, digest) for digest in digests]
-    versions = [one.champion for one in aliases]
-    thresholds = seen = None
-    try:
-        old, new = service.encoders.pair(domain)
-        a, b = await champion(old, domain), await champion(new, domain)
-    except IsosimError:
-        pass
+    Raises:
+        Conflict: the domain has not moved, and this server has no next encoder.
+    """
+    if migration is None:
+        named = [(one.digest, one.artifact.id) for one in (service.encoders.first, service.encoders.require_next())]
     else:
-        if a.model.reference is not None and b.model.reference is not None:
-            thresholds_by_rate = await service.scoring(table, a.model.reference, b.model.reference)
-            thresholds = [
-                EquatedThreshold.model_validate(asdict(one) | {"interval": [*one.interval]})
-                for one in thresholds_by_rate
-            ]
-        compared = await service.scoring(service.shadow.measure, domain, (a.version, b.version))
-        if compared is not None:
-            sides = compared.changed_sides
-            named = None if sides is None else {f"{rate:g}": share for rate, share in sides.items()}
-            seen = ShadowState.model_validate(asdict(compared) | {"changed_sides": named})
-    facts = {name: getattr(migration, name) for name in ("state", "share", "shadow", "revision", "started", "changed")}
+        named = [(migration.old, migration.old_id), (migration.new, migration.new_id)]
+    sides = [
+        MigrationSide(
+            encoder=digest,
+            id=name,
+            version=(await service.store(service.domains.aliases, domain, digest)).champion,
+        )
+        for digest, name in named
+    ]
+    thresholds = None
+    try:
+        one, other = [(await champion(side, domain)).model.reference for side in service.encoders.pair(domain)]
+    except IsosimError:
+        one = other = None
+    if one is not None and other is not None:
+        thresholds = [
+            EquatedThreshold.model_validate(asdict(row) | {"interval": [*row.interval]})
+            for row in await service.scoring(table, one, other)
+        ]
     return MigrationState(
         domain=domain,
-        old=MigrationSide(encoder=migration.old, id=migration.old_id, version=versions[0]),
-        new=MigrationSide(encoder=migration.new, id=migration.new_id, version=versions[1]),
+        moved=migration is not None,
+        since=None if migration is None else migration.since,
+        old=sides[0],
+        new=sides[1],
         thresholds=thresholds,
-        seen=seen,
-        **facts,
     )
 
 
 @router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
-async def start_migration(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
-    """Begins a domain's move from this server's encoder to the next encoder. For each of these encoders, the domain
-    needs a champion with a reference distribution."""
+async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
+    """Moves a domain to this server's next encoder. From then on it answers all requests for the domain on all
+    replicas, requests for vectors included. For each of the two encoders the domain needs a champion with a reference
+    distribution. With `from`, the request can be retried safely."""
     await service.encoders.refresh_migrations()
     before = service.encoders.migrations.get(domain)
     old, new = service.encoders.first, service.encoders.require_next()
-    began = now()
+    if before is not None and (before.old, before.new) == (old.digest, new.digest):
+        known = await service.store(service.domains.aliases, domain, before.old)
+        if body.from_ is not None and body.from_ == known.champion:
+            return await shown(service, domain, before)  # a retry: an earlier request moved the domain
+        raise Conflict(f"domain {domain!r} has moved already; DELETE takes it back")
+    if before is not None and before.new != old.digest:
+        raise Conflict(f"domain {domain!r} has moved to encoder {before.new_id}; take it back first (DELETE)")
+    known = await aliases(service, domain)
+    body.start.check(domain, known)
+    from_version, to_version = await champion(old, domain), await champion(new, domain)
+    lost = await service.scoring(lost_targets, from_version.model, to_version.model, domain, known.targets)
+    check_lost(lost, body.without, to_version.version)
     wanted = Migration(
         old=old.digest,
         old_id=old.artifact.id,
         new=new.digest,
         new_id=new.artifact.id,
-        share=body.share,
-        shadow=body.shadow,
-        started=began,
-        changed=began,
+        since=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    if (
-        before is not None
-        and body.from_ is not None
-        and before == replace(wanted, started=before.started, changed=before.changed)
-    ):
-        return await shown(service, domain, before)  # a retry: an earlier request began this migration
-    if before is not None and not (before.finished and before.new == old.digest):
-        raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
-    await check_start(service, domain, Start(body.from_), None)
-    for loaded_encoder in (old, new):
-        await champion(loaded_encoder, domain)
-    return await change(service, domain, wanted, before)
+    answer = await shown(service, domain, wanted)  # first, so that nothing can fail after the change is made
+    await write(service, domain, wanted, before)
+    return answer
 
 
-@router.get("", dependencies=READ, responses=documented(404, 422))
+@router.get("", dependencies=READ, responses=documented(404, 409, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """State of a domain's migration. `share` is the share of scoring requests that the new encoder answers; the old
-    encoder answers the other requests. `shadow` is the share of these other requests that the new encoder also scores,
-    for comparison. `thresholds` lists thresholds of the old and the new version. `seen` compares the scores that both
-    versions gave to pairs in this process."""
-    return await shown(service, domain, await of(service, domain))
-
-
-@router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
-async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Changes the shares of a migration. `share` is the share of scoring requests that the new encoder answers; the
-    old encoder answers the other requests. `shadow` is the share of these other requests that the new encoder also
-    scores, for comparison. The body has one of them, or both."""
-    before = await of(service, domain)
-    if before.finished:
-        raise Conflict(f"the migration of {domain!r} is finished; to undo it, send DELETE to the same path")
-    given = body.model_dump(exclude_none=True, include={"share", "shadow"})
-    if not given:
-        raise InvalidInput("share or shadow: give at least one of them")
-    if body.start != Start() and before == replace(before, **given):
-        return await shown(service, domain, before)  # a retry: an earlier request made this change
-    await check_start(service, domain, body.start, before)
-    for loaded_encoder in service.encoders.pair(domain):
-        await champion(loaded_encoder, domain)
-    wanted = replace(before, **given, changed=now(), revision=before.revision + 1)
-    return await change(service, domain, wanted, before)
-
-
-@router.post("/finish", dependencies=ADMIN, responses=documented(*WITH_BODY))
-async def finish_migration(
-    domain: DomainName, service: ServiceDep, body: MigrationFinish | None = None
-) -> MigrationState:
-    """Lets the new encoder answer all requests for the domain, on all replicas. This includes requests for vectors."""
-    start = Start() if body is None else body.start
-    before = await of(service, domain)
-    if before.finished:
-        old = await service.store(service.domains.aliases, domain, before.old)
-        if start.version is not None and start.version == old.champion:
-            return await shown(service, domain, before)  # a retry: an earlier request finished this migration
-        raise Conflict(f"the migration of {domain!r} is finished already")
-    await check_start(service, domain, start, before)
-    for loaded_encoder in service.encoders.pair(domain):
-        await champion(loaded_encoder, domain)
-    return await change(
-        service, domain, replace(before, finished=True, changed=now(), revision=before.revision + 1), before
-    )
+    """The two encoders of a domain's move, before and after it. With their champions and equivalent thresholds."""
+    await service.encoders.refresh_migrations()
+    return await shown(service, domain, service.encoders.migrations.get(domain))
 
 
 @router.delete("", status_code=204, dependencies=ADMIN, responses=documented(*CHANGES))
-async def abandon_migration(
+async def move_back(
     domain: DomainName,
     service: ServiceDep,
     from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """Ends a migration, even a finished one: the old encoder answers all requests again. Versions are kept. With
-    `from`, the request also succeeds if the migration no longer exists."""
+    """The old encoder answers all requests again. Versions are kept. With `from`, the request also succeeds if the
+    domain has not moved."""
     await service.encoders.refresh_migrations()
-    if from_ is None or domain in service.encoders.migrations:
-        before = await of(service, domain)
-        await check_start(service, domain, Start(from_, revision), before)
+    before = service.encoders.migrations.get(domain)
+    if before is None and from_ is None:
+        raise NotFound(f"domain {domain!r} has not moved to another encoder")
+    if before is not None:
+        Start(from_, revision).check(domain, await aliases(service, domain))
         await write(service, domain, None, before)
     return Response(status_code=204)
 

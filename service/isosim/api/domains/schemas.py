@@ -269,35 +269,10 @@ class ChampionRequest(StartOfChange):
     without: Without
 
 
-class MigrationStart(Own):
-    """The shares of requests with which a domain's migration to the next encoder begins."""
+class MigrationStart(StartOfChange):
+    model_config = example({"from": 1})
 
-    model_config = example({"share": 0.0, "shadow": 0.1, "from": 1})
-
-    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
-    share: float = Field(
-        default=0.0, ge=0, le=1, description="share of scoring requests that the new encoder answers; 0: none"
-    )
-    shadow: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="of the requests answered by the old encoder, the share that the new encoder also scores, only to "
-        "compare the two",
-    )
-
-
-class MigrationChange(StartOfChange):
-    """New shares of requests for a migration; omitted fields keep their value."""
-
-    model_config = example({"share": 0.1, "revision": 1})
-
-    share: float | None = Field(default=None, ge=0, le=1)
-    shadow: float | None = Field(default=None, ge=0, le=1)
-
-
-class MigrationFinish(StartOfChange):
-    model_config = example({"from": 1, "revision": 2})
+    without: Without
 
 
 class MigrationSide(BaseModel):
@@ -326,34 +301,15 @@ class MigrationThreshold(EquatedThreshold):
     space: Literal["calibrated", "raw"]
 
 
-class ShadowState(BaseModel):
-    """Comparison of pairs that both versions have scored in this process."""
-
-    pairs: int
-    window: int = Field(description="number of most recent pairs that the figures are computed from")
-    mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
-    difference_95: float | None = Field(description="95th percentile of this absolute difference")
-    changed_sides: dict[str, float] | None = Field(
-        description="for each false-match rate: share of pairs that match in one version but not in the other. Each "
-        "version uses its own threshold for the rate"
-    )
-    spearman: float | None = Field(description="rank correlation of the two similarities")
-
-
 class MigrationState(BaseModel):
-    """A domain's migration from one encoder to another."""
+    """The encoders between which a domain moves."""
 
     domain: str
-    state: Literal["shadow", "split", "finished"]
-    share: float
-    shadow: float
-    revision: int
-    started: str
-    changed: str
+    moved: bool = Field(description="whether the new encoder answers the domain's requests")
+    since: str | None = Field(description="time of the move; null while the old encoder answers")
     old: MigrationSide
     new: MigrationSide
     thresholds: list[EquatedThreshold] | None = Field(
         description="thresholds of both versions at the usual false-match rates; null if this server cannot load both "
         "versions, or if one of them has no reference distribution"
     )
-    seen: ShadowState | None = Field(description="result of shadow scoring; null until this process has compared pairs")

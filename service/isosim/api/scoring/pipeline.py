@@ -13,7 +13,7 @@ from isosim.arrays import Vectors
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import Content, Side, Text
+from isosim.encoders.texts import Side, Text
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.migration.encoders import Resolution
 from isosim.scoring.calibration import Calibration
@@ -92,7 +92,7 @@ async def embed(
     service: Service,
     trace: Trace,
     resolution: Resolution,
-    contents: Sequence[Content],
+    contents: Sequence[str],
     *,
     side: Side = "right",
     truncate: bool | None = None,
@@ -116,7 +116,7 @@ async def embed(
     if resolution.encoder.remote is not None:
         trace.headers["x-isosim-tokens"] = "estimated"
     before = spec.prompt if prompt is None else prompt
-    texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
+    texts = [Text(before + content, side) for content in contents]
     judge = resolution.calibration.early_judge if scored else None
     embeddings = await resolution.encoder.embedder.embed(texts, trace.watch, judge)
     if truncate is False and any(text.truncated for text in embeddings.texts):
@@ -163,12 +163,10 @@ async def scores(
         if small
         else await service.scoring(score, *inputs, brought=embeddings.brought)
     )
-    # Drift and migrations are measured for the current champion only. `calibration` may be another version: the request
+    # Drift is measured for the current champion only. `calibration` may be another version: the request
     # may have named it, or the champion may have changed since scoring began.
     if service.encoders.is_champion(calibration):
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # a migration may also score these pairs with the new encoder
-            service.shadow.offer(resolution, embeddings, a, b, result)
     if result.unreadable is not None:
         trace.headers["x-isosim-flags"] = "unreadable"
     note(service, trace, calibration, embeddings, time.perf_counter() - started)

@@ -68,7 +68,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     check_count(len(body.pairs), "pairs", settings.max_pairs)
     flat = [text for pair in body.pairs for text in pair]
     check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
-    resolution = await resolve(service, trace, body.domain, splits=True)
+    resolution = await resolve(service, trace, body.domain)
     decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
     embeddings = await embed_texts(service, trace, resolution, flat)
     return await answer_of(service, trace, resolution, embeddings, body, decision)
@@ -188,7 +188,7 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     name_ignored(trace, body)
-    resolution = await resolve(service, trace, parameters.domain, splits=True)
+    resolution = await resolve(service, trace, parameters.domain)
     prompt = named_prompt(parameters.prompt_name, resolution.encoder.artifact)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]

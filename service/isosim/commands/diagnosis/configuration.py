@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from isosim.access.key_file import Keys
 from isosim.commands.diagnosis import Finding, fault, ok, warning
 from isosim.errors import Unavailable
-from isosim.settings import Settings, deprecated, unread
+from isosim.settings import Settings, unread
 
 # Matches environment variables like ISOSIM_SERVICE_HOST. If a namespace has a Service called "isosim", Kubernetes sets
 # such variables in all pods of the namespace.
@@ -39,9 +39,7 @@ def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Reports `ISOSIM_*` variables that are deprecated, or that are not settings and so have no effect."""
-    for name, sentence in deprecated(environment).items():
-        yield warning("variables", sentence, f"unset {name}")
+    """Reports `ISOSIM_*` variables that are not settings and so have no effect."""
     links = []
     for name, nearest in unread(environment).items():
         if LINKS.match(name):

@@ -34,7 +34,6 @@ KNOWN = {
 # on the CPU. The export allows the same difference between torch and ONNX in fp32.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2  # maximum difference for other precisions; not measured, but wrong kernels differ much more
-MOST_NAMED = 100  # maximum number of versions that one finding names
 
 
 NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
@@ -254,28 +253,3 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
         elif name == DEFAULT:
             yield ok("default", f"default@{champion}")
     yield ok("domains", f"{answering} with a champion for this encoder")
-    yield from outdated(domains)
-
-
-def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns about versions whose false-match rates are too small, because an earlier release counted equal scores
-    (ties) wrongly. Checks the versions of all encoders, and skips versions that cannot be read."""
-    versions = []
-    for name in domains.domains():
-        for version in domains.versions(name):
-            try:
-                parts = domains.load(name, version).model
-            except (IsosimError, OSError):
-                continue
-            scales = [parts.reference, parts.raw_reference]
-            scales += [parts.normalization.reference] if parts.normalization is not None else []
-            if any(scale is not None and scale.ties_lost for scale in scales):
-                versions.append(f"{name}@{version}")
-    if versions:
-        yield warning(
-            "ties",
-            f"{len(versions)} versions state false-match rates that are too small, because an earlier release "
-            "calibrated them on texts with repetitions: "
-            f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
-            "calibrate these domains anew: isosim calibrate FILE --domain NAME",
-        )

@@ -1,0 +1,375 @@
+"""The store's objects: bytes under keys, in a folder or in a bucket. Everything that is stored stands on these.
+
+A key is a relative path with `/` between its parts, like `domains/tickets.json`. An object is read and written as a
+whole. A write may depend on a condition: that the object is new, or that it still has the tag that was read.
+
+A file system has no conditional write, so `Folder` compares and replaces under a lock of the key, taken with a
+deadline. A bucket must give these guarantees, as Amazon S3, Google Cloud Storage, Azure, MinIO and R2 do: a read
+returns the last write, `If-None-Match: *` writes an object only if there is none, and `If-Match` replaces only an
+unchanged one. `check` tries both conditions.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from isosim.errors import Unavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PATIENCE = 8.0  # s that a lock of a folder is waited for
+LOOK = 0.005  # s between two attempts to take it
+# obstore's own defaults (30 s for a request, ten retries, three minutes) would hold a request's thread for minutes.
+CONNECT, READ = timedelta(seconds=5), timedelta(seconds=5)  # without a connection, or without a byte
+REQUEST = timedelta(seconds=60)  # a whole request; a part of an upload has 8 MB
+RETRIES = 1
+PART = 8 << 20  # bytes of a part of an upload
+PAGE = 1000  # objects in a page of a listing
+
+
+class Changed(Exception):
+    """A conditional write was refused: the object exists already, is missing, or was changed by another writer."""
+
+
+class Entry(NamedTuple):
+    """An object in a listing."""
+
+    key: str
+    size: int  # bytes
+    stamp: str  # see `Blobs.stamp`
+    modified: float  # seconds since the epoch, by the storage's clock
+
+
+class Blobs(Protocol):
+    """Thread-safe. FileNotFoundError means that the object is missing, any other OSError that the store failed."""
+
+    address: str
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        """Content and tag. Equal contents may have equal tags. Raises FileNotFoundError."""
+
+    def stamp(self, key: str) -> str:
+        """A value that changes with the object: one stat or HEAD. It is no tag. Raises FileNotFoundError."""
+
+    def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
+        """Writes an object and returns its tag.
+
+        With `new` there must be no such object; with `over` it must have this tag. A refused write succeeds if the
+        stored content is the same: an earlier attempt wrote it, and its answer was lost.
+
+        Raises:
+            Changed: the condition does not hold.
+        """
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        """The objects below `prefix`, which is "" or ends with `/`, whose keys are greater than `after`, in the order
+        of their keys."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; those that are missing are passed over."""
+
+    def upload(self, key: str, path: Path) -> None:
+        """Writes a file's content."""
+
+    def files(self, prefix: str, names: Iterable[str]) -> AbstractContextManager[Path]:
+        """A folder with the objects `prefix + name` as files, for reading only, until the context ends. Raises
+        FileNotFoundError."""
+
+
+class Folder:
+    """A folder on a local disk or on a volume that several machines share (flock has to work there)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.address = root, str(root)
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        with (self.root / key).open("rb") as file:
+            content = file.read()
+        return content, tag_of(content)
+
+    def stamp(self, key: str) -> str:
+        return stamp_of((self.root / key).stat())
+
+    def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
+        with self._prepared(key, content) as whole:
+            if not new and over is None:
+                self._place(whole, key)
+                return tag_of(content)
+            with self._locked(key):
+                tag = None
+                with contextlib.suppress(FileNotFoundError):
+                    stored, tag = self.read(key)
+                    if stored == content:
+                        return tag
+                if tag != over:
+                    raise Changed(key)
+                self._place(whole, key)
+                return tag_of(content)
+
+    @contextmanager
+    def _prepared(self, key: str, content: bytes) -> Iterator[Path]:
+        """A hidden file with the content, beside its final place."""
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_name(f".{uuid.uuid4().hex}")
+        try:
+            with whole.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield whole
+        finally:
+            whole.unlink(missing_ok=True)
+
+    def _place(self, whole: Path, key: str) -> None:
+        path = self.root / key
+        whole.replace(path)
+        synchronize(path.parent)
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Holds the lock of a key: a hidden file beside it, which its last holder removes.
+
+        Raises:
+            Unavailable: another process has held it for PATIENCE.
+        """
+        path = self.root / key
+        lock = path.with_name(f".{path.name}.lock")
+        until = time.monotonic() + PATIENCE
+        while True:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_at(descriptor, lock):  # else its holder has removed it meanwhile
+                    try:
+                        yield
+                    finally:
+                        lock.unlink(missing_ok=True)
+                    return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise Unavailable(f"another process holds the lock of {key} in {self.address}") from None
+                time.sleep(LOOK)
+            finally:
+                os.close(descriptor)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        for key in sorted(self._keys(self.root / prefix, prefix)):
+            if key > after:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    found = (self.root / key).stat()
+                    yield Entry(key, found.st_size, stamp_of(found), found.st_mtime)
+
+    def _keys(self, folder: Path, prefix: str) -> Iterator[str]:
+        try:
+            entries = list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from self._keys(folder / entry.name, f"{prefix}{entry.name}/")
+            else:
+                yield prefix + entry.name
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self.root / key
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is not empty, or another process has removed it
+                path.parent.rmdir()
+
+    def upload(self, key: str, path: Path) -> None:
+        place = self.root / key
+        place.parent.mkdir(parents=True, exist_ok=True)
+        whole = place.with_name(f".{uuid.uuid4().hex}")
+        try:
+            shutil.copyfile(path, whole)
+            with whole.open("rb") as file:
+                os.fsync(file.fileno())
+            self._place(whole, key)
+        finally:
+            whole.unlink(missing_ok=True)
+
+    @contextmanager
+    def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
+        folder = self.root / prefix
+        for name in names:
+            (folder / name).stat()
+        yield folder
+
+
+class Bucket:
+    """Object storage: S3, Google Cloud Storage, Azure, or anything else of obstore with conditional writes."""
+
+    def __init__(self, store: "ObjectStore", address: str) -> None:
+        self.store, self.address = store, address
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        import obstore  # noqa: PLC0415 - an extra
+
+        with self._errors(key):
+            found = obstore.get(self.store, key)
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def stamp(self, key: str) -> str:
+        import obstore  # noqa: PLC0415 - an extra
+
+        with self._errors(key):
+            return str(obstore.head(self.store, key)["e_tag"])
+
+    def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
+        import obstore  # noqa: PLC0415 - an extra
+
+        mode: Any = "create" if new else "overwrite" if over is None else {"e_tag": over}
+        try:
+            with self._errors(key):
+                return str(obstore.put(self.store, key, content, mode=mode, use_multipart=False)["e_tag"])
+        except (Changed, FileNotFoundError) as error:
+            if not new and over is None:
+                raise
+            with contextlib.suppress(FileNotFoundError):
+                stored, tag = self.read(key)
+                if stored == content:
+                    return tag
+            raise Changed(key) from error
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        import obstore  # noqa: PLC0415 - an extra
+
+        with self._errors(prefix):
+            for page in obstore.list(self.store, prefix or None, offset=after or None, chunk_size=PAGE):
+                for one in page:
+                    yield Entry(one["path"], one["size"], str(one["e_tag"]), one["last_modified"].timestamp())
+
+    def delete(self, keys: Iterable[str]) -> None:
+        import obstore  # noqa: PLC0415 - an extra
+
+        if wanted := list(keys):
+            with self._errors(wanted[0]), contextlib.suppress(FileNotFoundError):
+                obstore.delete(self.store, wanted)
+
+    def upload(self, key: str, path: Path) -> None:
+        import obstore  # noqa: PLC0415 - an extra
+
+        with self._errors(key):
+            obstore.put(self.store, key, path, chunk_size=PART, max_concurrency=4)
+
+    @contextmanager
+    def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
+        import obstore  # noqa: PLC0415 - an extra
+
+        with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+            for name in names:
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._errors(prefix + name), path.open("wb") as file:
+                    for part in obstore.get(self.store, prefix + name).stream(min_chunk_size=1 << 20):
+                        file.write(part)
+            yield Path(folder)
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Turns obstore's errors into FileNotFoundError, Changed and OSError: the only place that knows them."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError  # noqa: PLC0415
+
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise Changed(key) from error
+        except (NotFoundError, FileNotFoundError) as error:
+            if "NoSuchBucket" in str(error):
+                raise OSError(f"object storage {self.address}: there is no such bucket") from error
+            raise FileNotFoundError(f"{self.address}/{key} is not there") from None
+        except (BaseError, TimeoutError) as error:
+            why = " ".join(str(error).split("Debug source")[0].split())
+            raise OSError(f"object storage {self.address}: {why}") from error
+
+
+def opened(address: str) -> Blobs:
+    """The store at a path or at an address like s3://bucket/prefix, gs://… or az://….
+
+    Credentials and region of a bucket come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), from the metadata of
+    the machine, or from the token of a Kubernetes service account; obstore does not read `~/.aws/credentials`.
+
+    Raises:
+        Unavailable: obstore (extra `bucket`) is not installed, or the address names no bucket.
+    """
+    if "://" not in address:
+        return Folder(Path(address))
+    try:
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
+        from obstore.store import from_url  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise Unavailable(f"{address} needs more packages; install them: pip install 'isosim[bucket]'") from None
+    bucket = address.partition("://")[2].partition("/")[0]
+    if not bucket:
+        raise Unavailable(f"{address} names no bucket; expected s3://bucket/prefix")
+    client: Any = {"connect_timeout": CONNECT, "read_timeout": READ, "timeout": REQUEST, "allow_http": True}
+    try:
+        store = from_url(
+            address, client_options=client, retry_config={"max_retries": RETRIES, "retry_timeout": REQUEST}
+        )
+    except (BaseError, ValueError) as error:
+        raise Unavailable(f"{address}: {error}") from error
+    return Bucket(store, address.rstrip("/"))
+
+
+def check(blobs: Blobs) -> None:
+    """Tries both conditions of a write, each once with a condition that does not hold.
+
+    Raises:
+        Unavailable: the store writes all the same, so that two writers would lose each other's changes.
+        OSError: the store cannot be written.
+    """
+    key = f"probe/{uuid.uuid4().hex}"
+    other = blobs.write(key, b"0", new=True)
+    try:
+        blobs.write(key, b"1", over=other)
+        for condition in ({"new": True}, {"over": other}):
+            try:
+                blobs.write(key, uuid.uuid4().bytes, **condition)
+            except Changed:
+                continue
+            name = "If-None-Match" if "new" in condition else "If-Match"
+            raise Unavailable(f"{blobs.address} does not keep conditions of writes ({name}); use another storage")
+    finally:
+        blobs.delete([key])
+
+
+def tag_of(content: bytes) -> str:
+    """Not the file's inode and time: a file system counts time in steps of milliseconds and uses inodes again."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def stamp_of(found: os.stat_result) -> str:
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def synchronize(folder: Path) -> None:
+    """Makes names in a folder last beyond a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,116 @@
+"""Records: a JSON object under a key, parsed by pydantic, changed by compare-and-swap. Domains and jobs are records."""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from isosim.errors import Conflict, CorruptArtifact
+from isosim.store.blobs import Blobs, Changed
+
+T = TypeVar("T")
+
+PATIENCE = 8.0  # s of attempts to change a record that others keep changing
+PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
+TOMBSTONE = 32  # bytes of an object that stands for a removed record
+
+
+class Records(Generic[T]):
+    """Records of one kind, by name.
+
+    A removed record leaves a tombstone: an object of TOMBSTONE bytes, which no record is as short as. A store without
+    conditional deletion could otherwise lose what another process has written since the record was read. Listings tell
+    tombstones by their size, without reading them.
+    """
+
+    def __init__(self, blobs: Blobs, kind: type[T], prefix: str) -> None:
+        self.blobs, self.kind, self.prefix, self.form = blobs, kind, prefix, TypeAdapter(kind)
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}{name}.json"
+
+    def read(self, name: str) -> T:
+        """Raises FileNotFoundError if there is no such record, CorruptArtifact if it cannot be understood."""
+        record, _ = self._read(name)
+        if record is None:
+            raise FileNotFoundError(f"{self.blobs.address}/{self.key(name)} is not there")
+        return record
+
+    def _read(self, name: str) -> tuple[T | None, str | None]:
+        """The record and its tag; None for a missing or removed record, whose tag is None or the tombstone's."""
+        try:
+            content, tag = self.blobs.read(self.key(name))
+        except FileNotFoundError:
+            return None, None
+        if len(content) == TOMBSTONE:
+            return None, tag
+        try:
+            return self.form.validate_json(content), tag
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CorruptArtifact(
+                f"{self.blobs.address}/{self.key(name)} cannot be read: {place or 'JSON'}: {first['msg']}"
+            ) from error
+
+    def _content(self, record: T) -> bytes:
+        """JSON with a random value, so that no two writes are alike: tags of S3 are hashes of the content."""
+        facts = self.form.dump_python(record, mode="json")
+        return orjson.dumps({**facts, "change": uuid.uuid4().hex}, option=orjson.OPT_INDENT_2)
+
+    def create(self, name: str, record: T) -> T:
+        """Creates a record, or returns the one that is there."""
+        return self.change(name, lambda there: record if there is None else there)
+
+    def change(self, name: str, step: Callable[[T | None], T]) -> T:
+        """Replaces a record by `step(record)`; `step` gets None if there is none.
+
+        `step` is called again if another process has changed the record meanwhile. If it returns an equal record,
+        nothing is written; if it raises, nothing is changed.
+
+        Raises:
+            Conflict: others kept changing the record for PATIENCE.
+            CorruptArtifact: the record cannot be understood.
+        """
+        after = self._swap(name, step)
+        assert after is not None  # noqa: S101 - `step` returns a record
+        return after
+
+    def remove(self, name: str, before: Callable[[T], object]) -> None:
+        """Removes a record; does nothing if there is none. `before` is called with the record that is about to be
+        removed, again if it has changed meanwhile. Raises as `change` does."""
+
+        def step(there: T | None) -> None:
+            if there is not None:
+                before(there)
+
+        self._swap(name, step)
+
+    def _swap(self, name: str, step: Callable[[T | None], T | None]) -> T | None:
+        """`change`, whose `step` may return None: the record is removed."""
+        until, pause = time.monotonic() + PATIENCE, PAUSES[0]
+        while True:
+            there, tag = self._read(name)
+            after = step(there)
+            if after == there:
+                return after
+            content = uuid.uuid4().hex.encode() if after is None else self._content(after)
+            try:
+                self.blobs.write(self.key(name), content, new=tag is None, over=tag)
+            except Changed as error:
+                if time.monotonic() > until:
+                    raise Conflict(f"others keep changing {self.key(name)}; try again") from error
+                time.sleep(random.uniform(0, pause))  # noqa: S311 - so that writers do not meet again
+                pause = min(2 * pause, PAUSES[1])
+            else:
+                return after
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """Names of the records that are greater than `after`, in order of their keys, without reading them."""
+        for entry in self.blobs.list(self.prefix, self.key(after) if after else ""):
+            if entry.size != TOMBSTONE:
+                yield entry.key.removeprefix(self.prefix).removesuffix(".json")
