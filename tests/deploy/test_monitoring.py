@@ -18,7 +18,6 @@ from tests.text import sentences
 EMPTY = {
     "Out of domain", "Shift of similarities", "Distance from the domain's text", "Spread of the distance", "Champions",
     "$domain", "Errors by type", "Refused with 429", "Starts",
-    "Answered by the new encoder", "Difference of percentiles", "Pairs that change sides",
     "Remote encoders that answer",
 }  # fmt: skip
 

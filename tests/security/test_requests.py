@@ -24,7 +24,7 @@ BODIES = [
 def test_a_request_that_takes_too_long_is_answered_503_and_its_work_is_dropped(serve: Serve, store: Path) -> None:
     """Four thousand texts, one a batch: seconds of work, of which a fraction is done."""
     server = serve(
-        model_store=store, encoder="tiny", request_timeout=0.3, max_batch_texts=1, max_wait=600, memory_cache_bytes=0,
+        model_store=store, encoder="tiny", request_timeout=0.3, max_batch_tokens=1, max_wait=600, memory_cache_bytes=0,
         runs=1, max_texts=4096,
     )  # fmt: skip
     texts = [f"{text} {number}" for number in range(2) for text in sentences(2000)]

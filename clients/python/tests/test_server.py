@@ -302,7 +302,7 @@ def test_a_job_torn_by_its_server_is_interrupted_and_can_be_retried(serve: Serve
 
 
 def test_a_server_killed_in_mid_request_is_a_lost_connection(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_texts=1, max_wait=60)
+    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_tokens=1, max_wait=60)
     caught: list[Exception] = []
 
     def ask(retries: Retries) -> None:
