@@ -213,8 +213,8 @@ class Machine(RuleBasedStateMachine):
 
 def test_a_domain_stays_whole_whoever_writes_and_dies(place: Open) -> None:
     machine = type("Of", (Machine,), {"make": staticmethod(place)})
-    examples = 3 if "s3" in place().address else 15
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=15, deadline=None))
+    examples = 5 if "s3" in place().address else 60
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None))
 
 
 def test_a_repeated_job_finds_its_version(blobs: Blobs) -> None:

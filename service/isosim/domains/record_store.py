@@ -338,9 +338,9 @@ class DomainStore:
             versions=versions,
             aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
             next=max(used.next, domain.next, 1 + max(versions, default=0)),
-            # A revision that cannot be read is replaced by the time in seconds, which is higher than any number of
-            # changes: a condition of a caller that read the domain before does not hold.
-            revision=max(used.revision, domain.revision or int(time.time())) + 1,
+            # A revision that cannot be read is replaced by the time in microseconds: it is higher than any number
+            # of changes, also of those since another repair, and JavaScript can represent it.
+            revision=max(used.revision, domain.revision or time.time_ns() // 1000) + 1,
         )
         added = []
         for version in manifests:
