@@ -225,6 +225,21 @@ def test_a_repeated_job_finds_its_version(blobs: Blobs) -> None:
     assert len(list(blobs.list("versions/"))) == 3
 
 
+def test_two_attempts_of_a_job_publish_one_version(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    first: list[Version] = []
+    turns = iter([False, True])  # the first call is the check before the upload
+
+    def promote(_: Domain) -> bool:
+        if next(turns, False):
+            first.append(publish(DomainStore(blobs), "a", "job"))
+        return False
+
+    assert [publish(store, "a", "job", promote=promote)] == first
+    assert list(store.read("a").versions) == [1]
+    assert len(list(blobs.list("versions/"))) == 3
+
+
 def test_a_domain_created_again_continues_its_numbers(blobs: Blobs) -> None:
     store = DomainStore(blobs)
     publish(store, "a")
