@@ -18,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +36,7 @@ CONNECT, READ = timedelta(seconds=5), timedelta(seconds=5)  # without a connecti
 REQUEST = timedelta(seconds=60)  # a whole request; a part of an upload has 8 MB
 RETRIES = 1
 PART = 8 << 20  # bytes of a part of an upload
+SIDE_BY_SIDE = 8  # downloads of one call in parallel; unmeasured
 PAGE = 1000  # objects in a page of a listing
 
 
@@ -272,12 +274,16 @@ class Bucket:
         import obstore  # noqa: PLC0415 - an extra
 
         with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
-            for name in names:
+
+            def download(name: str) -> None:
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._errors(prefix + name), path.open("wb") as file:
                     for part in obstore.get(self.store, prefix + name).stream(min_chunk_size=1 << 20):
                         file.write(part)
+
+            with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+                list(pool.map(download, names))
             yield Path(folder)
 
     @contextmanager

@@ -109,6 +109,24 @@ class Records(Generic[T]):
             else:
                 return after
 
+    def rebuild(self, name: str, step: Callable[[bytes], T]) -> T:
+        """Replaces a record that cannot be understood by `step(content)`; returns a sound one as it is.
+
+        Raises:
+            FileNotFoundError: there is no such record.
+            Conflict: another process has changed it meanwhile.
+        """
+        try:
+            return self.read(name)
+        except CorruptArtifact:
+            content, tag = self.blobs.read(self.key(name))
+        after = step(content)
+        try:
+            self.blobs.write(self.key(name), self._content(after), over=tag)
+        except Changed as error:
+            raise Conflict(f"{self.key(name)} changed meanwhile; try again") from error
+        return after
+
     def names(self, after: str = "") -> Iterator[str]:
         """Names of the records that are greater than `after`, in order of their keys, without reading them."""
         for entry in self.blobs.list(self.prefix, self.key(after) if after else ""):

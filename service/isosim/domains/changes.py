@@ -1,0 +1,115 @@
+"""The log of changes to domains: readers look at one object to learn which domains to read again."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from isosim.errors import IsosimError
+from isosim.store.blobs import Blobs
+from isosim.store.records import Records
+
+log = logging.getLogger(__name__)
+
+KEPT = 100  # changes in the log; unmeasured
+FULL_LOOK = 60.0  # s within which all resident domains are compared with the store; unmeasured
+SIDE_BY_SIDE = 16  # requests in parallel; unmeasured
+
+
+@dataclass(frozen=True)
+class Change:
+    """A domain's record has reached a revision. Sequences rise by one."""
+
+    sequence: int
+    domain: str
+    revision: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The newest KEPT changes, oldest first."""
+
+    last: tuple[Change, ...] = ()
+
+
+class ChangeLog:
+    """The object `changes.json`. It is a hint: a change that it misses is found by the next full comparison."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs, self.records = blobs, Records(blobs, Changes, "")
+        self.key = self.records.key("changes")
+
+    def append(self, domain: str, revision: int) -> None:
+        """Appends a change. A failure is only logged, because the change itself has succeeded."""
+
+        def step(there: Changes | None) -> Changes:
+            before = () if there is None else there.last
+            sequence = before[-1].sequence + 1 if before else 1
+            return Changes((*before, Change(sequence, domain, revision))[-KEPT:])
+
+        try:
+            self.records.change("changes", step)
+        except (IsosimError, OSError) as error:
+            log.warning("could not announce a change of domain %s (%s); readers find it within a minute", domain, error)
+
+    def stamp(self) -> str | None:
+        """A value that changes with the log; None if there is no log yet."""
+        try:
+            return self.blobs.stamp(self.key)
+        except FileNotFoundError:
+            return None
+
+    def read(self) -> tuple[Change, ...]:
+        """Raises CorruptArtifact or OSError."""
+        try:
+            return self.records.read("changes").last
+        except FileNotFoundError:
+            return ()
+
+
+class ChangeWatch:
+    """Finds the domains that changed since the last call. Thread-safe."""
+
+    def __init__(self, changes: ChangeLog, stamp: Callable[[str], str | None]) -> None:
+        """`stamp`: domain -> a value that changes with its record; None if there is no record."""
+        self.log, self.stamp = changes, stamp
+        self._lock = threading.Lock()
+        self._looked: str | None = None  # the log's stamp at the last look
+        self._seen = 0  # highest sequence that was read
+        self._stamps: dict[str, str | None] = {}  # resident domain -> stamp of its record at the last comparison
+        self._compared = -math.inf  # time of the last full comparison (monotonic, s)
+
+    def changes(self, resident: Collection[str]) -> set[str]:
+        """Domains that may have changed since the last call; may include domains that are not resident.
+
+        A change is missed neither by a reader that slept through more than KEPT changes, because the sequence then has
+        a gap, nor after a failed append, because every FULL_LOOK all resident domains are compared with the store.
+
+        Raises:
+            OSError: the store cannot be read; the next call reports the changes instead.
+        """
+        with self._lock:
+            now, looked = time.monotonic(), self.log.stamp()
+            changed: set[str] = set()
+            due, seen = now - self._compared >= FULL_LOOK, self._seen
+            if looked != self._looked:
+                try:
+                    last = self.log.read()
+                except IsosimError as error:  # the log is only a hint: a damaged one must not stop its readers
+                    log.warning("the log of changes cannot be read (%s); all resident domains are compared", error)
+                    last, due = (), True
+                changed = {change.domain for change in last if change.sequence > seen}
+                # Not so after a gap, and after the log was deleted, which then begins again with sequence 1.
+                continues = bool(last) and last[0].sequence <= seen + 1 <= last[-1].sequence + 1
+                due = due or not continues
+                seen = last[-1].sequence if last else 0
+            if due:
+                with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+                    stamps = dict(zip(resident, pool.map(self.stamp, resident), strict=True))
+                changed |= {name for name, stamp in stamps.items() if self._stamps.get(name, "") != stamp}
+                self._stamps, self._compared = stamps, now
+            self._looked, self._seen = looked, seen
+            return changed

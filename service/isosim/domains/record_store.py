@@ -1,0 +1,413 @@
+"""Domains in the store: one record each, changed by compare-and-swap, and sealed files of versions beside them.
+
+    domains/<name>.json                  the record (`Domain`)
+    versions/<name>/<upload>/            files of a version, and manifest.json, from which `repair` rebuilds a record
+    deleted/<name>.json                  numbers, epoch and revision that deletions have used up
+    changes.json                         the last changes (`ChangeLog`)
+
+Files are written before the record names them, and deleted after it has stopped naming them. A process that is killed
+leaves files without a record at worst, which `garbage` finds.
+"""
+
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isosim.domains.changes import ChangeLog, ChangeWatch
+from isosim.domains.domain import Domain, EncoderAliases, Version
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput
+from isosim.scoring.calibration import DOMAIN_NAME
+from isosim.store.artifacts import MANIFEST, Garbage, json_bytes, sha256, superfluous
+from isosim.store.blobs import Blobs
+from isosim.store.records import Records
+from isosim.wording import version_name
+
+log = logging.getLogger(__name__)
+
+NAME = re.compile(DOMAIN_NAME)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Lower bounds for a domain's next number, epoch and revision, kept beyond the deletion of its record."""
+
+    next: int = 1
+    epoch: int = 0
+    revision: int = 0
+
+
+class DomainStore:
+    """Domains of a folder or a bucket. Thread-safe."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.records = Records(blobs, Domain, "domains/")
+        self.deletions = Records(blobs, Deleted, "deleted/")
+        self.log = ChangeLog(blobs)
+
+    def checked(self, name: str) -> str:
+        """A domain's name, unchanged. Raises InvalidInput if it breaks the rule for names."""
+        if not NAME.fullmatch(name):
+            raise InvalidInput(
+                f"domain {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or digit"
+            )
+        return name
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """Names that are greater than `after`, in order of their keys. A domain whose last version was deleted is
+        among them until it is deleted itself."""
+        return (name for name in self.records.names(after) if NAME.fullmatch(name))
+
+    def watch(self) -> ChangeWatch:
+        """A new watch of changes."""
+        return ChangeWatch(self.log, self.stamp)
+
+    def stamp(self, name: str) -> str | None:
+        """A value that changes with the domain's record; None if there is no record."""
+        try:
+            return self.blobs.stamp(self.records.key(self.checked(name)))
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str) -> Domain:
+        """The domain as it is now; one without versions if there is none. Raises CorruptArtifact."""
+        try:
+            return self.records.read(self.checked(name))
+        except FileNotFoundError:
+            return self._blank(name)
+
+    def _blank(self, name: str) -> Domain:
+        """A domain without versions, which continues the numbers of a deleted one."""
+        try:
+            used = self.deletions.read(name)
+        except FileNotFoundError:
+            return Domain()
+        return Domain(next=used.next, epoch=used.epoch, revision=used.revision)
+
+    def change(self, name: str, step: Callable[[Domain], Domain], *, revision: int | None = None) -> Domain:
+        """Replaces a domain by `step(domain)`, which is called again if another process changed it meanwhile.
+
+        Args:
+            revision: the revision that the caller has read; None skips the check. A change that is already made
+                (`step` returns an equal domain) succeeds at any revision, so that a caller may repeat it.
+
+        Raises:
+            Conflict: the domain is at another revision, or others keep changing it.
+            CorruptArtifact: the record is damaged.
+        """
+        before: list[Domain] = []
+
+        def checked(there: Domain | None) -> Domain:
+            # The tag of a missing record or tombstone guards `_blank` too: a domain that was created and deleted since
+            # has another tombstone, and this step is called again.
+            now = self._blank(name) if there is None else there
+            before[:] = [now]
+            after = step(now)
+            if after == now:
+                # A step that creates nothing must not write a record: `Records` writes what is not equal to None.
+                if there is None:
+                    raise Unchanged
+                return now
+            if revision is not None and revision != now.revision:
+                raise Conflict(
+                    f"revision: the aliases of {name!r} are at revision {now.revision}, not {revision}; "
+                    "read the domain again, then retry"
+                )
+            return replace(after, revision=now.revision + 1)
+
+        try:
+            after = self.records.change(self.checked(name), checked)
+        except Unchanged:
+            return before[0]
+        if after != before[0]:
+            self.log.append(name, after.revision)
+        return after
+
+    def publish(
+        self,
+        name: str,
+        folder: Path,
+        version: Version,
+        *,
+        epoch: int | None = None,
+        promote: Callable[[Domain], bool] = lambda _: False,
+    ) -> Version:
+        """Publishes the files of a folder as a new version.
+
+        Args:
+            folder: holds the version's files and no others.
+            version: its facts; `number`, `files` and `upload` are set here.
+            epoch: the domain's epoch before the work on the version began; None skips the check.
+            promote: whether the version becomes the champion of its encoder in the same write. It is called with the
+                domain as it is then, again if the domain has changed meanwhile.
+
+        Returns:
+            The version; the one of an earlier attempt if its job has published one before.
+
+        Raises:
+            Conflict: the domain was deleted after the work had begun.
+        """
+        upload = uuid.uuid4().hex
+        place = self._place(self.checked(name), upload)
+        names = sorted(file.name for file in folder.iterdir())
+        own = replace(version, upload=upload, files={file: sha256(folder / file) for file in names}, number=0)
+        now = self.read(name)
+        began = now.epoch if epoch is None else epoch
+
+        def step(domain: Domain) -> Domain:
+            if domain.epoch != began:
+                raise Conflict(f"domain {name!r} was deleted after this calibration began")
+            if domain.published_as(upload, own.job):
+                return domain
+            after = domain.with_version(own)
+            return after.promoted(name, own.encoder, domain.next) if promote(domain) else after
+
+        step(now)  # refuses before files are written
+        if (earlier := now.published_as(upload, own.job)) is not None:
+            return earlier
+        for file in names:
+            self.blobs.upload(place + file, folder / file)
+        self._write_manifest(name, own, began)
+        try:
+            published = self.change(name, step).published_as(upload, own.job)
+        except Conflict:
+            self._drop(name, own)
+            raise
+        assert published is not None  # noqa: S101 - `step` has added it or found it
+        if published.upload != upload:
+            self._drop(name, own)
+            return published
+        try:
+            # The number is known only now. Without it, `repair` would give the version a new number.
+            self._write_manifest(name, published, began)
+        except OSError as error:
+            log.warning("the manifest of %s lacks its number (%s)", version_name(name, published.number), error)
+        return published
+
+    def _place(self, name: str, upload: str) -> str:
+        return f"versions/{name}/{upload}/"
+
+    def _write_manifest(self, name: str, version: Version, epoch: int) -> None:
+        content = json_bytes({**asdict(version), "domain": name, "epoch": epoch})
+        self.blobs.write(self._place(name, version.upload) + MANIFEST, content)
+
+    def _drop(self, name: str, version: Version) -> None:
+        """Deletes a version's files, the manifest first, so that `repair` does not find half a version."""
+        place = self._place(name, version.upload)
+        self.blobs.delete([place + MANIFEST])
+        self.blobs.delete([place + file for file in version.files])
+
+    @contextmanager
+    def files(self, name: str, number: int) -> Iterator[tuple[Version, Path]]:
+        """A version and a folder with its verified files, for reading only, until the context ends.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptArtifact: a file is missing or has another hash; the message names it.
+        """
+        version = self.read(name).version(name, number)
+        with contextlib.ExitStack() as stack:
+            try:
+                place = self._place(name, version.upload)
+                folder = stack.enter_context(self.blobs.files(place, version.files))
+                damaged = [file for file, digest in version.files.items() if sha256(folder / file) != digest]
+            except FileNotFoundError as error:
+                self.read(name).version(name, number)  # raises NotFound if the version was deleted meanwhile
+                raise CorruptArtifact(f"{version_name(name, number)}: a file is missing ({error})") from error
+            if damaged:
+                raise CorruptArtifact(f"{version_name(name, number)}: {damaged[0]} does not match its SHA-256")
+            yield version, folder
+
+    def promote(self, name: str, encoder: str, number: int, *, revision: int | None = None) -> Domain:
+        """Makes a version its encoder's champion. Safe to repeat. Raises NotFound or Conflict."""
+        return self.change(name, lambda domain: domain.promoted(name, encoder, number), revision=revision)
+
+    def rollback(self, name: str, encoder: str, *, expected: EncoderAliases, revision: int | None = None) -> Domain:
+        """Swaps champion and previous version, unless this was already done to `expected`. Raises Conflict."""
+        wanted = EncoderAliases(expected.previous, expected.champion, rolled_back=True)
+
+        def step(domain: Domain) -> Domain:
+            now = domain.aliases.get(encoder, EncoderAliases())
+            if expected.previous is not None and now == wanted:
+                return domain
+            if (now.champion, now.previous) != (expected.champion, expected.previous):
+                raise Conflict(f"the aliases of {name!r} changed meanwhile; read them again, then retry")
+            return domain.rolled_back(name, encoder)
+
+        return self.change(name, step, revision=revision)
+
+    def delete(self, name: str, number: int) -> None:
+        """Deletes a version. Raises NotFound, or Conflict if it is champion or previous."""
+        self._delete(name, lambda domain: [domain.version(name, number).number])
+
+    def prune(self, name: str, keep: int, spare: Collection[int] = ()) -> list[int]:
+        """Deletes all versions but the newest `keep`, those in `spare`, champions and previous versions. Returns the
+        deleted numbers."""
+        return self._delete(name, lambda domain: superfluous(domain.versions, keep, {*spare, *domain.named()}))
+
+    def _delete(self, name: str, chosen: Callable[[Domain], list[int]]) -> list[int]:
+        gone: list[Version] = []
+
+        def step(domain: Domain) -> Domain:
+            gone[:] = [domain.versions[number] for number in chosen(domain)]
+            after = domain
+            for version in gone:
+                after = after.without_version(name, version.number)
+            if gone:
+                self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
+            return after
+
+        self.change(name, step)
+        for version in gone:
+            self._drop(name, version)
+        return [version.number for version in gone]
+
+    def _use_up(self, name: str, used: Deleted) -> None:
+        """Raises the lower bounds in `deleted/<name>.json`; each is only ever raised."""
+
+        def step(there: Deleted | None) -> Deleted:
+            there = there or Deleted()
+            return Deleted(max(there.next, used.next), max(there.epoch, used.epoch), max(there.revision, used.revision))
+
+        self.deletions.change(name, step)
+
+    def remove(self, name: str) -> None:
+        """Deletes a domain with all its versions; a damaged record is rebuilt first. Safe to repeat. Files that an
+        interrupted deletion has left are `garbage`."""
+        gone: list[Domain] = []
+
+        def before(domain: Domain) -> None:
+            gone[:] = [domain]
+            self._use_up(name, Deleted(domain.next, domain.epoch + 1, domain.revision + 1))
+
+        try:
+            self.records.remove(self.checked(name), before)
+        except CorruptArtifact:
+            self.repair(name)
+            self.records.remove(name, before)
+        for domain in gone:
+            self.log.append(name, domain.revision + 1)
+            for version in domain.versions.values():
+                self._drop(name, version)
+
+    def repair(self, name: str) -> Domain:
+        """Rebuilds a damaged record from what can be read of it and from the manifests; leaves a sound one as it is.
+
+        A version whose process was killed before it wrote the number into the manifest gets the next number.
+
+        Raises:
+            Conflict: another process changed the record meanwhile.
+        """
+        unnumbered: list[str] = []
+
+        def step(content: bytes) -> Domain:
+            domain, uploads = self._rebuilt(name, content)
+            unnumbered.extend(uploads)
+            return domain
+
+        try:
+            domain = self.records.rebuild(self.checked(name), step)
+        except FileNotFoundError:
+            return self._blank(name)
+        for version in domain.versions.values():
+            if version.upload in unnumbered:
+                self._write_manifest(name, version, domain.epoch)
+        self.log.append(name, domain.revision)
+        return domain
+
+    def _rebuilt(self, name: str, content: bytes) -> tuple[Domain, list[str]]:
+        """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
+        used, part = self._blank(name), self._salvaged(content)
+        domain = replace(Domain(epoch=used.epoch), **part)
+        manifests = self._manifests(name, domain.epoch)
+        versions = {version.number: version for version in manifests if version.number > 0}
+        versions |= {version.number: version for version in domain.versions.values() if version.number > 0}
+        domain = replace(
+            domain,
+            versions=versions,
+            aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
+            next=max(used.next, domain.next, 1 + max(versions, default=0)),
+            # A revision that cannot be read is replaced by the time in microseconds: it is higher than any number
+            # of changes, also of those since another repair, and JavaScript can represent it.
+            revision=max(used.revision, domain.revision or time.time_ns() // 1000) + 1,
+        )
+        added = []
+        for version in manifests:
+            if version.number == 0 and domain.published_as(version.upload, version.job) is None:
+                domain = domain.with_version(version)
+                added.append(version.upload)
+        return domain, added
+
+    def _salvaged(self, content: bytes) -> dict[str, Any]:
+        """Those fields of a damaged record that can be understood by themselves."""
+        found: dict[str, Any] = {}
+        # pydantic's ValidationError and orjson's JSONDecodeError are ValueErrors.
+        with contextlib.suppress(ValueError):
+            stored = orjson.loads(content)
+            for one in fields(Domain):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    alone = self.records.form.validate_python({one.name: stored[one.name]})
+                    found[one.name] = getattr(alone, one.name)
+        return found
+
+    def _manifests(self, name: str, epoch: int) -> list[Version]:
+        """Versions of a domain's epoch that have a readable manifest and all files, oldest first. A version without a
+        number has 0."""
+        there = []
+        entries = list(self.blobs.list(f"versions/{name}/"))
+        keys = {entry.key for entry in entries}
+        for key in keys:
+            if key.endswith(f"/{MANIFEST}"):
+                with contextlib.suppress(ValueError, KeyError, TypeError, FileNotFoundError):
+                    facts = orjson.loads(self.blobs.read(key)[0])
+                    version = self.records.form.validate_python({"versions": {0: facts}}).versions[0]
+                    place = self._place(name, version.upload)
+                    whole = place + MANIFEST == key and all(place + file in keys for file in version.files)
+                    if whole and facts["epoch"] == epoch:
+                        there.append(version)
+        return sorted(there, key=lambda version: (version.created, version.upload))
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """Uploads that no record names and whose files are all older than `age` (s). Those of a damaged record stay."""
+        entries = list(self.blobs.list("versions/"))  # before the records: an upload that is published since is named
+        before = time.time() - age
+        for name, mine in groupby(entries, lambda entry: entry.key.split("/")[1]):
+            uploads = {place: list(files) for place, files in groupby(mine, lambda entry: place_of(entry.key))}
+            try:
+                named = {self._place(name, version.upload) for version in self.read(name).versions.values()}
+            except (CorruptArtifact, InvalidInput) as error:
+                log.warning("files of %s are not looked at: %s", name, error)
+                continue
+            for place, files in uploads.items():
+                if place not in named and all(file.modified < before for file in files):
+                    keys: Iterable[str] = [file.key for file in files]
+                    size = sum(file.size for file in files)
+                    remove = partial(self.blobs.delete, keys)
+                    yield Garbage(f"{self.blobs.address}/{place}", "left unfinished", size, remove)
+
+
+class Unchanged(Exception):
+    """A step has left a domain that does not exist as it is."""
+
+
+def kept_of(aliases: EncoderAliases, versions: Collection[int]) -> EncoderAliases:
+    """Aliases without versions that are gone."""
+    champion = aliases.champion if aliases.champion in versions else None
+    previous = aliases.previous if aliases.previous in versions else None
+    return replace(aliases, champion=champion, previous=previous)
+
+
+def place_of(key: str) -> str:
+    """Key of a version's file -> common prefix of all its files."""
+    return key.rpartition("/")[0] + "/"

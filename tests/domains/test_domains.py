@@ -1,0 +1,334 @@
+"""Domains: whole records, whatever is written, killed, deleted or damaged; in a folder and in buckets."""
+
+import logging
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from isosim.domains import changes as changes_module
+from isosim.domains.domain import Domain, EncoderAliases, Version
+from isosim.domains.record_store import DomainStore
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, NotFound, UnknownDomain
+from isosim.store.blobs import Blobs
+from tests.store.conftest import Open
+from tests.store.test_records import Crashing, Killed
+
+ENCODER = "e" * 64
+NAMES = st.sampled_from(["a", "b-c"])
+CREATED = "2026-01-01T00:00:00+00:00"
+
+
+def unpublished(job: str | None = None) -> Version:
+    return Version(0, ENCODER, "minilm", "identity", {}, "", CREATED, job)
+
+
+def publish(store: DomainStore, name: str, job: str | None = None, **how: Any) -> Version:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "report.json").write_text("{}")
+        Path(folder, "weights").write_bytes(b"1")
+        return store.publish(name, Path(folder), unpublished(job), **how)
+
+
+def always(_: Domain) -> bool:
+    return True
+
+
+def damage(store: DomainStore, name: str, content: bytes = b"{") -> None:
+    store.blobs.write(store.records.key(name), content)
+
+
+class Machine(RuleBasedStateMachine):
+    """Two writers and crashes, beside the records that were acknowledged."""
+
+    make: Open
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crashing = Crashing(type(self).make())
+        self.store = DomainStore(self.crashing)  # type: ignore[arg-type]
+        self.other = DomainStore(self.crashing.blobs)
+        self.watch = self.other.watch()
+        self.killed = False  # since the last look: the change may not be in the log
+        self.known: dict[str, Domain] = {}  # the domain at the last look
+        self.uploads: dict[tuple[str, int], str] = {}  # of each number that was ever in a record
+
+    def now(self, name: str) -> Domain:
+        return self.known.get(name, Domain())
+
+    @rule(name=NAMES, promote=st.booleans(), job=st.sampled_from([None, "1", "2"]))
+    def publishes(self, name: str, promote: bool, job: str | None) -> None:
+        before = self.now(name)
+        earlier = before.published_as("", job)
+        version = publish(self.store, name, job, promote=lambda _: promote)
+        if earlier is not None:
+            assert version == earlier
+        else:
+            assert version.number == before.next
+            assert (self.other.read(name).aliases.get(ENCODER, EncoderAliases()).champion == before.next) is promote
+
+    @rule(name=NAMES, removing=st.booleans())
+    def publishes_while_another_changes_the_domain(self, name: str, removing: bool) -> None:
+        turns = iter([False, True])  # the first call is the check before the upload
+        self.looks(name)
+
+        def promote(_: Domain) -> bool:
+            if next(turns, False):
+                publish(self.other, name)
+                if removing:
+                    self.other.remove(name)
+            return False
+
+        before = self.now(name)
+        if removing:
+            with pytest.raises(Conflict, match="was deleted"):
+                publish(self.store, name, promote=promote)
+            assert self.other.read(name).versions == {}
+        else:
+            assert publish(self.store, name, promote=promote).number == before.next + 1
+
+    @rule(name=NAMES, at=st.integers(0, 3))
+    def promotes(self, name: str, at: int) -> None:
+        before = self.now(name)
+        if len(before.versions) <= at:
+            with pytest.raises(NotFound):
+                self.store.promote(name, ENCODER, before.next)
+            return
+        number = sorted(before.versions)[at]
+        with pytest.raises(Conflict, match="another encoder"):
+            self.store.promote(name, "f" * 64, number)
+        after = self.store.promote(name, ENCODER, number, revision=before.revision)
+        assert after.aliases[ENCODER].champion == number
+        assert self.store.promote(name, ENCODER, number, revision=before.revision) == after  # repeated
+        if after != before:
+            with pytest.raises(Conflict, match="revision"):
+                self.store.change(name, lambda domain: replace(domain, thresholds={"x": {}}), revision=before.revision)
+
+    @rule(name=NAMES)
+    def rolls_back(self, name: str) -> None:
+        before = self.now(name)
+        mine = before.aliases.get(ENCODER, EncoderAliases())
+        if mine.previous is None:
+            with pytest.raises(Conflict):
+                self.store.rollback(name, ENCODER, expected=mine)
+            return
+        for _ in range(2):  # the second time as a client that has missed the answer
+            after = self.store.rollback(name, ENCODER, expected=mine, revision=before.revision)
+            assert after.aliases[ENCODER] == EncoderAliases(mine.previous, mine.champion, rolled_back=True)
+
+    @rule(name=NAMES, keep=st.integers(1, 3))
+    def prunes(self, name: str, keep: int) -> None:
+        before = self.now(name)
+        gone = self.store.prune(name, keep)
+        assert set(self.store.read(name).versions) == set(before.versions) - set(gone)
+        assert not {*gone} & {*before.named(), *sorted(before.versions)[-keep:]}
+
+    @rule(name=NAMES)
+    def removes(self, name: str) -> None:
+        before = self.now(name)
+        was_there = name in set(self.store.names())
+        self.store.remove(name)
+        after = self.store.read(name)
+        assert (after.versions, after.aliases, after.next) == ({}, {}, before.next)
+        if was_there:
+            assert after.epoch > before.epoch
+            with pytest.raises(Conflict, match="was deleted"):
+                publish(self.store, name, epoch=before.epoch)
+
+    @rule(
+        name=NAMES,
+        what=st.sampled_from(["publish", "remove", "prune", "promote"]),
+        at=st.integers(1, 12),
+        after=st.booleans(),
+    )
+    def is_killed(self, name: str, what: str, at: int, after: bool) -> None:
+        self.crashing.left, self.crashing.after = at, after
+        before = self.now(name)
+        try:
+            if what == "publish":
+                publish(self.store, name, promote=always)
+            elif what == "remove":
+                self.store.remove(name)
+            elif what == "prune":
+                self.store.prune(name, 1)
+            elif before.versions:
+                self.store.promote(name, ENCODER, max(before.versions))
+        except Killed:
+            self.killed = True
+        self.crashing.left = -1
+        found = self.other.read(name)
+        if found.revision == before.revision:
+            assert found.versions == before.versions
+
+    @rule(name=NAMES, whole=st.booleans())
+    def is_damaged_and_repaired(self, name: str, whole: bool) -> None:
+        before = self.now(name)
+        if name not in set(self.other.names()):
+            return
+        content = self.other.blobs.read(self.other.records.key(name))[0]
+        damage(self.other, name, b"\xff" if whole else content.replace(b'"thresholds": {}', b'"thresholds": 1'))
+        with pytest.raises(CorruptArtifact):
+            self.store.read(name)
+        after = self.store.repair(name)
+        assert after.next >= before.next
+        if not whole:
+            assert (after.aliases, after.epoch) == (before.aliases, before.epoch)
+            assert before.versions.items() <= after.versions.items()
+
+    def looks(self, name: str) -> None:
+        found = self.other.read(name)
+        before = self.now(name)
+        assert found.revision >= before.revision
+        assert found.epoch >= before.epoch
+        assert found.next >= before.next
+        assert found.named() <= found.versions.keys()
+        for number, version in found.versions.items():
+            assert number == version.number < found.next
+            if self.uploads.setdefault((name, number), version.upload) != version.upload:
+                raise AssertionError(f"number {number} of {name} is used again")
+            if number not in before.versions:
+                with self.other.files(name, number) as (_, folder):
+                    assert (folder / "weights").read_bytes() == b"1"
+        self.known[name] = found
+
+    @invariant()
+    def what_was_acknowledged_is_there(self) -> None:
+        before = dict(self.known)
+        changed = self.watch.changes(["a", "b-c"])
+        for name in ("a", "b-c"):
+            self.looks(name)
+            if name in before and before[name] != self.known[name] and not self.killed:
+                assert name in changed
+        self.killed = False
+        assert {name for name in self.known if self.known[name].versions} <= set(self.other.names())
+
+    def teardown(self) -> None:
+        self.crashing.blobs.delete([entry.key for entry in list(self.crashing.blobs.list(""))])
+
+
+def test_a_domain_stays_whole_whoever_writes_and_dies(place: Open) -> None:
+    machine = type("Of", (Machine,), {"make": staticmethod(place)})
+    examples = 5 if "s3" in place().address else 60
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None))
+
+
+def test_a_repeated_job_finds_its_version(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    first = publish(store, "a", "job", promote=always)
+    assert publish(store, "a", "job") == first
+    assert list(store.read("a").versions) == [1]
+    assert len(list(blobs.list("versions/"))) == 3
+
+
+def test_two_attempts_of_a_job_publish_one_version(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    first: list[Version] = []
+    turns = iter([False, True])  # the first call is the check before the upload
+
+    def promote(_: Domain) -> bool:
+        if next(turns, False):
+            first.append(publish(DomainStore(blobs), "a", "job"))
+        return False
+
+    assert [publish(store, "a", "job", promote=promote)] == first
+    assert list(store.read("a").versions) == [1]
+    assert len(list(blobs.list("versions/"))) == 3
+
+
+def test_a_domain_created_again_continues_its_numbers(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    publish(store, "a")
+    store.remove("a")
+    assert list(store.names()) == list(blobs.list("versions/")) == []
+    with pytest.raises(UnknownDomain):
+        store.read("a").version("a", 1)
+    assert publish(store, "a").number == 2
+    assert store.read("a").epoch == 1
+
+
+def test_a_domain_that_is_only_read_or_pruned_is_not_created(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    assert store.prune("a", 1) == []
+    store.remove("a")
+    assert store.repair("a") == Domain()
+    assert list(blobs.list("")) == []
+
+
+def test_a_damaged_record_stops_no_other_domain(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    publish(store, "a")
+    publish(store, "b-c", promote=always)
+    damage(store, "a")
+    with pytest.raises(CorruptArtifact, match=r"domains/a\.json"):
+        store.read("a")
+    assert list(store.names()) == ["a", "b-c"]
+    assert store.read("b-c").aliases[ENCODER].champion == 1
+    assert store.repair("a").versions[1].number == 1
+    damage(store, "a")
+    store.remove("a")
+    assert list(store.names()) == ["b-c"]
+
+
+def test_a_changed_file_is_named(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    version = publish(store, "a")
+    key = f"versions/a/{version.upload}/weights"
+    blobs.write(key, b"2")
+    with pytest.raises(CorruptArtifact, match="version 1 of 'a': weights"), store.files("a", 1):
+        pass
+    blobs.delete([key])
+    with pytest.raises(CorruptArtifact, match="missing"), store.files("a", 1):
+        pass
+
+
+def test_uploads_without_a_record_are_garbage(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    publish(store, "a")
+    blobs.write("versions/a/unfinished/weights", b"1")
+    assert list(store.garbage(60)) == []
+    (found,) = store.garbage(-60)
+    assert (found.name.endswith("versions/a/unfinished/"), found.size) == (True, 1)
+    found.remove()
+    assert list(store.garbage(-60)) == []
+
+
+def test_a_reader_that_missed_changes_compares_all_domains(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_module, "KEPT", 2)
+    store = DomainStore(blobs)
+    watch = store.watch()
+    publish(store, "a")
+    assert watch.changes(["a", "b-c"]) == {"a", "b-c"}
+    assert watch.changes(["a", "b-c"]) == set()
+    for _ in range(3):
+        publish(store, "b-c")
+    store.promote("a", ENCODER, 1)
+    for _ in range(3):
+        publish(store, "d")
+    assert watch.changes(["a", "b-c"]) >= {"a", "b-c"}
+
+
+def test_a_damaged_log_of_changes_is_only_logged(blobs: Blobs, caplog: pytest.LogCaptureFixture) -> None:
+    store = DomainStore(blobs)
+    watch = store.watch()
+    publish(store, "a")
+    watch.changes(["a"])
+    blobs.write(store.log.key, b"{")
+    with caplog.at_level(logging.WARNING):
+        publish(store, "a")
+        assert watch.changes(["a"]) == {"a"}
+    assert "could not announce" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "A", "../a", ".a", "a" * 65])
+def test_a_name_that_breaks_the_rule_is_refused(blobs: Blobs, name: str) -> None:
+    store = DomainStore(blobs)
+    calls: list[Any] = [lambda: store.read(name), lambda: store.remove(name), lambda: publish(store, name)]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert issubclass(InvalidInput, IsosimError)
