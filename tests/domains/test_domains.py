@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.domains import changes as changes_module
 from isosim.domains.domain import Domain, EncoderAliases, Version
 from isosim.domains.record_store import DomainStore
-from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, NotFound, UnknownDomain
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, UnknownDomain
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
-from tests.store.test_records import Crashing, Killed
+from tests.store.machines import Crashing, Killed, run_on
 
 ENCODER = "e" * 64
 NAMES = st.sampled_from(["a", "b-c"])
@@ -212,9 +211,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_a_domain_stays_whole_whoever_writes_and_dies(place: Open) -> None:
-    machine = type("Of", (Machine,), {"make": staticmethod(place)})
-    examples = 5 if "s3" in place().address else 60
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None))
+    run_on(place, Machine, examples=5 if "s3" in place().address else 60)
 
 
 def test_a_repeated_job_finds_its_version(blobs: Blobs) -> None:
@@ -331,4 +328,3 @@ def test_a_name_that_breaks_the_rule_is_refused(blobs: Blobs, name: str) -> None
     for call in calls:
         with pytest.raises(InvalidInput):
             call()
-    assert issubclass(InvalidInput, IsosimError)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.errors import Unavailable
 from isosim.store import blobs as module
 from isosim.store.blobs import Blobs, Changed, Folder, check
 from tests.objects import Objects
 from tests.store.conftest import Open, in_memory
+from tests.store.machines import run_on
 
 KEYS = st.sampled_from(["a", "a.b", "a-b", "d/a", "d/b", "d/e/a", "d.json"])
 CONTENTS = st.binary(max_size=3)
@@ -103,9 +103,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_it_behaves_like_a_dictionary_with_conditions(place: Open) -> None:
-    machine = type("Of", (Machine,), {"make": staticmethod(place)})
-    examples = 10 if "s3" in place().address else 60
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_on(place, Machine, examples=10 if "s3" in place().address else 60)
 
 
 def test_what_is_missing_is_not_found(blobs: Blobs) -> None:
@@ -145,27 +143,15 @@ def test_files_are_as_they_were_uploaded(blobs: Blobs, tmp_path_factory: pytest.
         assert {name: (folder / name).read_bytes() for name in contents} == contents
 
 
-def test_of_many_writers_with_one_condition_one_succeeds(place: Open) -> None:
+@pytest.mark.parametrize("new", [False, True])
+def test_of_many_writers_with_one_condition_one_succeeds(place: Open, new: bool) -> None:
     for attempt in range(5):
-        first = place().write(f"k{attempt}", b"first")
+        key = f"k{attempt}"
+        condition = {"new": True} if new else {"over": place().write(key, b"first")}
 
-        def one(number: int, key: str = f"k{attempt}", tag: str = first) -> bool:
+        def one(number: int, key: str = key, condition: dict[str, Any] = condition) -> bool:
             try:
-                place().write(key, f"writer {number}".encode(), over=tag)
-            except Changed:
-                return False
-            return True
-
-        with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(one, range(8))) == 1
-
-
-def test_of_many_who_create_one_object_one_succeeds(place: Open) -> None:
-    for attempt in range(5):
-
-        def one(number: int, key: str = f"n{attempt}") -> bool:
-            try:
-                place().write(key, f"writer {number}".encode(), new=True)
+                place().write(key, f"writer {number}".encode(), **condition)
             except Changed:
                 return False
             return True
@@ -227,6 +213,27 @@ def test_a_held_lock_is_given_up_after_a_deadline_and_only_its_key_waits(
         assert folder.read("a")[0] == b"1"
         folder.write("b", b"1", new=True)
     assert folder.write("a", b"2", over=tag)  # its holder was killed
+
+
+def test_a_folder_that_becomes_empty_is_not_removed_under_a_writer(tmp_path: Path) -> None:
+    """Two threads write and delete the only object of a folder; each finds the folder removed now and then."""
+    folder = Folder(tmp_path)
+
+    def one(name: str) -> None:
+        for _ in range(300):
+            folder.write(f"d/{name}", b"1")
+            folder.delete([f"d/{name}"])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, ["a", "b"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_object_takes_no_store_with_it(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write("a", b"1")
+    folder.delete(["a"])
+    assert tmp_path.is_dir()
 
 
 def test_a_folder_keeps_no_locks_and_no_halves(tmp_path: Path) -> None:

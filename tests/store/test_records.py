@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.errors import Conflict, CorruptArtifact
 from isosim.store import records as module
 from isosim.store.blobs import Blobs, Folder
 from isosim.store.records import Records
 from tests.store.conftest import Open
+from tests.store.machines import Crashing, Killed, run_on
 
 
 @dataclass(frozen=True)
@@ -33,33 +32,6 @@ def counts(blobs: Blobs) -> Records[Count]:
 def one_more(there: Count | None) -> Count:
     there = there or Count()
     return replace(there, number=there.number + 1)
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Crashing:
-    """A store whose process is killed before or after one of its operations."""
-
-    def __init__(self, blobs: Blobs) -> None:
-        self.blobs, self.left, self.after = blobs, -1, False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.blobs, name)
-        if not callable(method):
-            return method
-
-        def call(*given: Any, **named: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise Killed
-            result = method(*given, **named)
-            if self.left == 0:
-                raise Killed
-            return result
-
-        return call
 
 
 NAMES = st.sampled_from(["a", "a-b", "b"])
@@ -154,9 +126,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_what_is_acknowledged_stays_whoever_writes_and_dies(place: Open) -> None:
-    machine = type("Of", (Machine,), {"make": staticmethod(place)})
-    examples = 10 if "s3" in place().address else 60
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None))
+    run_on(place, Machine, examples=10 if "s3" in place().address else 60)
 
 
 def test_no_change_of_many_writers_is_lost(place: Open) -> None:

@@ -56,7 +56,7 @@ class ChangeLog:
             log.warning("could not announce a change of domain %s (%s); readers find it within a minute", domain, error)
 
     def stamp(self) -> str | None:
-        """A value that changes with the log; None if there is no log yet."""
+        """Returns a string that differs after each change of the log; None if there is no log yet."""
         try:
             return self.blobs.stamp(self.key)
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class ChangeWatch:
     """Finds the domains that changed since the last call. Thread-safe."""
 
     def __init__(self, changes: ChangeLog, stamp: Callable[[str], str | None]) -> None:
-        """`stamp`: domain -> a value that changes with its record; None if there is no record."""
+        """`stamp` returns, for the name of a domain, the stamp of its record (`DomainStore.stamp`)."""
         self.log, self.stamp = changes, stamp
         self._lock = threading.Lock()
         self._looked: str | None = None  # the log's stamp at the last look

@@ -74,7 +74,7 @@ class DomainStore:
         return ChangeWatch(self.log, self.stamp)
 
     def stamp(self, name: str) -> str | None:
-        """A value that changes with the domain's record; None if there is no record."""
+        """Returns a string that differs after each change of the domain's record; None if it has no record."""
         try:
             return self.blobs.stamp(self.records.key(self.checked(name)))
         except FileNotFoundError:

@@ -17,20 +17,22 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from isosim.errors import Unavailable
+from isosim.store.artifacts import fsync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PATIENCE = 8.0  # s that a lock of a folder is waited for
 LOOK = 0.005  # s between two attempts to take it
+OPENINGS = 100  # attempts to open a file in a folder that other processes remove while it is empty; unmeasured
 # obstore's own defaults (30 s for a request, ten retries, three minutes) would hold a request's thread for minutes.
 CONNECT, READ = timedelta(seconds=5), timedelta(seconds=5)  # without a connection, or without a byte
 REQUEST = timedelta(seconds=60)  # a whole request; a part of an upload has 8 MB
@@ -62,7 +64,8 @@ class Blobs(Protocol):
         """Content and tag. Equal contents may have equal tags. Raises FileNotFoundError."""
 
     def stamp(self, key: str) -> str:
-        """A value that changes with the object: one stat or HEAD. It is no tag. Raises FileNotFoundError."""
+        """Returns a string that differs after each change of the object. It costs one stat or HEAD request, and cannot
+        be used as a tag. Raises FileNotFoundError."""
 
     def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
         """Writes an object and returns its tag.
@@ -104,7 +107,7 @@ class Folder:
         return stamp_of((self.root / key).stat())
 
     def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
-        with self._prepared(key, content) as whole:
+        with self._prepared(key, lambda file: file.write(content)) as whole:
             if not new and over is None:
                 self._place(whole, key)
                 return tag_of(content)
@@ -120,14 +123,12 @@ class Folder:
                 return tag_of(content)
 
     @contextmanager
-    def _prepared(self, key: str, content: bytes) -> Iterator[Path]:
-        """A hidden file with the content, beside its final place."""
-        path = self.root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.with_name(f".{uuid.uuid4().hex}")
+    def _prepared(self, key: str, write: Callable[[BinaryIO], object]) -> Iterator[Path]:
+        """A hidden file beside the final place of an object, with the content that `write` has written."""
+        whole = (self.root / key).with_name(f".{uuid.uuid4().hex}")
         try:
-            with whole.open("wb") as file:
-                file.write(content)
+            with created(whole) as file:
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             yield whole
@@ -137,7 +138,9 @@ class Folder:
     def _place(self, whole: Path, key: str) -> None:
         path = self.root / key
         whole.replace(path)
-        synchronize(path.parent)
+        # The object may be gone already, and its folder with it, if another process has deleted it.
+        with contextlib.suppress(FileNotFoundError):
+            fsync(path.parent)
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -190,20 +193,13 @@ class Folder:
         for key in keys:
             path = self.root / key
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it is not empty, or another process has removed it
-                path.parent.rmdir()
+            if path.parent != self.root:
+                with contextlib.suppress(OSError):  # it is not empty, or another process has removed it
+                    path.parent.rmdir()
 
     def upload(self, key: str, path: Path) -> None:
-        place = self.root / key
-        place.parent.mkdir(parents=True, exist_ok=True)
-        whole = place.with_name(f".{uuid.uuid4().hex}")
-        try:
-            shutil.copyfile(path, whole)
-            with whole.open("rb") as file:
-                os.fsync(file.fileno())
+        with path.open("rb") as source, self._prepared(key, lambda file: shutil.copyfileobj(source, file)) as whole:
             self._place(whole, key)
-        finally:
-            whole.unlink(missing_ok=True)
 
     @contextmanager
     def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
@@ -364,18 +360,22 @@ def stamp_of(found: os.stat_result) -> str:
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 
 
+def created(path: Path) -> BinaryIO:
+    """Opens a new file for writing, and makes its folders. Tries again if another process removes an empty folder
+    between the two (`Folder.delete`)."""
+    for left in reversed(range(OPENINGS)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("xb")
+        except (FileNotFoundError, FileExistsError):
+            if not left:
+                raise
+    raise AssertionError  # the last attempt returns or raises
+
+
 def is_at(descriptor: int, path: Path) -> bool:
     """Whether a path still leads to an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def synchronize(folder: Path) -> None:
-    """Makes names in a folder last beyond a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
