@@ -100,9 +100,9 @@ class ChangeWatch:
                     last = self.log.read()
                 except IsosimError as error:  # the log is only a hint: a damaged one must not stop its readers
                     log.warning("the log of changes cannot be read (%s); all resident domains are compared", error)
-                    last, due = (), True
+                    last = ()
                 changed = {change.domain for change in last if change.sequence > seen}
-                # Not so after a gap, and after the log was deleted, which then begins again with sequence 1.
+                # Not so after a gap, with a damaged log, or after its deletion: it then begins again with 1.
                 continues = bool(last) and last[0].sequence <= seen + 1 <= last[-1].sequence + 1
                 due = due or not continues
                 seen = last[-1].sequence if last else 0
