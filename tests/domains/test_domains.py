@@ -23,15 +23,11 @@ NAMES = st.sampled_from(["a", "b-c"])
 CREATED = "2026-01-01T00:00:00+00:00"
 
 
-def unpublished(job: str | None = None) -> Version:
-    return Version(0, ENCODER, "minilm", "identity", {}, "", CREATED, job)
-
-
-def publish(store: DomainStore, name: str, job: str | None = None, **how: Any) -> Version:
+def publish(store: DomainStore, name: str, job: str | None = None, created: str = CREATED, **how: Any) -> Version:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "report.json").write_text("{}")
         Path(folder, "weights").write_bytes(b"1")
-        return store.publish(name, Path(folder), unpublished(job), **how)
+        return store.publish(name, Path(folder), Version(0, ENCODER, "minilm", "identity", {}, "", created, job), **how)
 
 
 def always(_: Domain) -> bool:
@@ -271,6 +267,48 @@ def test_a_damaged_record_stops_no_other_domain(blobs: Blobs) -> None:
     damage(store, "a")
     store.remove("a")
     assert list(store.names()) == ["b-c"]
+
+
+def test_a_repair_uses_no_number_again(blobs: Blobs) -> None:
+    """A deletion is killed before the tombstone, another version is published, and then the record is damaged: its
+    versions are not restored, and their numbers are not used again, also after their files are gone."""
+    crashing = Crashing(blobs)
+    killed = DomainStore(crashing)  # type: ignore[arg-type]
+
+    store = DomainStore(blobs)
+    publish(store, "a", promote=always)
+    before_tombstone = 3  # after: record and deleted/a.json are read, deleted/a.json is written
+    crashing.left, crashing.after = before_tombstone, True
+    with pytest.raises(Killed):
+        killed.remove("a")
+    assert store.deletions.read("a").epoch == 1
+    publish(store, "a")
+    damage(store, "a")
+    repaired = store.repair("a")
+    assert (repaired.versions, repaired.next) == ({}, 3)
+    for one in store.garbage(-60):
+        one.remove()
+    damage(store, "a")
+    assert store.repair("a").next >= 3
+    assert publish(store, "a").number >= 3
+
+
+def test_a_version_without_a_number_in_its_manifest_gets_a_new_one(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    crashing = Crashing(blobs)
+    publish(store, "a")
+    for left in (4, 6):  # before the record is written, and before the number is in the manifest
+        crashing.left, crashing.after = left, True
+        with pytest.raises(Killed):
+            publish(DomainStore(crashing), "a", created=f"2026-01-0{left}T00:00:00+00:00")  # type: ignore[arg-type]
+    before = store.read("a")
+    assert list(before.versions) == [1, 2]
+    damage(store, "a")
+    after = store.repair("a")
+    assert len(after.versions) == 3
+    for number, version in after.versions.items():
+        assert before.versions.get(number, version).upload == version.upload
+    assert {one.upload for one in before.versions.values()} <= {one.upload for one in after.versions.values()}
 
 
 def test_a_changed_file_is_named(blobs: Blobs) -> None:

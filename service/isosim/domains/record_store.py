@@ -304,7 +304,8 @@ class DomainStore:
     def repair(self, name: str) -> Domain:
         """Rebuilds a damaged record from what can be read of it and from the manifests; leaves a sound one as it is.
 
-        A version whose process was killed before it wrote the number into the manifest gets the next number.
+        A version whose process was killed before it wrote the number into the manifest gets a new number. If the epoch
+        in the record cannot be read, versions from before a deletion, also an interrupted one, are not restored.
 
         Raises:
             Conflict: another process changed the record meanwhile.
@@ -314,6 +315,8 @@ class DomainStore:
         def step(content: bytes) -> Domain:
             domain, uploads = self._rebuilt(name, content)
             unnumbered.extend(uploads)
+            # Files that are not restored are `garbage`; their numbers must not be used again after they are gone.
+            self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
             return domain
 
         try:
@@ -330,20 +333,24 @@ class DomainStore:
         """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
         used, part = self._blank(name), self._salvaged(content)
         domain = replace(Domain(epoch=used.epoch), **part)
-        manifests = self._manifests(name, domain.epoch)
-        versions = {version.number: version for version in manifests if version.number > 0}
+        manifests, unknown = self._manifests(name)
+        whole = [version for version, epoch, whole in manifests if whole and epoch == domain.epoch]
+        versions = {version.number: version for version in whole if version.number > 0}
         versions |= {version.number: version for version in domain.versions.values() if version.number > 0}
+        numbers = {*versions, *(version.number for version, _, _ in manifests)}
+        # The lost record may have given a number to each manifest that has none.
+        unknown += sum(version.number == 0 for version, _, _ in manifests)
         domain = replace(
             domain,
             versions=versions,
             aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
-            next=max(used.next, domain.next, 1 + max(versions, default=0)),
+            next=max(used.next, domain.next, 1 + max(numbers, default=0)) + unknown,
             # A revision that cannot be read is replaced by the time in microseconds: it is higher than any number
             # of changes, also of those since another repair, and JavaScript can represent it.
             revision=max(used.revision, domain.revision or time.time_ns() // 1000) + 1,
         )
         added = []
-        for version in manifests:
+        for version in whole:
             if version.number == 0 and domain.published_as(version.upload, version.job) is None:
                 domain = domain.with_version(version)
                 added.append(version.upload)
@@ -361,22 +368,30 @@ class DomainStore:
                     found[one.name] = getattr(alone, one.name)
         return found
 
-    def _manifests(self, name: str, epoch: int) -> list[Version]:
-        """Versions of a domain's epoch that have a readable manifest and all files, oldest first. A version without a
-        number has 0."""
-        there = []
-        entries = list(self.blobs.list(f"versions/{name}/"))
-        keys = {entry.key for entry in entries}
+    def _manifests(self, name: str) -> tuple[list[tuple[Version, int, bool]], int]:
+        """The domain's manifests, oldest first, and the number of those that cannot be read.
+
+        For each, the version (its number is 0 if the manifest has none), its epoch, and whether all its files exist.
+        """
+        there, unreadable = [], 0
+        keys = {entry.key for entry in self.blobs.list(f"versions/{name}/")}
         for key in keys:
-            if key.endswith(f"/{MANIFEST}"):
-                with contextlib.suppress(ValueError, KeyError, TypeError, FileNotFoundError):
-                    facts = orjson.loads(self.blobs.read(key)[0])
-                    version = self.records.form.validate_python({"versions": {0: facts}}).versions[0]
-                    place = self._place(name, version.upload)
-                    whole = place + MANIFEST == key and all(place + file in keys for file in version.files)
-                    if whole and facts["epoch"] == epoch:
-                        there.append(version)
-        return sorted(there, key=lambda version: (version.created, version.upload))
+            if not key.endswith(f"/{MANIFEST}"):
+                continue
+            try:
+                facts = orjson.loads(self.blobs.read(key)[0])
+                version = self.records.form.validate_python({"versions": {0: facts}}).versions[0]
+                epoch = int(facts["epoch"])
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            except (ValueError, KeyError, TypeError):
+                unreadable += 1
+                continue
+            place = self._place(name, version.upload)
+            whole = place + MANIFEST == key and all(place + file in keys for file in version.files)
+            there.append((version, epoch, whole))
+        there.sort(key=lambda one: (one[0].created, one[0].upload))
+        return there, unreadable
 
     def garbage(self, age: float) -> Iterator[Garbage]:
         """Uploads that no record names and whose files are all older than `age` (s). Those of a damaged record stay."""
