@@ -6,6 +6,7 @@ from typing import Any
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.scoring.calibration import DomainModel
+from isosim.store.blobs import opened
 
 FACTS = {"method": "identity", "sentences": 2, "seed": 0}
 
@@ -31,6 +32,13 @@ def export(store: Path, name: str, source: str, **options: Any) -> Path:
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
     write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
     return store
+
+
+def copy_encoders(source: Path, target: Path) -> None:
+    """From a store into another one, which may be a bucket."""
+    into = opened(target)
+    for entry in opened(source).list("encoders/"):
+        into.write(entry.key, opened(source).read(entry.key)[0])
 
 
 def publish(store: Path, artifact: EncoderArtifact) -> int:

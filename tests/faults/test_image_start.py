@@ -36,7 +36,7 @@ def image(news: Path, tmp_path: Path) -> Iterator[Image]:
     """Starts `isosim serve` on the store `news` as a container does; the image carries the tiny encoder."""
     carried = tmp_path / "carried"
     shutil.copytree(news / "encoders", carried / "encoders")
-    artifact = EncoderStore(carried).find("tiny")
+    artifact = EncoderStore.at(carried).find("tiny")
     publish(carried, artifact)
     (carried / "exported.json").write_text(json.dumps({"id": artifact.id, "digest": artifact.digest}))
     running: list[Process] = []

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.seeding import seed
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.store.object_storage import address, opened
 from tests.commands.conftest import calibrate, command
+from tests.encoders import copy_encoders
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import Process, Server, score, serve_with, wait_until
@@ -22,7 +22,7 @@ from tests.text import sentences
 def bucket(objects: Objects, tiny_store: Path, tiny: EncoderArtifact) -> Path:  # noqa: F811
     """The tiny encoder; `news@1` whitening and `news@2` (champion) sn, `films@1` soft."""
     root = objects.bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     for domain, method in (("news", "whitening"), ("news", "sn"), ("films", "soft")):
         calibrate(root, tiny, domain, method)
     return root
@@ -121,15 +121,15 @@ def test_a_file_that_was_changed_in_the_bucket_is_named_and_not_served(
 
 
 def test_an_encoder_is_fetched_once_and_again_where_what_was_kept_is_damaged(bucket: Path) -> None:
-    artifact = EncoderStore(bucket).find("tiny")
+    artifact = EncoderStore.at(bucket).find("tiny")
     written = artifact.tokenizer.stat().st_mtime_ns
-    assert EncoderStore(bucket).find("tiny").tokenizer.stat().st_mtime_ns == written
+    assert EncoderStore.at(bucket).find("tiny").tokenizer.stat().st_mtime_ns == written
     good = artifact.tokenizer.read_bytes()
     artifact.tokenizer.write_bytes(good[:-1])
-    assert EncoderStore(bucket).find(f"tiny@{artifact.digest[:8]}").tokenizer.read_bytes() == good
+    assert EncoderStore.at(bucket).find(f"tiny@{artifact.digest[:8]}").tokenizer.read_bytes() == good
     shutil.rmtree(artifact.folder)
-    assert EncoderStore(bucket).find("tiny").tokenizer.read_bytes() == good
-    assert EncoderStore(bucket).ids() == ["tiny"]
+    assert EncoderStore.at(bucket).find("tiny").tokenizer.read_bytes() == good
+    assert EncoderStore.at(bucket).ids() == ["tiny"]
 
 
 def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import JOINED, EncoderStore
 from isosim.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 from isosim.store.artifacts import MANIFEST, from_facts
-from isosim.store.object_storage import remote
+from isosim.store.blobs import remote
 
 Report = Callable[[str, float | None], None]
 
@@ -36,6 +36,7 @@ class RunOptions:
     cores: int  # cores per engine
     most: int  # largest number of engines; 0: as many as fit
     lenient: bool  # whether unusable rows get null results; otherwise they end the job
+    seed: Path | None = None  # second store, with encoders that the first may lack
 
     def engines(self, ray: Any, *, gpu: bool) -> Engines:
         """Engines that fit on the cluster. Raises Unavailable if none fits."""
@@ -105,13 +106,13 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             wanted = options.engines(ray, gpu=plan.device == "gpu")
             shipped = None
             if options.address is not None and not remote(options.store):
-                files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
+                files = pack(options, plan.encoder, plan.digest, plan.domain, plan.version)
                 # If the argument were a reference, Ray would send the files to every worker. From a reference inside a
                 # list, Ray sends nothing: `store_here` fetches the files on nodes that lack the store.
                 shipped = [ray.put(files)]
             arguments = {
-                "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
-                "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
+                "output": output.address, "store": str(options.store), "seed": options.seed, "threads": options.cores,
+                "shipped": shipped, "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
             }  # fmt: skip
             began = None
             report("starting", rows / plan.rows)
@@ -172,7 +173,9 @@ class PartWorker:
     then its record in `_done`. If the worker dies in between, the part is computed again, and gives the same bytes.
     """
 
-    def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
+    def __init__(
+        self, output: str, store: str, seed: Path | None, threads: int, shipped: Any, *, lenient: bool, plan: str
+    ) -> None:
         # By default, a tokenizer starts a thread for each core of the machine, even if the worker may use only one.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
@@ -182,7 +185,7 @@ class PartWorker:
             self.plan = Plan.from_json(content)
             version = f"{self.plan.domain}-{self.plan.version}"
             seen = store_here(Path(store), self.plan.encoder, self.plan.digest, version, shipped)
-            self.engine = Engine(self.plan, seen, threads)
+            self.engine = Engine(self.plan, seen, threads, seed)
         except (IsosimError, OSError) as error:
             self.failure = str(error)
 
@@ -227,14 +230,16 @@ def node() -> str:
 Files = dict[str, bytes]
 
 
-def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
+def pack(options: RunOptions, encoder: str, digest: str, domain: str, version: int) -> Files:
     """Path -> content of the files in the store that an engine reads: files of the encoder and of the domain version.
     Version 0 (`default@0`) is built in and has no files."""
-    folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
+    artifact = EncoderStore.at(options.store, options.seed).find(f"{encoder}@{digest}")
+    folders = {f"encoders/{artifact.id}/{artifact.digest}": artifact.folder}
     if version:
-        folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))
-    files = [file for folder in folders for file in folder.iterdir() if file.name != JOINED]
-    return {str(file.relative_to(store)): file.read_bytes() for file in files}
+        place = f"domains/{DomainStore(options.store).checked(domain)}/{version}"
+        folders[place] = options.store / place
+    files = [(place, file) for place, folder in folders.items() for file in folder.iterdir() if file.name != JOINED]
+    return {f"{place}/{file.name}": file.read_bytes() for place, file in files}
 
 
 def store_here(store: Path, encoder: str, digest: str, version: str, shipped: Any) -> Path:

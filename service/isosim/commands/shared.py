@@ -16,6 +16,7 @@ from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.registry import DEFAULT
 from isosim.settings import Settings, unread
+from isosim.store.blobs import opened
 from isosim.store.identity import identify
 from isosim.wording import nearest
 
@@ -59,7 +60,7 @@ def version_numbers(context: typer.Context, args: list[str], incomplete: str) ->
 
 def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     try:
-        return EncoderStore(store_of(context)).ids()
+        return EncoderStore.at(store_of(context)).ids()
     except UNREADABLE:
         return []
 
@@ -93,7 +94,7 @@ def stored(**given: Any) -> Settings:
     settings = settings_with(**given)
     for warning in settings_warnings():
         remark(warning)
-    identify(settings.model_store)
+    identify(opened(settings.model_store))
     return settings
 
 
@@ -156,7 +157,7 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
         InvalidInput: the version was made for another encoder.
     """
     ref = known(settings, domain)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     domains = DomainStore(settings.model_store)
     aliases = domains.aliases(ref.name, artifact.digest)
     version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
