@@ -17,8 +17,8 @@ from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.settings import Settings
 from isosim.store.artifacts import building
+from isosim.store.blobs import address_of, opened, remote
 from isosim.store.identity import create
-from isosim.store.object_storage import address, opened, remote
 from tests.commands.conftest import command
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
@@ -136,7 +136,7 @@ def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
 def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    create(root)
+    create(opened(root))
     publish(root, tiny, 1)
     if remote(root):
         opened(root).write("domains/files/news/0123/weights.safetensors", b"half")
@@ -144,7 +144,7 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     left = tmp_path / "jobs" / "jobs" / ".spool-0123"
     left.write_bytes(b"half a text")
     os.utime(left, (time.time() - 2 * DAY,) * 2)
-    store = address(root) if remote(root) else root
+    store = address_of(root)
     given: dict[str, Any] = {"model_store": store, "jobs_folder": tmp_path / "jobs"}
     dry = command("store", "gc", "--dry-run", "--json", **given)
     assert json.loads(dry.stdout) == {

@@ -18,7 +18,7 @@ import yaml
 from isosim.commands import encoders
 from isosim.encoders.embeddings_api import checked_url
 from isosim.encoders.store import Endpoint
-from isosim.store.object_storage import opened
+from isosim.store.blobs import opened
 from tests.deploy.chart import (
     ALONE,
     ANYBODY,

@@ -1,7 +1,5 @@
-"""The image's entry point on a store that is damaged or read-only: what it cannot seed is said, and the server starts.
-
-The script runs as a process of its own in a mount namespace, where what an image carries lies in its place.
-"""
+"""The image's entry point on a store that is damaged or read-only: the server starts with the encoder that the image
+carries, and says what it cannot put into the store."""
 
 import json
 import shutil
@@ -15,6 +13,8 @@ import pytest
 
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
+from isosim.store.blobs import opened
+from isosim.store.identity import create
 from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.faults.damage import GARBAGE, ask, refused
@@ -22,10 +22,7 @@ from tests.faults.load import metric
 from tests.processes import Process, Server, environment, free_port, score, wait_until
 
 ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
-PLACE = (  # in a namespace of its own; /opt holds nothing that Python needs
-    'set -e; mount -t tmpfs none /opt; mkdir -p /opt/isosim/model_store; mount --bind "$1" /opt/isosim/model_store; '
-    '[ "$3" = rw ] || { mount --bind "$2" "$2"; mount -o remount,ro,bind "$2"; }; shift 3; exec "$@"'
-)
+READ_ONLY = 'set -e; mount --bind "$0" "$0"; mount -o remount,ro,bind "$0"; exec "$@"'  # in a namespace of its own
 
 pytestmark = root
 Image = Callable[..., Server]
@@ -33,9 +30,11 @@ Image = Callable[..., Server]
 
 @pytest.fixture
 def image(news: Path, tmp_path: Path) -> Iterator[Image]:
-    """Starts `isosim serve` on the store `news` as a container does; the image carries the tiny encoder."""
+    """Starts `isosim serve` on the store `news` as a container does; the image alone has the tiny encoder."""
     carried = tmp_path / "carried"
-    shutil.copytree(news / "encoders", carried / "encoders")
+    carried.mkdir()
+    create(opened(news))
+    (news / "encoders").rename(carried / "encoders")
     artifact = EncoderStore.at(carried).find("tiny")
     publish(carried, artifact)
     (carried / "exported.json").write_text(json.dumps({"id": artifact.id, "digest": artifact.digest}))
@@ -44,11 +43,12 @@ def image(news: Path, tmp_path: Path) -> Iterator[Image]:
     def start(*, mode: str = "rw", **settings: object) -> Server:
         port = free_port()
         log, url = tmp_path / f"image-{port}.log", f"http://127.0.0.1:{port}"
-        command = ["unshare", "--mount", "sh", "-c", PLACE, "sh", str(carried), str(news), mode]
+        command = ["unshare", "--mount", "sh", "-c", READ_ONLY, str(news)] if mode == "ro" else []
         with log.open("ab") as file:
             popen = subprocess.Popen(
-                [*command, sys.executable, str(ENTRY), "serve"], start_new_session=True, stdout=file,
-                stderr=subprocess.STDOUT, env=environment(model_store=news, port=port, **settings),
+                [*command, sys.executable, str(ENTRY), "serve", "--init"], start_new_session=True, stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment(model_store=news, seed_store=carried, port=port, **settings),
             )  # fmt: skip
         server = Server(popen, log, url, httpx.Client(base_url=url, timeout=60))
         running.append(server)
@@ -73,7 +73,7 @@ def test_an_image_starts_on_a_store_whose_default_aliases_are_garbage(image: Ima
         server = image()
         assert score(server, "news").json()["version"] == 2
         refused(ask(server, "default"), "aliases.json")
-        said = "could not copy an encoder or calibration of this image into the model store: aliases.json"
+        said = "the default calibration of tiny cannot be put into the store: aliases.json"
         assert said in server.log.read_text()
         server.stop()
 

@@ -221,7 +221,7 @@ class EncoderStore:
             if prefix.count("/") == 3 and unwanted and all(entry.modified < before for entry in files):
                 why = "an unused encoder" if whole else "left unfinished"
                 size = sum(entry.size for entry in files)
-                yield Garbage(f"{self.blobs.address}/{prefix}", why, size, partial(self._bury, prefix))
+                yield Garbage(f"{self.blobs.address}/{prefix[:-1]}", why, size, partial(self._bury, prefix))
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
         """Publishes the files that `write` puts into a folder. The facts that `write` returns go into the manifest."""
