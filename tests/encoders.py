@@ -1,14 +1,9 @@
-"""Small encoders for the tests, and default calibrations for them."""
+"""Small encoders for the tests."""
 
 from pathlib import Path
 from typing import Any
 
-from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderArtifact
-from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import opened
-
-FACTS = {"method": "identity", "sentences": 2, "seed": 0}
 
 
 def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
@@ -39,12 +34,3 @@ def copy_encoders(source: Path, target: Path) -> None:
     into = opened(target)
     for entry in opened(source).list("encoders/"):
         into.write(entry.key, opened(source).read(entry.key)[0])
-
-
-def publish(store: Path, artifact: EncoderArtifact) -> int:
-    """A default calibration, promoted."""
-    domains = DomainStore(store)
-    facts = {**FACTS, "encoder": {"id": artifact.id, "digest": artifact.digest}}
-    version = domains.publish("default", facts, {}, None, DomainModel())
-    domains.promote("default", artifact.digest, version, expected=domains.aliases("default", artifact.digest))
-    return version

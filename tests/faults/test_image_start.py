@@ -11,15 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.store.blobs import opened
 from isosim.store.identity import create
-from tests.encoders import publish
 from tests.faults.conftest import root
-from tests.faults.damage import GARBAGE, ask, refused
+from tests.faults.damage import ask, refused
 from tests.faults.load import metric
 from tests.processes import Process, Server, environment, free_port, score, wait_until
+from tests.stores import domains_of, publish
 
 ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
 READ_ONLY = 'set -e; mount --bind "$0" "$0"; mount -o remount,ro,bind "$0"; exec "$@"'  # in a namespace of its own
@@ -36,7 +35,7 @@ def image(news: Path, tmp_path: Path) -> Iterator[Image]:
     create(opened(news))
     (news / "encoders").rename(carried / "encoders")
     artifact = EncoderStore.at(carried).find("tiny")
-    publish(carried, artifact)
+    publish(domains_of(carried), "default", artifact)
     (carried / "exported.json").write_text(json.dumps({"id": artifact.id, "digest": artifact.digest}))
     running: list[Process] = []
 
@@ -65,17 +64,12 @@ def image(news: Path, tmp_path: Path) -> Iterator[Image]:
         process.kill()
 
 
-def test_an_image_starts_on_a_store_whose_default_aliases_are_garbage(image: Image, news: Path) -> None:
-    default = news / "domains" / "default"
-    default.mkdir()
-    for garbage in GARBAGE[1:3]:
-        (default / "aliases.json").write_text(garbage)
-        server = image()
-        assert score(server, "news").json()["version"] == 2
-        refused(ask(server, "default"), "aliases.json")
-        said = "the default calibration of tiny cannot be put into the store: aliases.json"
-        assert said in server.log.read_text()
-        server.stop()
+def test_an_image_starts_on_a_store_whose_default_record_is_garbage(image: Image, news: Path) -> None:
+    (news / "domains" / "default.json").write_text("garbage")
+    server = image()
+    assert score(server, "news").json()["version"] == 2
+    refused(ask(server, "default"), "default.json")
+    assert "the default calibration of tiny cannot be put into the store" in server.log.read_text()
 
 
 def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path: Path) -> None:
@@ -84,11 +78,13 @@ def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path
     server = image(mode="ro", jobs_folder=tmp_path / "jobs")
     assert score(server, "news").json()["version"] == 2
     assert "Read-only file system" in server.log.read_text()
-    assert DomainStore(news).domains() == ["films", "news"]
+    assert list(domains_of(news).names()) == ["films", "news"]
 
 
 def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news: Path) -> None:
-    (news / "domains" / "news" / "2" / "weights.safetensors").write_bytes(b"")
+    domains = domains_of(news)
+    (key,) = [key for key in domains.keys("news", 2) if key.endswith("weights.safetensors")]
+    domains.blobs.write(key, b"")
     server = image()
     refused(ask(server, "news"), "weights.safetensors")
     assert score(server, "films").json()["version"] == 1

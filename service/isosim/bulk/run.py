@@ -21,7 +21,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import JOINED, EncoderStore
 from isosim.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 from isosim.store.artifacts import MANIFEST, from_facts
-from isosim.store.blobs import remote
+from isosim.store.blobs import opened, remote
 
 Report = Callable[[str, float | None], None]
 
@@ -234,12 +234,12 @@ def pack(options: RunOptions, encoder: str, digest: str, domain: str, version: i
     """Path -> content of the files in the store that an engine reads: files of the encoder and of the domain version.
     Version 0 (`default@0`) is built in and has no files."""
     artifact = EncoderStore.at(options.store, options.seed).find(f"{encoder}@{digest}")
-    folders = {f"encoders/{artifact.id}/{artifact.digest}": artifact.folder}
+    place, files = f"encoders/{artifact.id}/{artifact.digest}", artifact.folder.iterdir()
+    packed = {f"{place}/{file.name}": file.read_bytes() for file in files if file.name != JOINED}
     if version:
-        place = f"domains/{DomainStore(options.store).checked(domain)}/{version}"
-        folders[place] = options.store / place
-    files = [(place, file) for place, folder in folders.items() for file in folder.iterdir() if file.name != JOINED]
-    return {f"{place}/{file.name}": file.read_bytes() for place, file in files}
+        domains = DomainStore(opened(options.store))
+        packed |= {key: domains.blobs.read(key)[0] for key in domains.keys(domain, version)}
+    return packed
 
 
 def store_here(store: Path, encoder: str, digest: str, version: str, shipped: Any) -> Path:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from isosim.api.bodies import Own, TargetFacts, example
-from isosim.domains.store import MOST_TARGETS, Start
+from isosim.domains.domain import MOST_TARGETS, Start
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from isosim.scoring.distances import Metric
 
@@ -60,8 +60,36 @@ class DomainState(BaseModel):
         description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
     )
     versions: list[VersionSummary]
-    unreadable: list[str] = Field(description="errors of files that cannot be read; empty if all can be read")
+    unreadable: list[str] = Field(
+        description="errors of the domain's record; empty if it can be read. A champion in memory answers all the same"
+    )
     drift: DriftState | None = Field(description="null until texts of the domain are scored")
+
+
+class HistoryEntry(BaseModel):
+    """One change of a domain."""
+
+    number: int = Field(description="counts the changes of the domain from 1, also beyond its deletion")
+    time: str
+    revision: int = Field(description="the domain's revision after the change")
+    what: Literal[
+        "version_published", "version_deleted", "promoted", "rolled_back", "threshold_saved", "threshold_deleted",
+        "moved", "moved_back", "domain_deleted", "repaired",
+    ]  # fmt: skip
+    subject: str | None = Field(description="id of the encoder, or name of the saved threshold")
+    from_: Any = Field(alias="from", description="version number, target or encoder id before the change, if any")
+    to: Any = Field(description="version number, target or encoder id after the change, if any")
+    by: str = Field(description="id of the API key, or `command`")
+    request: str | None = Field(description="x-request-id of the request that made the change")
+    job: str | None = Field(description="the calibration job that made the change")
+
+
+class History(BaseModel):
+    """Changes of a domain, newest first."""
+
+    domain: str
+    changes: list[HistoryEntry]
+    next: int | None = Field(description="value of `before` for the next page; null on the last page")
 
 
 class Domains(BaseModel):

@@ -16,7 +16,7 @@ from isosim.encoders.remote import check as check_probes
 from isosim.encoders.store import JOINED, EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import EncoderChanged, IsosimError
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT
 from isosim.scoring.similarity import cosine
 from isosim.settings import Settings
 from isosim.store.artifacts import verified
@@ -193,18 +193,19 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
     """A remedy for a champion that cannot be loaded: promote a version that can be loaded, or calibrate anew."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
-        aliases = domains.aliases(name, artifact.digest)
+        record = domains.read(name)
     except (IsosimError, OSError):
-        return f"delete the domain's aliases.json and promote a version: isosim domains promote {name} VERSION"
-    for version in [aliases.previous, *reversed(domains.versions(name))]:
-        if version is None or version == aliases.champion:
+        return f"isosim store repair {name}"
+    served = record.served(artifact.digest)
+    for version in [served.previous, *sorted(record.versions, reverse=True)]:
+        if version is None or version == served.champion:
             continue
         try:
-            if domains.load(name, version).manifest["encoder"]["digest"] != artifact.digest:
+            if domains.load(name, version).version.encoder != artifact.digest:
                 continue
         except (IsosimError, OSError):
             continue
-        if version == aliases.previous:
+        if version == served.previous:
             return f"isosim domains rollback {name}, or {anew}"
         return f"isosim domains promote {name} {version}, or {anew}"
     return f"no other version for this encoder can be loaded; calibrate anew: {anew}"
@@ -212,15 +213,17 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
 
 def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
     """Checks that the champions for this encoder load, as the server loads them."""
-    domains = DomainStore(root)
-    source = StoredCalibrations(domains, OnnxCalibrator(artifact.calibrator, CPU), artifact.digest)
+    domains = DomainStore(opened(root))
+    source = StoredCalibrations(domains)
+    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, CPU)
     remedy = f"isosim calibrate FILE --domain default --encoder {artifact.id}"
     answering = 0
-    for name in sorted({DEFAULT, *domains.domains()}):
+    for name in sorted({DEFAULT, *domains.names()}):
         try:
-            champion = domains.aliases(name, artifact.digest).champion
+            record = domains.read(name)
+            champion = record.served(artifact.digest).champion
             if champion is not None:
-                source.load(name, champion)
+                source.load(name, record.version(name, champion))
         except (IsosimError, OSError) as error:
             yield fault("domain", str(error), remedy_for(domains, name, artifact))
             continue
