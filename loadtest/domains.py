@@ -22,7 +22,7 @@ SENTENCES = 3000
 
 def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> Path:
     """Calibrates a domain and publishes the version; returns the version's folder."""
-    artifact = EncoderStore(store).find(encoder or setup.fp32)
+    artifact = EncoderStore.at(store).find(encoder or setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
         domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id

@@ -36,7 +36,7 @@ def calibrated_store(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: 
     """The tiny encoder; `default@1` identity, `tickets@1` centring, `tickets@2` (champion) soft whitening."""
     store = tmp_path_factory.mktemp("calibrated") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    artifact = EncoderStore(store).find(tiny.id)
+    artifact = EncoderStore.at(store).find(tiny.id)
     for domain, method in (("default", "identity"), ("tickets", "centring"), ("tickets", "soft")):
         calibrate(store, artifact, domain, method)
     return store
@@ -51,7 +51,7 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
 
 def publish_repeated(store: Path, domain: str) -> None:
     """A version made from texts of which a fifth has one vector."""
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     x = texts_with(0.2)
     scale = reference_of(x, intervals=True)
     model = DomainModel(scale, scale)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from isosim.commands import store as command_of
-from isosim.domains.seeding import seed
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.jobs.job import JobRequest
@@ -18,9 +17,10 @@ from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.settings import Settings
 from isosim.store.artifacts import building
+from isosim.store.blobs import address_of, opened, remote
 from isosim.store.identity import create
-from isosim.store.object_storage import address, opened, remote
 from tests.commands.conftest import command
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 
 KEEP = 2
@@ -88,8 +88,8 @@ def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: Encode
 def test_encoders_go_only_when_asked_and_only_those_nobody_names(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
-    exports = EncoderStore(root)
+    copy_encoders(tiny_store, root)
+    exports = EncoderStore.at(root)
     publish(root, tiny, 1)
     assert collect(root, tmp_path, -1, encoders=True) == []
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
@@ -100,13 +100,13 @@ def test_encoders_go_only_when_asked_and_only_those_nobody_names(
 def test_an_encoder_that_nobody_names_is_gone_for_good(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
     assert list(command_of.garbage(given, -1, encoders=False)) == []
     (found,) = command_of.garbage(given, -1, encoders=True)
     assert (found.why, found.size > 10_000) == ("an unused encoder", True)
     found.remove()
-    assert EncoderStore(root).ids() == []
+    assert EncoderStore.at(root).ids() == []
 
 
 def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
@@ -136,7 +136,7 @@ def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
 def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    create(root)
+    create(opened(root))
     publish(root, tiny, 1)
     if remote(root):
         opened(root).write("domains/files/news/0123/weights.safetensors", b"half")
@@ -144,7 +144,7 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     left = tmp_path / "jobs" / "jobs" / ".spool-0123"
     left.write_bytes(b"half a text")
     os.utime(left, (time.time() - 2 * DAY,) * 2)
-    store = address(root) if remote(root) else root
+    store = address_of(root)
     given: dict[str, Any] = {"model_store": store, "jobs_folder": tmp_path / "jobs"}
     dry = command("store", "gc", "--dry-run", "--json", **given)
     assert json.loads(dry.stdout) == {

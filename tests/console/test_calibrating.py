@@ -154,7 +154,7 @@ def test_a_running_calibration_can_be_cancelled(visit: Visit, server: Server) ->
 
 
 def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server, store: Path) -> None:
-    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
+    jobs, encoder = JobStore(store), EncoderStore.at(store).find("tiny")
     with jobs.spool() as spool:
         spool.extend(sentences(300))
         wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
@@ -168,7 +168,7 @@ def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server,
 
 
 def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, server: Server, store: Path) -> None:
-    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
+    jobs, encoder = JobStore(store), EncoderStore.at(store).find("tiny")
     with jobs.spool() as spool:
         spool.extend(sentences(300))
         wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from isosim.domains.seeding import seed
 from isosim.store.object_storage import address, opened
+from tests.encoders import copy_encoders
 from tests.faults.jobs import LONG, TEXTS, at_work, becomes, kill, post, retry, state, whole_versions
 from tests.faults.test_queue import hand_over_again
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
@@ -22,7 +22,7 @@ LARGE = LONG[:6000]
 @pytest.fixture
 def bucket(objects: Objects, tiny_store: Path) -> Path:  # noqa: F811
     root = objects.bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     return root
 
 

@@ -38,7 +38,7 @@ def server(serve: Serve, news: Path) -> Server:
 
 
 def answering(store: Path) -> tuple[int | None, int | None]:
-    found = DomainStore(store).aliases("news", EncoderStore(store).find("tiny").digest)
+    found = DomainStore(store).aliases("news", EncoderStore.at(store).find("tiny").digest)
     return found.champion, found.previous
 
 
@@ -171,7 +171,7 @@ def test_a_release_that_knows_no_rollbacks_may_change_the_same_store(server: Ser
     assert champion(server.client.post(f"{NEWS}/rollback", json={"from": 2})) == 1
     assert third_version(news) == 3
     place = news / "domains" / "news" / "aliases.json"
-    digest = EncoderStore(news).find("tiny").digest
+    digest = EncoderStore.at(news).find("tiny").digest
     content = place.read_text().replace('"champion": 1', '"champion": 3').replace('"previous": 2', '"previous": 1')
     place.write_text(content.replace('"revision": 4', '"revision": 5'))
     assert DomainStore(news).aliases("news", digest).champion == 3

@@ -142,7 +142,7 @@ def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_ca
     serve: Serve, news: Path
 ) -> None:
     domains = DomainStore(news)
-    digest = EncoderStore(news).find("tiny").digest
+    digest = EncoderStore.at(news).find("tiny").digest
     hurt = [f"hurt-{number}" for number in range(len(GARBAGE))]
     for domain in hurt:
         copied(news, domain)
@@ -176,7 +176,7 @@ def test_a_champion_that_is_not_there_serves_on_where_it_is_loaded_and_is_a_503_
     serve: Serve, news: Path
 ) -> None:
     domains = DomainStore(news)
-    digest = EncoderStore(news).find("tiny").digest
+    digest = EncoderStore.at(news).find("tiny").digest
     server = serve(model_store=news, encoder="tiny")
     before = score(server, "news").content
     shutil.rmtree(news / "domains" / "news" / "2")
@@ -214,7 +214,7 @@ def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: s
 
 
 def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     own = encoders.find("tiny")
 
     def write(folder: Path) -> dict[str, object]:

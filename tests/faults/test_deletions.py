@@ -8,7 +8,6 @@ import pytest
 
 from isosim.domains.migrations import MigrationStore
 from isosim.domains.removal import remove_domain
-from isosim.domains.seeding import seed
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest, Status
@@ -17,6 +16,7 @@ from isosim.settings import Settings
 from isosim.store.object_storage import address
 from isosim.worker import Reporter, fit, publish_result
 from tests.commands.conftest import calibrate
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import RedisServer, Serve, Server, score, wait_until
 from tests.text import sentences
@@ -30,7 +30,7 @@ def replicas(
 ) -> Iterator[list[Server]]:
     """Two servers on one store: `news@1` to `news@3`, the last one champion, and `films@1`."""
     root = tmp_path / "store" if request.param == "folder" else request.getfixturevalue("objects").bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     for domain, method in (("news", "whitening"), ("news", "sn"), ("news", "centring"), ("films", "soft")):
         calibrate(root, tiny, domain, method)
     if request.param == "folder":

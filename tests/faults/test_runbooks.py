@@ -165,7 +165,7 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     server, redis = site.server, site.redis
     assert redis is not None
     store = tmp_path / "news"
-    artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
+    artifact, jobs = EncoderStore.at(store).find("tiny"), JobStore(store)
 
     def job(domain: str, **options: str) -> str:
         with jobs.spool() as spool:

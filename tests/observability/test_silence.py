@@ -88,7 +88,7 @@ def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
     from isosim.encoders.store import EncoderStore
 
-    artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
+    artifact, jobs = EncoderStore.at(store).find("tiny"), JobStore(store)
     with jobs.spool() as spool:
         spool.extend(sentences(300))
         wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)

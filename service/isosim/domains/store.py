@@ -256,7 +256,7 @@ class DomainStore:
         """Publishes the files of a folder as a new version.
 
         Args:
-            folder: holds the version's files and no others.
+            folder: holds the version's files and no others, except a manifest, which is replaced.
             version: its facts; `number`, `files`, `upload` and `created` are set here.
             epoch: the domain's epoch before the work on the version began; None skips the check.
             promote: whether the version becomes the champion of its encoder in the same write. It is called with the
@@ -270,7 +270,7 @@ class DomainStore:
         """
         upload = uuid.uuid4().hex
         place = self._place(self.checked(name), upload)
-        names = sorted(file.name for file in folder.iterdir())
+        names = sorted(file.name for file in folder.iterdir() if file.name != MANIFEST)
         files = {file: sha256(folder / file) for file in names}
         own = replace(version, upload=upload, files=files, number=0, created=datetime.now(UTC).isoformat())
         now = self.read(name)

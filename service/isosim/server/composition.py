@@ -43,8 +43,7 @@ from isosim.server.encoders import EncoderParts, EncoderPlan, plans
 from isosim.server.store_watch import watch
 from isosim.settings import Settings
 from isosim.store.artifacts import try_lock
-from isosim.store.blobs import opened
-from isosim.store.object_storage import remote
+from isosim.store.blobs import opened, remote
 from isosim.threads import CALLS, StoreCalls, Threads
 
 if TYPE_CHECKING:

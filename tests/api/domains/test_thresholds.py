@@ -28,7 +28,7 @@ NEWS = "/domains/news/thresholds"
 
 
 def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair], **options: Any) -> None:
-    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), DomainStore(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(TEXTS), **options)
     calibrate_job(asked, CalibrationInput(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(
         domains
@@ -136,7 +136,7 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
-    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(store), EncoderStore(store).find("tiny")
+    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(store), EncoderStore.at(store).find("tiny")
     for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
         with jobs.spool() as spool:
             jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [], None)
