@@ -1,0 +1,485 @@
+"""Jobs in the store: one record each, which is also the queue. Workers claim jobs by compare-and-swap.
+
+    jobs/<id>.json                              the record (`Job`); it never moves
+    open/<owner>/<time>-<size>-<input>-<id>     empty: the index of jobs that have not ended (`OpenJob`)
+    input/<input>/lines, vectors.npy            what was posted; deleted when the job ends
+
+The entry of the index is written first and deleted last, so that it leads to everything that a killed process has left.
+Stale entries are removed by the next process that reads them.
+"""
+
+import hashlib
+import logging
+import re
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, NamedTuple
+
+import orjson
+
+from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable
+from isosim.jobs.posted import LINES, VECTORS, Posted, Spool
+from isosim.jobs.record import Job, JobRequest, Status
+from isosim.store.artifacts import to_facts
+from isosim.store.blobs import Blobs, Changed
+from isosim.store.records import Records
+
+SILENCE = 30.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
+ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
+KEPT = 1000  # number of ended jobs whose records are kept
+AT_A_TIME = 32  # number of ended jobs that `newest` reads together
+SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
+REPEATS = 10  # writes of an attempt into a record that others change meanwhile
+
+JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+log = logging.getLogger(__name__)
+
+
+class OpenJob(NamedTuple):
+    """An entry of the index."""
+
+    owner: str  # `owner_name` of the API key's id
+    time: str  # when the job was created, by the clock of the process that created it
+    size: int  # bytes of its input
+    input: str
+    id: str
+
+    @classmethod
+    def of(cls, job: Job) -> "OpenJob":
+        return cls(owner_name(job.owner), re.sub(r"\D", "", job.created)[:20], job.size, job.input, job.id)
+
+    @property
+    def key(self) -> str:
+        return f"open/{self.owner}/{self.time}-{self.size}-{self.input}-{self.id}"
+
+    @property
+    def files(self) -> list[str]:
+        return [f"input/{self.input}/{name}" for name in (LINES, VECTORS)]
+
+
+class Found(NamedTuple):
+    """A job as it was read, and its record's tag."""
+
+    job: Job
+    tag: str
+
+
+class Ended(NamedTuple):
+    """Facts about an ended job, kept in memory because they do not change any more."""
+
+    status: Status
+    created: str
+
+
+def owner_name(owner: str) -> str:
+    """The id of an API key as a part of keys in the store, which may not contain all characters."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:16]
+
+
+def following(name: str) -> str:
+    """Id of the next job with the same idempotency key."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def first_of(owner: str, idempotency_key: str) -> str:
+    """Id of the first job with an idempotency key. Each API key has idempotency keys of its own."""
+    return following(orjson.dumps([owner, idempotency_key]).decode())
+
+
+def posted(request: JobRequest) -> dict[str, Any]:
+    """The fields of a request that the client posted. Requests with the same idempotency key are compared by these
+    fields. The server's own fields may change before the client repeats the request."""
+    facts = to_facts(request)
+    facts.pop("epoch")
+    if request.base is not None:
+        for name in ("base", "champion", "method", "normalization"):
+            del facts[name]
+    return facts
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class JobStore:
+    """Jobs of a folder or a bucket. Thread-safe, except that `claim` and `sweep` are for one thread."""
+
+    def __init__(self, blobs: Blobs, clock: Callable[[], float] = time.monotonic) -> None:
+        self.blobs, self.clock = blobs, clock
+        self.records = Records(blobs, Job, "jobs/")
+        self._ended: dict[str, Ended] = {}
+        self.some_open = True  # whether the last look found entries in the index
+        self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
+        self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
+        self._begun: set[tuple[str, int]] = set()  # held jobs that were seen: (id, attempt)
+        self._turns: dict[str, int] = {}  # by owner: a number that is higher if a job of the owner began later
+        self._numbers = count()
+
+    @property
+    def distant(self) -> bool:
+        """Whether each access is a request over the network, which costs time and money."""
+        return "://" in self.blobs.address
+
+    def create(
+        self,
+        request: JobRequest,
+        spool: Spool,
+        notices: list[str],
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+        owner: str = "",
+    ) -> Job:
+        """Creates a job from the spooled input, or returns the one with the same idempotency key and content. A new
+        job's `input` is the spool's id.
+
+        Raises:
+            Conflict: the idempotency key was used with other content.
+            Unavailable: the upload of the input took too long.
+        """
+        fingerprint, name = None, uuid.uuid4().hex
+        if idempotency_key is not None:
+            fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
+            earlier, name = self._keyed(first_of(owner, idempotency_key))
+            if earlier is not None:
+                return same(earlier, fingerprint)
+        job = Job(
+            name, request, created=now(), notices=notices, traceparent=traceparent, owner=owner, size=spool.size,
+            input=spool.id, fingerprint=fingerprint,
+        )  # fmt: skip
+        entry, began = OpenJob.of(job), self.clock()
+        self.blobs.write(entry.key, b"")
+        try:
+            for file, path in spool.files():
+                self.blobs.upload(f"input/{job.input}/{file}", path)
+            if self.clock() - began > ABANDONED / 2:  # another process may soon take the entry for abandoned
+                raise Unavailable("writing the posted text into the store took too long; post it again")
+        except BaseException:
+            with suppress(OSError):
+                self._drop(entry)
+            raise
+        there = self.records.create(name, job)
+        if there.input == job.input:
+            return there
+        self._drop(entry)  # another request with the same idempotency key was faster
+        if there.freed:
+            return self.create(request, spool, notices, idempotency_key, traceparent, owner)
+        return same(there, fingerprint)
+
+    def _keyed(self, name: str) -> tuple[Job | None, str]:
+        """The job that has an idempotency key and its id; without one, None and the id that it would get. `name`: id of
+        the first job with the key."""
+        while True:
+            try:
+                job = self.records.read(name)
+            except FileNotFoundError:
+                return None, name
+            if not job.freed:
+                return job, name
+            name = following(name)
+
+    def has_key(self, owner: str, idempotency_key: str) -> bool:
+        """Whether a job has this idempotency key."""
+        return self._keyed(first_of(owner, idempotency_key))[0] is not None
+
+    def free_keys(self, jobs: Collection[str]) -> None:
+        """Frees the idempotency keys of jobs: requests that repeat them make new jobs."""
+        for job_id in jobs:
+            with suppress(NotFound):
+                self._change(job_id, lambda job: job if job.fingerprint is None else replace(job, freed=True))
+
+    def read(self, job_id: str) -> Job:
+        """Raises NotFound, or CorruptArtifact if the record cannot be understood."""
+        return self._found(job_id).job
+
+    def _found(self, job_id: str) -> Found:
+        if not JOB_ID.fullmatch(job_id):  # ids become part of keys
+            raise missing(job_id)
+        try:
+            return Found(*self.records.tagged(job_id))
+        except FileNotFoundError:
+            raise missing(job_id) from None
+
+    def _change(self, job_id: str, step: Callable[[Job], Job]) -> Job:
+        def there(job: Job | None) -> Job:
+            if job is None:
+                raise missing(job_id)
+            return step(job)
+
+        return self.records.change(job_id, there)
+
+    def cancel(self, job_id: str) -> Job:
+        """Raises NotFound, or Conflict if the job has ended or is publishing."""
+        self.read(job_id)
+        job = self._change(job_id, lambda job: job.cancelled(now()))
+        self._close(job)
+        return job
+
+    def _close(self, job: Job) -> None:
+        """Deletes what an ended job has left beside its record. The next process that reads the index does it if this
+        one cannot."""
+        try:
+            self._drop(OpenJob.of(job))
+        except OSError as error:
+            log.warning("the text of job %s is not deleted yet: %s", job.id, error)
+
+    def _drop(self, entry: OpenJob) -> None:
+        self.blobs.delete(entry.files)
+        self.blobs.delete([entry.key])
+
+    @contextmanager
+    def posted(self, job: Job) -> Iterator[Posted]:
+        """What was posted for a job, until the context ends. Raises Unavailable if it is gone."""
+        place = f"input/{job.input}/"
+        names = [entry.key.removeprefix(place) for entry in self.blobs.list(place)]
+        if LINES not in names:
+            raise Unavailable("the posted text is gone; post it again")
+        with self.blobs.files(place, names) as folder:
+            yield Posted(folder)
+
+    # The index and the queue
+
+    def index(self) -> list[OpenJob]:
+        """All entries, those of the same owner in the order of their creation."""
+        entries = []
+        for entry in self.blobs.list("open/"):
+            owner, _, name = entry.key.removeprefix("open/").partition("/")
+            with suppress(ValueError):  # another file
+                created, size, place, job = name.split("-")
+                entries.append(OpenJob(owner, created, int(size), place, job))
+        return entries
+
+    def unended(self) -> list[Job]:
+        """All jobs that have not ended, newest first."""
+        return sorted((found.job for found in self._unended()), key=lambda job: job.created, reverse=True)
+
+    def _unended(self, stale: Callable[[OpenJob, Job | None], object] = lambda *_: None) -> list[Found]:
+        """Jobs that have not ended. `stale` is called with entries whose job has ended (or None: has no record)."""
+        entries, jobs = self.index(), []
+        self.some_open = bool(entries)
+        found = self._read_each([entry.id for entry in entries])
+        for entry, one in zip(entries, found, strict=True):
+            if isinstance(one, CorruptArtifact):
+                continue
+            if one is None or one.job.input != entry.input:
+                stale(entry, None)
+            elif one.job.status.ended:
+                stale(entry, one.job)
+            else:
+                jobs.append(one)
+        return jobs
+
+    def _read_each(self, names: Collection[str]) -> list[Found | CorruptArtifact | None]:
+        def read(name: str) -> Found | CorruptArtifact | None:
+            try:
+                return self._found(name)
+            except NotFound:  # another process has just removed the job
+                return None
+            except CorruptArtifact as error:
+                log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
+                return error
+
+        if not self.distant:
+            return list(map(read, names))
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return list(pool.map(read, names))
+
+    def _swept(self) -> list[Found]:
+        """Jobs that have not ended, after removing stale entries of the index."""
+        before, strays = self.clock(), {}
+
+        def stale(entry: OpenJob, job: Job | None) -> None:
+            since = self._strays.get(entry.key, self.clock())
+            if job is not None:
+                self._close(job)
+            elif before - since > ABANDONED:
+                self._drop(entry)
+            else:
+                strays[entry.key] = since
+
+        found = self._unended(stale)
+        self._strays = strays
+        return found
+
+    def claimable(self) -> list[Found]:
+        """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
+        owners take turns: first comes the job of the owner whose last job began the longest ago."""
+        before = self.clock()
+        found = self._swept()
+        after = self.clock()
+        held, ready = {}, defaultdict(list)
+        for one in found:
+            job = one.job
+            if job.worker is not None:
+                tag, since = self._held.get(job.id, ("", after))
+                held[job.id] = (one.tag, since if tag == one.tag else after)
+                if (job.id, job.attempt) not in self._begun:
+                    self._turns[job.owner] = next(self._numbers)
+                # `after` of an earlier look to `before` of this one: a process that was stopped in between sees less.
+                if before - held[job.id][1] <= SILENCE:
+                    continue
+            ready[job.owner].append(one)
+        self._held = held
+        self._begun = {(one.job.id, one.job.attempt) for one in found if one.job.worker is not None}
+        for owned in ready.values():
+            owned.sort(key=lambda one: one.job.created)
+        turns = [
+            (place, self._turns.get(owner, -1), one)
+            for owner, owned in ready.items()
+            for place, one in enumerate(owned)
+        ]
+        return [one for *_, one in sorted(turns, key=lambda turn: (*turn[:2], turn[2].job.created))]
+
+    def claim(
+        self,
+        worker: str,
+        champion: Callable[[JobRequest], int | None] = lambda _: None,
+        published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
+    ) -> "Attempt | None":
+        """Begins the next attempt of a job; None if there is none to begin.
+
+        Args:
+            worker: name of the calling process.
+            champion: gives the current champion of a request's domain.
+            published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
+                a job ends as succeeded, without another attempt.
+        """
+        for found in self.claimable():
+            job = found.job
+            with suppress(Changed):  # another worker was faster, or the silent one has reported again
+                if job.status is Status.PUBLISHING and (facts := published(job)) is not None:
+                    self._end(job.ended(Status.SUCCEEDED, now(), **facts), found.tag)
+                elif job.exhausted:
+                    self._end(job.given_up(now()), found.tag)
+                else:
+                    begun = job.begun(worker, now(), champion(job.request))
+                    attempt = Attempt(self, Found(begun, self.records.replace(job.id, begun, found.tag)))
+                    self._turns[job.owner] = next(self._numbers)
+                    self._begun.add((begun.id, begun.attempt))
+                    return attempt
+        return None
+
+    def _end(self, job: Job, tag: str) -> None:
+        self.records.replace(job.id, job, tag)
+        log.log(logging.ERROR if job.status is Status.FAILED else logging.INFO, "job %s %s", job.id, job.status)
+        self._close(job)
+
+    # Listings
+
+    def rested_on(self) -> defaultdict[str, set[int]]:
+        """The versions that unended jobs need, by domain: `base` and `champion` of each job's request (see
+        `JobRequest`)."""
+        versions: defaultdict[str, set[int]] = defaultdict(set)
+        for job in self.unended():
+            named = (job.request.base, job.request.champion)
+            versions[job.request.domain] |= {version for version in named if version is not None}
+        return versions
+
+    def survey(self) -> tuple[list[Job], dict[str, Ended]]:
+        """The jobs that have not ended, newest first, and facts about ended jobs, by id.
+
+        Each process reads the record of an ended job only once.
+        """
+        names = [name for name in self.records.names() if JOB_ID.fullmatch(name)]
+        ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
+        jobs = []
+        for job in self.read_each([name for name in names if name not in ended]):
+            if job.status.ended:
+                ended[job.id] = Ended(job.status, job.created)
+            else:
+                jobs.append(job)
+        self._ended = ended
+        return sorted(jobs, key=lambda job: job.created, reverse=True), ended
+
+    def read_each(self, names: Collection[str]) -> list[Job]:
+        """The jobs that exist and have a valid record, in order."""
+        return [found.job for found in self._read_each(names) if isinstance(found, Found)]
+
+    def newest(self) -> Iterator[Job]:
+        """Yields all jobs, newest first. Reads ended jobs only when needed, AT_A_TIME at once."""
+        unended, ended = self.survey()
+        created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
+        known = {job.id: job for job in unended}
+        order = sorted(created, key=lambda name: created[name], reverse=True)
+        for start in range(0, len(order), AT_A_TIME):
+            names = order[start : start + AT_A_TIME]
+            read = {job.id: job for job in self.read_each([name for name in names if name not in known])}
+            yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
+
+    def counts(self) -> Counter[Status]:
+        unended, ended = self.survey()
+        return Counter([job.status for job in unended] + [one.status for one in ended.values()])
+
+    def sweep(self, keep: int = KEPT) -> None:
+        """Removes ended jobs except the newest `keep`, and stale entries of the index; adds entries that are missing
+        there."""
+        self._swept()
+        unended, ended = self.survey()
+        indexed = {entry.id for entry in self.index()}
+        for job in unended:
+            if job.id not in indexed:
+                self.blobs.write(OpenJob.of(job).key, b"")
+        for name in sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]:
+            with suppress(NotFound):
+                # The record of a job whose key was freed leads to the next job with the same key.
+                needed = self.read(name).freed and self._keyed(following(name))[0] is not None
+                if name not in indexed and not needed:
+                    self.blobs.delete([self.records.key(name)])
+
+
+class Attempt:
+    """A worker's attempt at a job, which holds it. Each write raises JobCancelled if the job was cancelled or another
+    attempt has begun; after an OSError it is unknown whether it was written, and the next write finds out."""
+
+    def __init__(self, jobs: JobStore, found: Found) -> None:
+        self.jobs = jobs
+        self.job, self._tag = found
+
+    def _write(self, step: Callable[[Job], Job]) -> Job:
+        """Writes over the tag of this attempt's last write, without reading the record."""
+        for _ in range(REPEATS):
+            after = step(self.job)
+            try:
+                self._tag = self.jobs.records.replace(after.id, after, self._tag)
+            except Changed:
+                # A request has freed the idempotency key, or the answer to an earlier write was lost.
+                there, tag = self.jobs._found(after.id)
+                self.job, self._tag = there.check_held(self.job), tag
+            else:
+                self.job = after
+                return after
+        raise Conflict(f"others keep changing job {self.job.id}")
+
+    def beat(self, stage: str, progress: float) -> None:
+        self._write(lambda job: replace(job, stage=stage, progress=progress))
+
+    def publish(self) -> None:
+        """To be called before the domain is written; from then on the job cannot be cancelled."""
+        self._write(lambda job: replace(job, status=Status.PUBLISHING))
+
+    def give_back(self, why: str, *, counts: bool = True) -> None:
+        """Lets another attempt begin at once. `counts`: whether this one counts as one of ATTEMPTS."""
+        self._write(lambda job: job.given_back(why, counts=counts))
+
+    def end(self, status: Status, **facts: Any) -> Job:
+        job = self._write(lambda job: job.ended(status, now(), **facts))
+        self.jobs._close(job)
+        return job
+
+
+def same(job: Job, fingerprint: str | None) -> Job:
+    """A job that was posted before. Raises Conflict if its content was another."""
+    if job.fingerprint != fingerprint:
+        raise Conflict("Idempotency-Key was used for another calibration")
+    return job
+
+
+def missing(job_id: str) -> NotFound:
+    return NotFound(f"no calibration job {job_id[:64]!r}")
