@@ -1,13 +1,7 @@
-"""Small encoders for the tests, and default calibrations for them."""
+"""Small encoders for the tests."""
 
 from pathlib import Path
 from typing import Any
-
-from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderArtifact
-from isosim.scoring.calibration import DomainModel
-
-FACTS = {"method": "identity", "sentences": 2, "seed": 0}
 
 
 def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
@@ -31,12 +25,3 @@ def export(store: Path, name: str, source: str, **options: Any) -> Path:
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
     write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
     return store
-
-
-def publish(store: Path, artifact: EncoderArtifact) -> int:
-    """A default calibration, promoted."""
-    domains = DomainStore(store)
-    facts = {**FACTS, "encoder": {"id": artifact.id, "digest": artifact.digest}}
-    version = domains.publish("default", facts, {}, None, DomainModel())
-    domains.promote("default", artifact.digest, version, expected=domains.aliases("default", artifact.digest))
-    return version

@@ -22,6 +22,7 @@ from isosim.observability import setup as logs
 from isosim.observability.lines import about
 from isosim.observability.setup import tracing
 from isosim.settings import Settings
+from isosim.store.blobs import opened
 
 if TYPE_CHECKING:
     from isosim.fitting.publication import Result
@@ -145,12 +146,12 @@ def champion_of(settings: Settings, request: JobRequest) -> int | None:
     Errors are ignored here, because publishing reads the champion again and reports errors.
     """
     with contextlib.suppress(IsosimError, OSError):
-        return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
+        return DomainStore(opened(settings.model_store)).read(request.domain).served(request.encoder).champion
     return None
 
 
 def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable[[str], None]) -> Job:
-    domains = DomainStore(settings.model_store)
+    domains = DomainStore(opened(settings.model_store))
     reporter = Reporter(jobs, begun, on_stage)
     try:
         done = published_before(jobs, domains, reporter.job)
@@ -183,7 +184,8 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
     job = reporter.job
     if not jobs.has_text(job.id):
         raise Unavailable("the posted text is gone; post it again")
-    domains.check_generation(job.request.domain, job.request.generation)
+    if domains.read(job.request.domain).epoch != job.request.epoch:
+        raise Conflict(f"domain {job.request.domain!r} was deleted after this calibration began")
     with reporter.beating():
         # Imported here, so that only the child process loads torch. On a busy machine, this import can take longer than
         # SILENCE (30 s). Without the heartbeats of `beating`, the job would then count as interrupted.
@@ -204,7 +206,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
     """Publishes the version and ends the job as succeeded, as failed, or (after a storage failure) as interrupted."""
     try:
-        version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
+        version, promoted, why = result.publish(domains, job)
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
     except JobCancelled:  # another attempt of the job publishes instead
         raise
@@ -224,40 +226,25 @@ def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, p
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """If an earlier attempt has already published its version, ends the job and returns it. Otherwise returns None.
-
-    If that version was not promoted and the job's text still exists, deletes the version and returns None. The current
-    attempt then calibrates again. It could not decide whether to promote the deleted version, because the held-out
-    sentences existed only in the dead process.
-    """
+    """If an earlier attempt has already published its version, ends the job and returns it. Otherwise returns None."""
     if job.attempt == 1:
         return None
-    domain, stalled = job.request.domain, jobs.publishing(job.id)
-    if stalled is not None:
-        domains.retire(domain, stalled)
-    version = domains.made_by(domain, job.id)
+    domain = domains.read(job.request.domain)
+    version = domain.made_by(job.id)
     if version is None:
         return None
-    promoted = version in domains.named(domain)
-    if not promoted and jobs.has_text(job.id):
-        try:
-            domains.delete(domain, version)
-        except Conflict:  # the earlier attempt is still alive and has just promoted the version
-            promoted = True
-        else:
-            return None
     if not jobs.decide(job.id, job.attempt):
         raise JobCancelled(f"job {job.id} was cancelled")
-    report = domains.report(domain, version)
-    return succeed(jobs, job, version, report, promoted=promoted)
+    report = domains.report(job.request.domain, version.number)
+    return succeed(jobs, job, version.number, report, promoted=version.number in domain.named())
 
 
 def wait_for_storage(domains: DomainStore) -> None:
-    """Waits up to PATIENCE seconds until object storage answers again. If the store is a folder, does not wait."""
-    deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
+    """Waits up to PATIENCE seconds until the store answers again."""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            domains.prepare()
+            domains.log.stamp()
             return
         time.sleep(HEARTBEAT)
 

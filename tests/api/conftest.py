@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.scoring.calibration import DomainModel
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.processes import Process, Server, serve_with
 from tests.security.conftest import key_line
+from tests.stores import domains_of, publish
 
 OPEN, NARROW = "open", "narrow"
 
@@ -21,11 +21,8 @@ def stocked(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.Te
     """Domains, one with labels, a key for all of them, and one for `invoices` alone."""
     folder = tmp_path_factory.mktemp("stocked")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    domains = DomainStore(folder / "store")
-    facts = {"encoder": {"id": tiny.id, "digest": tiny.digest}, "method": "identity", "sentences": 300}
     for name in ("invoices", "tickets"):
-        version = domains.publish(name, facts, {}, None, DomainModel(REFERENCE, probability=MAP))
-        domains.promote(name, tiny.digest, version, expected=domains.aliases(name, tiny.digest))
+        publish(domains_of(folder / "store"), name, tiny, DomainModel(REFERENCE, probability=MAP), sentences=300)
     keys = folder / "keys"
     keys.write_text(key_line(OPEN, "read,calibrate,admin") + key_line(NARROW, "read domains=invoices,nothing*,tick"))
     running: list[Process] = []

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.domains import changes as changes_module
 from isosim.domains.domain import Domain, EncoderAliases, Version
-from isosim.domains.record_store import DomainStore
+from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, UnknownDomain
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open

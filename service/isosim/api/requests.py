@@ -204,7 +204,7 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resol
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
-    unread = trace.grant.rate is not None and not service.encoders.holds(ref)
+    unread = trace.grant.rate is not None and not service.encoders.registry.holds(ref)
     # A domain that is not in memory is read from the store. The read is charged as one text, so that unknown names are
     # not free; the charge is refunded below if the domain resolves.
     if unread:

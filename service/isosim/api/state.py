@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 
 THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
-MOST_KNOWN = 20_000  # maximum number of versions whose creation time is kept in memory; about 4 MB
 # Maximum number of listings per key that wait or run. Without a limit they could pile up, because a listing goes on
 # waiting after its client has disconnected.
 MOST_ASKED = 32
@@ -59,7 +58,6 @@ class Listings:
 
     def __init__(self, calls: StoreCalls) -> None:
         self._call = Turns(calls, THREADS)
-        self.created: dict[tuple[str, int], int] = {}  # (domain, version): creation time, in seconds since 1970
         self._turns: dict[str, Turns] = {}  # by key id: one listing at a time
         self._asked: Counter[str] = Counter()  # by key id: number of its listings that wait or run
 

@@ -23,6 +23,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.jobs.offline import WINDOW, Encodings, Sending, open_texts
 from isosim.jobs.requirements import by_rank, check_sentences, rank
+from isosim.store.blobs import opened
 from isosim.store.object_storage import remote
 
 
@@ -67,8 +68,8 @@ def fit_sample(
             f"encoder {artifact.id} takes vectors, but this command reads only texts; use isosim calibrate, which "
             "reads vectors"
         )
-    domains = DomainStore(options.store)
-    generation = domains.generation(domain)
+    domains = DomainStore(opened(options.store))
+    epoch = domains.read(domain).epoch
     with cluster(options.address, options.local_cores) as ray:
         texts, unusable = sample(
             ray, [with_address(place, source) for source in sources], parts, form=form, delimiter=delimiter,
@@ -80,7 +81,7 @@ def fit_sample(
         if options.address is not None and not remote(options.store):
             shipped = [ray.put(pack(options.store, artifact.id, artifact.digest, domain, 0))]
         spread = SpreadEncoder(ray, artifact, options, shipped, sending, gpu=device_of(device) == "gpu")
-        wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
+        wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), epoch=epoch, **asked)
         result = calibrate_job(
             wanted, CalibrationInput(texts), artifact, domains, report, threads=threads, encode=spread
         )

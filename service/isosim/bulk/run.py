@@ -21,6 +21,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import JOINED, EncoderStore
 from isosim.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 from isosim.store.artifacts import MANIFEST, from_facts
+from isosim.store.blobs import opened
 from isosim.store.object_storage import remote
 
 Report = Callable[[str, float | None], None]
@@ -230,11 +231,12 @@ Files = dict[str, bytes]
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
     """Path -> content of the files in the store that an engine reads: files of the encoder and of the domain version.
     Version 0 (`default@0`) is built in and has no files."""
-    folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
+    files = [file for file in EncoderStore(store).find(f"{encoder}@{digest}").folder.iterdir() if file.name != JOINED]
+    packed = {str(file.relative_to(store)): file.read_bytes() for file in files}
     if version:
-        folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))
-    files = [file for folder in folders for file in folder.iterdir() if file.name != JOINED]
-    return {str(file.relative_to(store)): file.read_bytes() for file in files}
+        domains = DomainStore(opened(store))
+        packed |= {key: domains.blobs.read(key)[0] for key in domains.keys(domain, version)}
+    return packed
 
 
 def store_here(store: Path, encoder: str, digest: str, version: str, shipped: Any) -> Path:

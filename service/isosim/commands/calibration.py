@@ -14,6 +14,7 @@ from isosim.commands.shared import (
     EncoderId,
     Store,
     domain_names,
+    domain_store,
     encoder_ids,
     need_training,
     prune,
@@ -22,7 +23,6 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark, show
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
@@ -148,10 +148,10 @@ def label(
     """Learn probabilities from labelled pairs; makes a new version with the same similarities and percentiles."""
     check_choices(promote=(promote, PROMOTIONS))
     settings = stored(model_store=model_store, encoder=encoder)
-    ref, version, manifest = stored_version(settings, domain)
-    champion = DomainStore(settings.model_store).aliases(ref.name, manifest["encoder"]["digest"]).champion
+    ref, version = stored_version(settings, domain)
+    champion = domain_store(settings).read(ref.name).served(version.encoder).champion
     asked = {
-        "method": manifest["method"], "promote": promote, "seed": seed, "base": version, "champion": champion,
+        "method": version.method, "promote": promote, "seed": seed, "base": version.number, "champion": champion,
         **kind_of(grades),
     }  # fmt: skip
     fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
@@ -207,9 +207,9 @@ def fit_here(
             check_sentences(asked["method"], artifact.spec.dim, facts["distinct"], sent=facts["sentences"])
         except InvalidInput as error:
             raise InvalidInput(f"{error}{as_options(other_column(facts))}") from None
-    domains = DomainStore(settings.model_store)
+    domains = domain_store(settings)
     pairs = [] if labels is None else labelled_pairs(labels, asked["kind"])
-    asked["generation"] = domains.generation(domain)
+    asked["epoch"] = domains.read(domain).epoch
     wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
 
     remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
@@ -379,10 +379,11 @@ def threshold(
     if save is not None:
         save_target(settings, domain, save, target, as_json=as_json)
         return
-    ref, version, manifest = stored_version(settings, domain)
-    model = DomainStore(settings.model_store).load(ref.name, version).model
+    ref, found = stored_version(settings, domain)
+    version = found.number
+    model = domain_store(settings).load(ref.name, version).model
     metric = None if unit is None else metric_of(unit, settings)
-    identity = manifest["method"] == "identity"
+    identity = found.method == "identity"
     known = identity or metric is None
     space = space_of(cast(Space | None, space), f"--unit {metric}", ref.name, identity=known)
     advice = advise(model, ref.name, target, raw=space == "raw" and not identity)
@@ -434,12 +435,13 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
 
 def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
     """Saves a target, as `PUT /domains/{domain}/thresholds/{name}` does; servers see it within 2 s."""
-    ref, version, _ = stored_version(settings, domain)
+    ref, found = stored_version(settings, domain)
+    version = found.number
     if domain != ref.name:
         raise InvalidInput(
             f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {ref.name}"
         )
-    store = DomainStore(settings.model_store)
+    store = domain_store(settings)
     decision = decide(store.load(ref.name, version).model, ref.name, target)
     store.set_target(ref.name, name, target)
     if as_json:
@@ -467,8 +469,9 @@ def metric_of(unit: str, settings: Settings) -> Metric:
 
 def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
     """Prints precision, recall and false alarms of a labelled version at several thresholds."""
-    ref, version, _ = stored_version(settings, domain)
-    model = DomainStore(settings.model_store).load(ref.name, version).model
+    ref, found = stored_version(settings, domain)
+    version = found.number
+    model = domain_store(settings).load(ref.name, version).model
     rows = operating_points(model, gallery)
     if not rows:
         labelled = model.probability
@@ -543,8 +546,9 @@ def row(one: EquatingResult) -> tuple[str, ...]:
 
 
 def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
-    ref, version, _ = stored_version(settings, domain)
-    model = DomainStore(settings.model_store).load(ref.name, version).model
+    ref, found = stored_version(settings, domain)
+    version = found.number
+    model = domain_store(settings).load(ref.name, version).model
     reference = model.raw_reference if raw else model.reference
     if reference is None:
         raise Conflict(

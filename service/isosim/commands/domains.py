@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from isosim.commands.shared import (
     Yes,
     confirmed,
     domain_names,
+    domain_store,
     known,
     stored,
     stored_version,
@@ -22,9 +24,9 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import EPILOG, complain, print_json, show
-from isosim.domains.migrations import MigrationStore
+from isosim.domains.domain import Domain, EncoderAliases, Version
 from isosim.domains.removal import remove_domain
-from isosim.domains.store import Aliases, DomainStore
+from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
 from isosim.jobs.store import JobStore
@@ -61,8 +63,8 @@ def domains(context: typer.Context, model_store: Store = None, as_json: AsJson =
 @app.command("list", epilog=EPILOG)
 def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
     """List all versions, and which of them are champions."""
-    store = DomainStore(stored(model_store=model_store).model_store)
-    rows = [row for name in store.domains() for row in rows_of(store, name)]
+    store = domain_store(stored(model_store=model_store))
+    rows = [row for rows in store.read_each(list(store.names()), partial(rows_of, store)) for row in rows]
     if as_json:
         print_json(rows)
         return
@@ -78,32 +80,33 @@ def said(target: Mapping[str, float]) -> str:
 
 def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
     """One row for each version of a domain, with its alias; the champion's row has the saved thresholds."""
+    try:
+        record = store.read(name)
+    except (Unavailable, OSError) as error:
+        complain(f"{name}: {error}")
+        unknown: dict[str, Any] = dict.fromkeys(COLUMNS)
+        return [unknown | {"domain": name, "alias": UNREADABLE, "thresholds": {}}]
     rows = []
-    for version in store.versions(name):
-        row = {"domain": name, "version": version} | dict.fromkeys(COLUMNS[2:-1]) | {"thresholds": {}}
-        try:
-            manifest = store.manifest(name, version)
-            row |= {
-                "method": manifest["method"],
-                "encoder": manifest["encoder"]["id"],
-                "sentences": manifest.get("sentences"),
-                "created": manifest["created"],
+    for number, version in sorted(record.versions.items()):
+        served = record.served(version.encoder)
+        saved = record.targets if number == served.champion else {}
+        rows.append(
+            {
+                "domain": name,
+                "version": number,
+                "alias": alias_of(number, served),
+                "method": version.method,
+                "encoder": version.encoder_id,
+                "sentences": version.sentences,
+                "created": version.created,
+                "thresholds": {one: target.facts for one, target in saved.items()},
             }
-            aliases = store.aliases(name, manifest["encoder"]["digest"])
-            row["alias"] = alias_of(version, aliases)
-            if version == aliases.champion:
-                row["thresholds"] = {saved: target.facts for saved, target in aliases.targets.items()}
-        except NotFound:
-            continue  # another process has deleted the version
-        except (Unavailable, OSError) as error:
-            row["alias"] = UNREADABLE
-            complain(f"{name}@{version}: {error}")
-        rows.append(row)
+        )
     return rows
 
 
-def alias_of(version: int, aliases: Aliases) -> str:
-    return "champion" if version == aliases.champion else "previous" if version == aliases.previous else ""
+def alias_of(version: int, served: EncoderAliases) -> str:
+    return "champion" if version == served.champion else "previous" if version == served.previous else ""
 
 
 @app.command("show", epilog=EPILOG)
@@ -115,16 +118,18 @@ def show_version(
 ) -> None:
     """Show a version: its method, the reason for it, and the candidates that were compared."""
     settings = stored(model_store=model_store, encoder=encoder)
-    ref, version, manifest = named(settings, domain)
-    store = DomainStore(settings.model_store)
-    report = store.report(ref.name, version)
-    alias = alias_of(version, store.aliases(ref.name, manifest["encoder"]["digest"]))
+    ref, version = named(settings, domain)
+    store = domain_store(settings)
+    report = store.report(ref.name, version.number)
+    alias = alias_of(version.number, store.read(ref.name).served(version.encoder))
     if as_json:
-        facts = {key: manifest.get(key) for key in ("method", "encoder", "created", "sentences", "seed", "files")}
-        print_json({"domain": ref.name, "version": version, "alias": alias or None, **facts, "report": report})
+        facts = {key: getattr(version, key) for key in ("method", "created", "sentences", "seed", "files")}
+        encoder_facts = {"id": version.encoder_id, "digest": version.encoder}
+        about = {"domain": ref.name, "version": version.number, "alias": alias or None, "encoder": encoder_facts}
+        print_json({**about, **facts, "report": report})
         return
-    print(f"{ref.name}@{version}{f' ({alias})' if alias else ''}: {manifest['method']}")
-    for name, value in facts_of(manifest, report):
+    print(f"{ref.name}@{version.number}{f' ({alias})' if alias else ''}: {version.method}")
+    for name, value in facts_of(version, report):
         print(f"  {name:<12} {value}")
     candidates = report.get("candidates") or []
     if candidates:
@@ -137,28 +142,25 @@ def show_version(
         )
 
 
-def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """Resolves name, name@3 or name@previous; returns (reference, version, manifest), as `stored_version` does.
-
-    Unlike `stored_version`, accepts name@3 even if that version was made for another encoder.
-    """
+def named(settings: Settings, domain: str) -> tuple[DomainRef, Version]:
+    """Resolves name, name@3 or name@previous, as `stored_version` does. Unlike that, accepts name@3 even if the version
+    was made for another encoder."""
     ref = known(settings, domain)
     if isinstance(ref.version, int):
-        return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)
+        return ref, domain_store(settings).read(ref.name).version(ref.name, ref.version)
     return stored_version(settings, domain)
 
 
-def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Facts about a version, from its manifest and report, as (name, text); missing facts are left out."""
-    encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
-    origin = manifest.get("origin")
+def facts_of(version: Version, report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Facts about a version as (name, text), out of its report too; missing facts are left out."""
+    reference, labels, origin = report.get("reference"), report.get("labels"), version.origin
     facts = [
         ("why", report.get("reason")),
         ("promotion", report.get("promotion")),
-        ("encoder", f"{encoder['id']} ({encoder['digest'][:12]})"),
+        ("encoder", f"{version.encoder_id} ({version.encoder[:12]})"),
         ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
         ("unreadable", left_out(report)),
-        ("created", manifest["created"]),
+        ("created", version.created),
         ("came from", None if origin is None else f"{origin['domain']}@{origin['version']}, {origin['imported']}"),
     ]
     if reference is not None and reference.get("smallest_rate", 0) > 0.01:
@@ -231,11 +233,12 @@ def promote(
     """Make a version the champion, after loading and verifying it."""
     settings = stored(model_store=model_store, encoder=encoder)
     store, artifact, name = change(settings, domain)
-    expected = store.aliases(name, artifact.digest)
-    servable(store, artifact, name, version)
-    check_targets(store, name, version, expected, without)
-    confirmed(f"Make {name}@{version} the champion (now: {called(name, expected.champion)})?", yes=yes)
-    say(name, store.promote(name, artifact.digest, version, expected=expected), as_json=as_json)
+    record = store.read(name)
+    servable(store, artifact, record.version(name, version), name)
+    check_targets(store, name, version, record, artifact, without)
+    now = record.served(artifact.digest).champion
+    confirmed(f"Make {name}@{version} the champion (now: {called(name, now)})?", yes=yes)
+    say(name, store.promote(name, artifact.digest, version, revision=record.revision), artifact, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -250,12 +253,13 @@ def rollback(
     """Swap the champion and the previous version."""
     settings = stored(model_store=model_store, encoder=encoder)
     store, artifact, name = change(settings, domain)
-    expected = store.aliases(name, artifact.digest)
-    if expected.previous is not None:
-        servable(store, artifact, name, expected.previous)
-        check_targets(store, name, expected.previous, expected, without)
-        confirmed(f"Make {name}@{expected.previous} the champion (now: {called(name, expected.champion)})?", yes=yes)
-    say(name, store.rollback(name, artifact.digest, expected=expected), as_json=as_json)
+    record = store.read(name)
+    now = record.served(artifact.digest)
+    if now.previous is not None:
+        servable(store, artifact, record.version(name, now.previous), name)
+        check_targets(store, name, now.previous, record, artifact, without)
+        confirmed(f"Make {name}@{now.previous} the champion (now: {called(name, now.champion)})?", yes=yes)
+    say(name, store.rollback(name, artifact.digest, expected=now), artifact, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -275,12 +279,12 @@ def delete(
         delete_domain(settings, domain, yes=yes, as_json=as_json)
         return
     name = alone(settings, domain)
-    store = DomainStore(settings.model_store)
-    store.manifest(name, version)
+    store = domain_store(settings)
+    store.read(name).version(name, version)
     confirmed(f"Delete {name}@{version} for good?", yes=yes)
     store.delete(name, version)
     if as_json:
-        print_json({"domain": name, "deleted": version, "versions": store.versions(name)})
+        print_json({"domain": name, "deleted": version, "versions": sorted(store.read(name).versions)})
     else:
         print(f"{name}@{version} is deleted")
 
@@ -291,12 +295,15 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     name = DomainRef.parse(domain).name
     if name != domain:
         raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
-    store, jobs = DomainStore(settings.model_store), JobStore(settings.jobs_root)
-    count = len(store.versions(name))
-    versions = f"{count} version{'' if count == 1 else 's'}"
+    store, jobs = domain_store(settings), JobStore(settings.jobs_root)
+    try:
+        count = len(store.read(name).versions)
+        versions = f"{count} version{'' if count == 1 else 's'}"
+    except CorruptArtifact:
+        versions = "all its versions"
     confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
     try:
-        ended = remove_domain(store, jobs, MigrationStore(settings.model_store), name)
+        ended = remove_domain(store, jobs, name)
     except UnknownDomain:
         known(settings, name)  # raises an error that lists the known domains
         raise
@@ -331,9 +338,9 @@ def export_archive(
     if output.exists():
         raise InvalidInput(f"{output} exists already, and an export overwrites no file; choose another name")
     settings = stored(model_store=model_store, encoder=encoder)
-    store = DomainStore(settings.model_store)
+    store = domain_store(settings)
     if domain is None:
-        wanted: Iterable[tuple[str, list[int]]] = ((name, store.versions(name)) for name in store.names())
+        wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
         known(settings, domain)
         named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
@@ -368,7 +375,7 @@ def import_archive(
     from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
-    store, encoders = DomainStore(settings.model_store), EncodersOfStore(EncoderStore(settings.model_store))
+    store, encoders = domain_store(settings), EncodersOfStore(EncoderStore(settings.model_store))
     with file.open("rb") as content:
         imported = import_domains(content, store, encoders, rename=rename, dry_run=dry_run)
     if as_json:
@@ -390,7 +397,7 @@ def import_archive(
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    return DomainStore(settings.model_store), artifact, alone(settings, domain)
+    return domain_store(settings), artifact, alone(settings, domain)
 
 
 def alone(settings: Settings, domain: str) -> str:
@@ -398,12 +405,12 @@ def alone(settings: Settings, domain: str) -> str:
     ref = known(settings, domain)
     if domain != ref.name:
         raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
-    if not DomainStore(settings.model_store).versions(ref.name):
+    if not domain_store(settings).read(ref.name).versions:
         raise NotFound(f"domain {ref.name!r} has no version yet")
     return ref.name
 
 
-def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: int) -> None:
+def servable(store: DomainStore, artifact: EncoderArtifact, version: Version, name: str) -> None:
     """Checks that a version can be loaded, as the API does before it changes the champion.
 
     Raises NotFound, EncoderMismatch or CorruptArtifact.
@@ -411,21 +418,28 @@ def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: 
     from isosim.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
     from isosim.encoders.onnx_engine import OnnxCalibrator  # noqa: PLC0415
 
-    calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-    StoredCalibrations(store, calibrator, artifact.digest).load(name, version)
+    source = StoredCalibrations(store)
+    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+    source.load(name, version)
 
 
 def check_targets(
-    store: DomainStore, name: str, version: int, expected: Aliases, without: Sequence[str] | None
+    store: DomainStore,
+    name: str,
+    version: int,
+    record: Domain,
+    artifact: EncoderArtifact,
+    without: Sequence[str] | None,
 ) -> None:
     """Raises Conflict if the version would make saved targets unreachable that `without` does not name."""
-    if not expected.targets or expected.champion is None:
+    now = record.served(artifact.digest).champion
+    if not record.targets or now is None:
         return
     try:
-        champion = store.load(name, expected.champion).model
+        champion = store.load(name, now).model
     except (CorruptArtifact, NotFound):
         return  # a damaged or deleted champion reaches no target
-    lost = lost_targets(champion, store.load(name, version).model, name, expected.targets)
+    lost = lost_targets(champion, store.load(name, version).model, name, record.targets)
     check_lost(lost, without or (), version)
 
 
@@ -433,8 +447,9 @@ def called(name: str, version: int | None) -> str:
     return "none" if version is None else f"{name}@{version}"
 
 
-def say(name: str, aliases: Aliases, *, as_json: bool) -> None:
+def say(name: str, record: Domain, artifact: EncoderArtifact, *, as_json: bool) -> None:
+    now = record.served(artifact.digest)
     if as_json:
-        print_json({"domain": name, "champion": aliases.champion, "previous": aliases.previous})
+        print_json({"domain": name, "champion": now.champion, "previous": now.previous})
         return
-    print(f"{name}: champion {called(name, aliases.champion)}, previous {called(name, aliases.previous)}")
+    print(f"{name}: champion {called(name, now.champion)}, previous {called(name, now.previous)}")

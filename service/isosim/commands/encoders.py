@@ -5,9 +5,18 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, need_training, settings_with, stored
+from isosim.commands.shared import (
+    AsJson,
+    Store,
+    Yes,
+    confirmed,
+    domain_store,
+    encoder_ids,
+    need_training,
+    settings_with,
+    stored,
+)
 from isosim.commands.terminal import EPILOG, bar, print_json, remark, show
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
 from isosim.store.identity import create
@@ -145,8 +154,8 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
     settings = stored(model_store=model_store)
     encoders = EncoderStore(settings.model_store)
     artifact = registered(encoders, name)
-    domains = DomainStore(settings.model_store)
-    served = [one for one in domains.domains() if domains.aliases(one, artifact.digest).champion is not None]
+    domains = domain_store(settings)
+    served = [one for one in domains.names() if domains.read(one).served(artifact.digest).champion is not None]
     of = f", with which {len(served)} domain{'s are' if len(served) > 1 else ' is'} served," if served else ""
     confirmed(f"Remove encoder {name}{of} for good?", yes=yes)
     encoders.remove(artifact)

@@ -11,6 +11,7 @@ from isosim.commands.shared import (
     AsJson,
     EncoderId,
     Store,
+    domain_store,
     need_training,
     settings_with,
     stored,
@@ -18,7 +19,6 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
 from isosim.store.identity import create
@@ -105,7 +105,7 @@ def bundle(
     """Write one ONNX file that contains the encoder and a domain's weights."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    ref, version, manifest = stored_version(settings, domain)
+    ref, version = stored_version(settings, domain)
     if not output.parent.is_dir():  # checked here, before the slow work
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
@@ -116,9 +116,9 @@ def bundle(
         if artifact.kind != "onnx":
             where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
             raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
-        write(artifact, DomainStore(settings.model_store).load(ref.name, version), output)
+        write(artifact, ref.name, domain_store(settings).load(ref.name, version.number), output)
     if as_json:
-        facts = {"output": str(output), "domain": ref.name, "version": version, "method": manifest["method"]}
+        facts = {"output": str(output), "domain": ref.name, "version": version.number, "method": version.method}
         print_json({**facts, "encoder": artifact.digest, "bytes": output.stat().st_size})
         return
-    print(f"{output}: {ref.name}@{version}")
+    print(f"{output}: {ref.name}@{version.number}")

@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
-from isosim.commands.shared import known
-from isosim.domains.store import DomainStore
+from isosim.commands.shared import domain_store, known
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.registry import Registry
 from isosim.encoders.embedding import Embeddings, MemoryCache
 from isosim.encoders.texts import Text, VectorCodec
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import DecisionThreshold, decision_threshold
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.registry import Registry
 from isosim.server.encoders import plan, remote_options
 from isosim.settings import Settings
 
@@ -38,16 +38,17 @@ class InProcess:
             # 0: no second ONNX session, which runs a single batch with more threads. A short command would lose more
             # time by loading this session than it would gain.
             replace(planned.execution, threads_alone=0),
-            lambda calibrations: Registry(calibrations, self.artifact.digest),
-            DomainStore(settings.model_store),
             gpu_memory=settings.gpu_memory_bytes,
             remote=remote_options(settings),
             codec=VectorCodec(settings.cache_precision, self.artifact.spec.dim),
             memory=MemoryCache(settings.memory_cache_bytes),
             shared=None,
         )
+        calibrations = StoredCalibrations(domain_store(settings))
+        calibrations.calibrators[self.artifact.digest] = self.loaded.calibrator
+        self.registry = Registry(calibrations, self.artifact.digest)
         self._stack = ExitStack()
-        self._stack.callback(self.loaded.registry.close)
+        self._stack.callback(self.registry.close)
 
     def __enter__(self) -> Self:
         self._runner = self._stack.enter_context(asyncio.Runner())
@@ -62,11 +63,11 @@ class InProcess:
 
     def calibration(self, domain: str) -> Calibration:
         """The calibration of name, name@3 or name@previous. Raises NotFound, EncoderMismatch or CorruptArtifact."""
-        return self._runner.run(self.loaded.registry.resolve(known(self.settings, domain)))
+        return self._runner.run(self.registry.resolve(known(self.settings, domain)))
 
     def decision(self, calibration: Calibration, name: str) -> DecisionThreshold:
         """The threshold for the target saved under `name`. Raises NotFound if the domain has no such target."""
-        target = self._runner.run(self.loaded.registry.target(calibration.domain, name))
+        target = self._runner.run(self.registry.target(calibration.domain, name))
         return decision_threshold(calibration, target)
 
     def embed(self, contents: Sequence[str]) -> Embeddings:

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from isosim.commands.terminal import remark
+from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import DomainRef
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
+from isosim.store.blobs import opened
 from isosim.store.identity import identify
 from isosim.wording import nearest
 
@@ -32,7 +33,7 @@ def store_of(context: typer.Context) -> Path:
 def domain_names(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     """Completes domain names; offers none if the store cannot be read."""
     try:
-        return DomainStore(store_of(context)).domains()
+        return list(DomainStore(opened(store_of(context))).names())
     except UNREADABLE:
         return []
 
@@ -40,11 +41,11 @@ def domain_names(context: typer.Context, args: list[str], incomplete: str) -> li
 def versions(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     """Completes domain names, and after an `@` the versions of a domain."""
     try:
-        store = DomainStore(store_of(context))
+        store = DomainStore(opened(store_of(context)))
         name, at, _ = incomplete.partition("@")
         if not at:
-            return store.domains()
-        return [f"{name}@{version}" for version in store.versions(name)] + [f"{name}@previous"]
+            return list(store.names())
+        return [f"{name}@{version}" for version in store.read(name).versions] + [f"{name}@previous"]
     except UNREADABLE:
         return []
 
@@ -52,7 +53,8 @@ def versions(context: typer.Context, args: list[str], incomplete: str) -> list[s
 def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     """Completes the version numbers of the domain given in the preceding argument."""
     try:
-        return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
+        store = DomainStore(opened(store_of(context)))
+        return [str(version) for version in store.read(context.params.get("domain") or "").versions]
     except UNREADABLE:
         return []
 
@@ -97,10 +99,14 @@ def stored(**given: Any) -> Settings:
     return settings
 
 
+def domain_store(settings: Settings) -> DomainStore:
+    return DomainStore(opened(settings.model_store))
+
+
 def prune(settings: Settings, domain: str) -> None:
     """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
     jobs = JobStore(settings.jobs_root)
-    DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
+    domain_store(settings).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 
 def need_training() -> None:
@@ -138,9 +144,9 @@ def known(settings: Settings, domain: str) -> DomainRef:
         NotFound: the store has no such domain; the message lists the known ones.
     """
     ref = DomainRef.parse(domain)
-    domains = DomainStore(settings.model_store)
-    if ref.name != DEFAULT and not domains.versions(ref.name):
-        names = domains.domains()
+    domains = domain_store(settings)
+    if ref.name != DEFAULT and not domains.read(ref.name).versions:
+        names = list(domains.names())
         near = nearest(ref.name, names, 0.7)
         hint = f"did you mean {near!r}? " if near is not None else ""
         there = ", ".join(names[:MOST_LISTED]) + (", …" if len(names) > MOST_LISTED else "") or "none"
@@ -148,8 +154,8 @@ def known(settings: Settings, domain: str) -> DomainRef:
     return ref
 
 
-def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """Resolves name, name@3 or name@previous for the settings' encoder; returns (reference, version, manifest).
+def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]:
+    """Resolves name, name@3 or name@previous for the settings' encoder.
 
     Raises:
         NotFound: there is no such version.
@@ -157,15 +163,15 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
     """
     ref = known(settings, domain)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    domains = DomainStore(settings.model_store)
-    aliases = domains.aliases(ref.name, artifact.digest)
-    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
-    if version is None:
+    record = domain_store(settings).read(ref.name)
+    served = record.served(artifact.digest)
+    number = {"champion": served.champion, "previous": served.previous}.get(str(ref.version), ref.version)
+    if number is None:
         made = f"no calibration was made for encoder {artifact.id}; make one: isosim calibrate FILE --domain {ref.name}"
         raise NotFound(
-            f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another version'}"
+            f"domain {ref.name!r} has no {ref.version}; {made if not served.champion else 'name another version'}"
         )
-    manifest = domains.manifest(ref.name, int(version))
-    if manifest["encoder"]["digest"] != artifact.digest:
-        raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")
-    return ref, int(version), manifest
+    version = record.version(ref.name, int(number))
+    if version.encoder != artifact.digest:
+        raise InvalidInput(f"{ref.name}@{number} was made for encoder {version.encoder_id}")
+    return ref, version

@@ -4,20 +4,21 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, Store, settings_with, stored
+from isosim.commands.shared import AsJson, Store, domain_names, domain_store, settings_with, stored
 from isosim.commands.terminal import EPILOG, print_json, show
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.artifacts import Garbage, since, superfluous
 from isosim.store.identity import create
+from isosim.wording import version_name
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,27 @@ def init(model_store: Store = None, as_json: AsJson = False) -> None:
         print_json({"id": store_id})
         return
     print(store_id)
+
+
+@app.command(epilog=EPILOG)
+def repair(
+    domain: Annotated[str, typer.Argument(help="a domain whose record is damaged", autocompletion=domain_names)],
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild a domain's damaged record from what can be read of it and from its versions' manifests. A sound record
+    stays as it is."""
+    record = domain_store(stored(model_store=model_store)).repair(domain)
+    if as_json:
+        served = {digest: asdict(aliases) for digest, aliases in record.aliases.items()}
+        facts = {"domain": domain, "versions": sorted(record.versions), "revision": record.revision}
+        print_json({**facts, "served": served})
+        return
+    print(f"{domain}: versions {', '.join(map(str, sorted(record.versions))) or 'none'}, revision {record.revision}")
+    for digest, aliases in record.aliases.items():
+        print(f"  encoder {digest[:12]}: champion {aliases.champion or 'none'}, previous {aliases.previous or 'none'}")
+    if record.versions and not any(aliases.champion for aliases in record.aliases.values()):
+        print(f"  no champion could be read; to make one: isosim domains promote {domain} VERSION")
 
 
 @app.command(epilog=EPILOG)
@@ -90,29 +112,28 @@ def seconds(text: str) -> float:
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
     """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
-    domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
+    domains, exports = domain_store(settings), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from records.garbage(age)
     jobs = records.unended()
     resting = records.rested_on()
-    yield from domains.storage.garbage(age)
+    yield from domains.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}
-    for domain in domains.names():
+    for name in domains.names():
         try:
-            manifests = {version: domains.manifest(domain, version) for version in domains.versions(domain)}
-            fresh = {version for version, manifest in manifests.items() if since(manifest["created"]) < age}
-            spare = resting[domain] | fresh
-            old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
+            record = domains.read(name)
+            fresh = {number for number, version in record.versions.items() if since(version.created) < age}
         except IsosimError as error:
-            log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
+            log.warning("skipping domain %s%s: %s", name, " and all encoders" if encoders else "", error)
             needed = None  # remove no encoder: versions that cannot be read may use any of them
             continue
         if needed is not None:
-            needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
+            needed |= {version.encoder for version in record.versions.values()}
+        spare = resting[name] | fresh
         # One call of `remove` deletes all old versions of the domain. Later calls find no old version.
-        remove = partial(domains.prune, domain, settings.keep_versions, spare)
-        for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
-            yield Garbage(name, "an old version", size, remove)
+        remove = partial(domains.prune, name, settings.keep_versions, spare)
+        for number in superfluous(record.versions, settings.keep_versions, spare | record.named()):
+            yield Garbage(version_name(name, number), "an old version", domains.size(name, number), remove)
     if not encoders:
         needed = None
     elif needed is not None:

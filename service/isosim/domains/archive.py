@@ -35,16 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim import __version__
-from isosim.domains.store import (
-    ALIASES,
-    MOST_TARGETS,
-    PART,
-    REPORT,
-    WEIGHTS,
-    DomainStore,
-    StoredVersion,
-    read_version,
-)
+from isosim.domains.store import PART, REPORT, WEIGHTS, DomainStore, StoredVersion
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import (

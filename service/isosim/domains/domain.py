@@ -1,13 +1,33 @@
 """A domain as one record, and the rules by which it changes. Nothing here reads or writes."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from isosim.errors import Conflict, NotFound, UnknownDomain
-from isosim.scoring.moves import Migration
-from isosim.scoring.registry import DEFAULT
+from isosim.errors import Conflict, InvalidInput, NotFound, UnknownDomain
+from isosim.scoring.advice import Target, targets_in, unknown_threshold
+from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
 
+NAME = re.compile(DOMAIN_NAME)
 MOST_LISTED = 20  # a message lists at most this many versions, the newest
+MOST_TARGETS = 50  # saved thresholds of a domain
+
+
+@dataclass(frozen=True)
+class Migration:
+    """A domain's move to another encoder: `new` answers its requests in place of `old`.
+
+    `old` and `new` are digests, `old_id` and `new_id` the encoders' ids for display. `since` is the time of the move,
+    ISO 8601 in UTC.
+    """
+
+    old: str
+    old_id: str
+    new: str
+    new_id: str
+    since: str
 
 
 @dataclass(frozen=True)
@@ -23,8 +43,9 @@ class Version:
     created: str  # ISO 8601, UTC
     job: str | None = None  # the calibration job that made it
     sentences: int | None = None
-    levels: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
+    origin: dict[str, Any] | None = None  # where an imported version was made
 
 
 @dataclass(frozen=True)
@@ -48,12 +69,29 @@ class Domain:
     epoch: int = 0  # how often the domain was deleted
     revision: int = 0  # counts changes
 
+    @cached_property
+    def targets(self) -> Mapping[str, Target]:
+        """Saved thresholds by name, sorted; those that cannot be understood are left out."""
+        return targets_in(self.thresholds)
+
+    def served(self, encoder: str) -> EncoderAliases:
+        """Champion and previous version for an encoder."""
+        return self.aliases.get(encoder, EncoderAliases())
+
+    def home(self, encoder: str) -> str:
+        """Digest of the encoder that answers the domain's requests on a server whose own encoder is `encoder`."""
+        return encoder if self.move is None else self.move.new
+
+    def check(self, name: str) -> None:
+        """Raises UnknownDomain if the domain has no version, unless it is `default`, which always exists."""
+        if not self.versions and name != DEFAULT:
+            raise UnknownDomain(name)
+
     def version(self, name: str, number: int) -> Version:
         """Raises NotFound; it is UnknownDomain if the domain `name` has no version at all."""
         if number in self.versions:
             return self.versions[number]
-        if not self.versions and name != DEFAULT:
-            raise UnknownDomain(name)
+        self.check(name)
         there = sorted(self.versions)
         newest = ["…"] * (len(there) > MOST_LISTED) + [str(one) for one in there[-MOST_LISTED:]]
         listed = ", ".join(newest) if there else "no stored version"
@@ -64,12 +102,14 @@ class Domain:
         named = (number for one in self.aliases.values() for number in (one.champion, one.previous))
         return {number for number in named if number is not None}
 
+    def made_by(self, job: str) -> Version | None:
+        """The version that a calibration job has published."""
+        return next((version for version in self.versions.values() if version.job == job), None)
+
     def published_as(self, upload: str, job: str | None) -> Version | None:
         """The version with these files, or the version of the same job: an earlier attempt has published it."""
-        for version in self.versions.values():
-            if version.upload == upload or (job is not None and version.job == job):
-                return version
-        return None
+        uploaded = (version for version in self.versions.values() if version.upload == upload)
+        return next(uploaded, None if job is None else self.made_by(job))
 
     def with_version(self, version: Version) -> "Domain":
         """Adds a version, which gets the next number."""
@@ -90,15 +130,69 @@ class Domain:
         """Makes a version the champion. Raises NotFound, or Conflict if it belongs to another encoder."""
         if self.version(name, number).encoder != encoder:
             raise Conflict(f"version {number} of {name!r} belongs to another encoder")
-        now = self.aliases.get(encoder, EncoderAliases())
+        now = self.served(encoder)
         if now.champion == number:
             return self
         return replace(self, aliases=self.aliases | {encoder: EncoderAliases(number, now.champion)})
 
     def rolled_back(self, name: str, encoder: str) -> "Domain":
         """Swaps champion and previous version. Raises Conflict if there is no previous version."""
-        now = self.aliases.get(encoder, EncoderAliases())
+        now = self.served(encoder)
         if now.previous is None:
             raise Conflict(f"domain {name!r} has no previous version to roll back to")
         swapped = EncoderAliases(now.previous, now.champion, rolled_back=True)
         return replace(self, aliases=self.aliases | {encoder: swapped})
+
+    def with_target(self, name: str, saved: str, target: Target) -> "Domain":
+        """Saves a target under a name, for all versions of the domain.
+
+        Raises:
+            InvalidInput: `saved` breaks the rule for names, or the domain already has MOST_TARGETS.
+            NotFound: the domain has no version.
+        """
+        if not NAME.fullmatch(saved):
+            raise InvalidInput(f"threshold {saved[:80]!r}: {NAME_RULE}")
+        if not self.versions:
+            raise NotFound(f"domain {name!r} has no version; calibrate it first: POST /calibrate?domain={name}")
+        if saved not in self.thresholds and len(self.thresholds) >= MOST_TARGETS:
+            raise InvalidInput(
+                f"domain {name!r} has {len(self.thresholds)} saved thresholds, at most {MOST_TARGETS} are kept; delete "
+                f"one first: DELETE /domains/{name}/thresholds/{{name}}"
+            )
+        return replace(self, thresholds=self.thresholds | {saved: target.facts})
+
+    def without_target(self, name: str, saved: str, revision: int | None) -> "Domain":
+        """Deletes a saved target. Raises NotFound if there is none, unless `revision` is older: then an earlier request
+        may have deleted it, whose answer was lost."""
+        if saved in self.thresholds:
+            return replace(self, thresholds={key: facts for key, facts in self.thresholds.items() if key != saved})
+        if revision is not None and revision < self.revision:
+            return self
+        raise unknown_threshold(name, saved, self.thresholds)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state of a domain as a caller last read it. A field is None if the caller did not send it."""
+
+    version: int | None = None  # the champion; 0 if there was none
+    revision: int | None = None
+
+    def check(self, name: str, domain: Domain, encoder: str) -> None:
+        """Raises Conflict if the champion for `encoder`, or anything else about the domain, has changed since."""
+        champion = domain.served(encoder).champion or 0
+        if self.version is not None and self.version != champion:
+            now = f"version {champion}" if champion else "no stored version"
+            raise Conflict(
+                f"from: {name!r} now uses {now}, not version {self.version} as the request states; "
+                "read the domain again, then retry"
+            )
+        if self.revision is not None and self.revision != domain.revision:
+            raise changed(name, domain.revision, self.revision)
+
+
+def changed(name: str, now: int, seen: int) -> Conflict:
+    """The error for a change that starts from an older revision of a domain."""
+    return Conflict(
+        f"revision: the aliases of {name!r} are at revision {now}, not {seen}; read the domain again, then retry"
+    )

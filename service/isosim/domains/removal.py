@@ -1,16 +1,15 @@
-"""Deletes a whole domain: its versions, its migration to another encoder, and calibrations that would recreate it."""
+"""Deletes a whole domain, with calibrations that would recreate it."""
 
 import contextlib
 
-from isosim.domains.migrations import ATTEMPTS, MigrationStore
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, NotFound, UnknownDomain
 from isosim.jobs.job import Job, Status
 from isosim.jobs.store import JobStore
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT
 
 
-def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:
+def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job]:
     """Deletes a domain. Safe to repeat: a second call completes an interrupted deletion.
 
     Returns:
@@ -19,14 +18,12 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     Raises:
         UnknownDomain: there never was such a domain.
         Conflict: the domain is `default`, which cannot be deleted; or other processes keep changing the domain.
-        CorruptArtifact: the migrations cannot be read; nothing was changed.
     """
     if domain == DEFAULT:
         raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain use it")
-    moving = domain in migrations.all()
     mine = [job for job in jobs.all() if job.request.domain == domain]
     unfinished = [job for job in mine if not job.status.ended]
-    if not moving and not unfinished and not domains.was_there(domain):
+    if not unfinished and not domains.was_there(domain):
         raise UnknownDomain(domain)
     domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
     ended = []
@@ -37,12 +34,6 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             # deleted, and the job fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
-    for _ in range(ATTEMPTS):
-        migration = migrations.all().get(domain)
-        if migration is None:
-            break
-        with contextlib.suppress(Conflict):  # another process has changed the migration; it is read again
-            migrations.set(domain, None, expected=migration)
     # Removes the idempotency keys of the domain's jobs. A POST that repeats a key then starts a new calibration instead
     # of returning the old job.
     jobs.free_keys({job.id for job in mine})

@@ -1,15 +1,19 @@
 """Copies the encoders of an image, with their default calibrations, into the mounted model store."""
 
-import contextlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from isosim.domains.store import REPORT, DomainStore, read_version
+from isosim.domains.domain import Domain, Version
+from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import Conflict, IsosimError
-from isosim.scoring.registry import DEFAULT
-from isosim.store.artifacts import MANIFEST, locked, read_json
+from isosim.errors import IsosimError
+from isosim.scoring.calibration import DEFAULT
+from isosim.store.artifacts import MANIFEST, locked, verified
+from isosim.store.blobs import opened
 
 FailureHandler = Callable[[Exception], None]
 
@@ -44,10 +48,11 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
                     if not mine.has(name, digest):
                         copied.append(mine.adopt(manifest.parent))
                 with passing_over(failed):
-                    champion = DomainStore(source).aliases(DEFAULT, digest).champion
+                    there = DomainStore(opened(source))
+                    champion = there.read(DEFAULT).served(digest).champion
                     if champion is not None:
-                        with contextlib.suppress(Conflict):  # another process has just promoted a version
-                            adopt_default(DomainStore(store), source / "domains" / DEFAULT / str(champion), digest)
+                        with there.files(DEFAULT, champion) as (version, folder):
+                            adopt_default(DomainStore(opened(store)), version, folder)
     return copied
 
 
@@ -61,20 +66,37 @@ def passing_over(failed: FailureHandler | None) -> Iterator[None]:
         failed(error)
 
 
-def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | None:
-    """Copies a default calibration from another store into `domains`, promotes the copy, and returns the copy's number.
+def adopt_default(domains: DomainStore, version: Version, folder: Path) -> int | None:
+    """Publishes a default calibration from elsewhere as champion, and returns its number.
 
-    Returns None if the domain already has a champion for the encoder.
+    Returns None if `default` already has a champion for the encoder. Safe to repeat, also at the same time.
 
-    Raises:
-        CorruptArtifact: the version cannot be read.
-        Conflict: another process has just promoted a version.
+    Args:
+        version: facts about the calibration.
+        folder: its files, which the caller has verified, and no others.
     """
-    aliases = domains.aliases(DEFAULT, digest)
-    if aliases.champion is not None:
+    digest = version.encoder
+    if domains.read(DEFAULT).served(digest).champion is not None:
         return None
-    stored = read_version(version)
-    facts = {key: stored.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
-    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), stored.weights, stored.model)
-    domains.promote(DEFAULT, digest, number, expected=aliases)
+    own = replace(version, job=f"default-{digest}")  # a second process finds the version that the first has published
+    number = domains.publish(DEFAULT, folder, own, promote=lambda now: now.served(digest).champion is None).number
+
+    def step(now: Domain) -> Domain:
+        return now if now.served(digest).champion is not None else now.promoted(DEFAULT, digest, number)
+
+    domains.change(DEFAULT, step)  # does nothing unless the record was rebuilt without its champion
     return number
+
+
+def adopt_shipped(domains: DomainStore, folder: Path) -> int | None:
+    """`adopt_default` for a folder that has a manifest. Raises CorruptArtifact."""
+    manifest = verified(folder)
+    version = Version(
+        number=0, encoder=manifest["encoder"]["digest"], encoder_id=manifest["encoder"]["id"],
+        method=manifest["method"], files={}, upload="", created="", sentences=manifest["sentences"],
+        seed=manifest["seed"],
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="isosim-") as place:
+        for name in manifest["files"]:
+            shutil.copyfile(folder / name, Path(place, name))
+        return adopt_default(domains, version, Path(place))

@@ -1,36 +1,46 @@
-"""Domains in the model store, which is a folder or a bucket: versions and aliases, and the rules by which they change.
+"""Domains in the store: one record each, changed by compare-and-swap, and sealed files of versions beside them.
 
-Servers with different encoders can share a store, because each encoder has its own aliases. They are stored under the
-encoder's digest.
+    domains/<name>.json                  the record (`Domain`)
+    versions/<name>/<upload>/            files of a version, and manifest.json, from which `repair` rebuilds a record
+    deleted/<name>.json                  numbers, epoch and revision that deletions have used up
+    changes.json                         the last changes (`ChangeLog`)
+
+Files are written before the record names them, and deleted after it has stopped naming them. A process that is killed
+leaves files without a record at worst, which `garbage` finds.
 """
 
 import contextlib
+import hashlib
 import logging
-import re
-import shutil
+import tempfile
 import time
+import uuid
 import zipfile
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import safetensors.numpy
 from safetensors import SafetensorError
 
 from isosim.arrays import Weights
-from isosim.domains.folders import AliasSnapshot, Claim, FolderStorage, VersionStorage
-from isosim.domains.objects import BucketStorage
-from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.scoring.advice import Target, targets_in, unknown_threshold
-from isosim.scoring.calibration import DOMAIN_NAME, DomainModel
-from isosim.scoring.registry import DEFAULT
-from isosim.store.artifacts import json_bytes, parsed, superfluous, verified, write_json
-from isosim.store.object_storage import opened, remote
+from isosim.domains.changes import ChangeLog, ChangeWatch
+from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, changed
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput
+from isosim.scoring.advice import Target
+from isosim.scoring.calibration import NAME_RULE, DomainModel
+from isosim.store.artifacts import MANIFEST, Garbage, json_bytes, parsed, sha256, superfluous
+from isosim.store.blobs import Blobs
+from isosim.store.records import Records
 from isosim.wording import version_name
 
 log = logging.getLogger(__name__)
@@ -39,56 +49,14 @@ T = TypeVar("T")
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # suffix of the files with the parts of the domain model
-FORMAT = 1  # number of the format of a version's files; increased if older releases would misread the new format
-NAME = re.compile(DOMAIN_NAME)
-ALIASES = ("champion", "previous")
-SIDE_BY_SIDE = 16  # domains that are read from object storage in parallel; chosen without a measurement
-MOST_TARGETS = 50  # maximum number of saved thresholds per domain
-ATTEMPTS = 5  # maximum attempts to replace aliases that other processes change at the same time
-MOST_LISTED = 20  # a message lists at most this many versions, the newest
-REMEDY = "delete it and promote a version"  # appended to errors about an invalid aliases.json
-
-
-@dataclass(frozen=True)
-class Aliases:
-    """Champion and previous version of a domain for one encoder. `revision` counts the changes for all encoders."""
-
-    champion: int | None = None
-    previous: int | None = None
-    revision: int = 0
-    rolled_back: bool = field(default=False, compare=False)  # whether the last change was a rollback
-    # Saved thresholds by name; the same for all encoders.
-    targets: Mapping[str, Target] = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True)
-class Start:
-    """The state of a domain as an API client last read it. A field is None if the client did not send it."""
-
-    version: int | None = None  # the champion; 0 if there was none
-    revision: int | None = None
-
-    def check(self, domain: str, found: Aliases) -> None:
-        """Raises Conflict if the domain has changed since the client read it."""
-        champion = found.champion or 0
-        if self.version is not None and self.version != champion:
-            now = f"version {champion}" if champion else "no stored version"
-            raise Conflict(
-                f"from: {domain!r} now uses {now}, not version {self.version} as the request states; "
-                "read the domain again, then retry"
-            )
-        if self.revision is not None and self.revision != found.revision:
-            raise Conflict(
-                f"revision: the aliases of {domain!r} are at revision {found.revision}, not {self.revision}; "
-                "read the domain again, then retry"
-            )
+SIDE_BY_SIDE = 16  # domains that are read in parallel; unmeasured
 
 
 @dataclass(frozen=True)
 class StoredVersion:
     """A version that was read and verified. `weights` is None for the method `identity`."""
 
-    manifest: dict[str, Any]
+    version: Version
     weights: Weights | None
     model: DomainModel
 
@@ -99,579 +67,492 @@ class StoredVersion:
         return sum(array.nbytes for array in arrays)
 
 
-def read_version(folder: Path, called: str | None = None) -> StoredVersion:
-    """Reads a version from its folder. Raises CorruptArtifact, which names the file that does not match its hash.
+def read_parts(folder: Path, names: Collection[str], called: str) -> tuple[Weights | None, DomainModel]:
+    """Reads weights and domain model out of a version's files `names`, which were verified.
 
-    `called`: the version's name in messages; its folder by default.
+    Raises:
+        CorruptArtifact: an array is missing or invalid; `called` names the version in the message.
     """
-    manifest = verified(folder, called=called)
     weights = None
     parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
     try:
-        if WEIGHTS in manifest["files"]:
+        if WEIGHTS in names:
             weights = safetensors.numpy.load_file(folder / WEIGHTS)
         for name in DomainModel.KINDS:
-            if name + PART in manifest["files"]:
+            if name + PART in names:
                 with np.load(folder / (name + PART), allow_pickle=False) as arrays:
                     parts[name] = dict(arrays)
-        model = DomainModel.from_arrays(parts)
+        return weights, DomainModel.from_arrays(parts)
     except (SafetensorError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
-        raise CorruptArtifact(f"{called or folder} cannot be read: {error}") from error
-    return StoredVersion(manifest, weights, model)
+        raise CorruptArtifact(f"{called} cannot be read: {error}") from error
 
 
-def understood(named: object) -> bool:
-    """Whether `named` is a valid entry for the aliases of one encoder."""
-    return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in ALIASES)
+@contextmanager
+def written(report: Mapping[str, object], weights: Weights | None, model: DomainModel) -> Iterator[Path]:
+    """A temporary folder with the files of a version, for `DomainStore.publish`."""
+    with tempfile.TemporaryDirectory(prefix="isosim-") as place:
+        folder = Path(place)
+        if weights is not None:
+            # On a full disk, `write_bytes` raises OSError. `save_file` would raise another error.
+            (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
+        for name, arrays in model.arrays().items():
+            np.savez(folder / (name + PART), allow_pickle=False, **arrays)
+        (folder / REPORT).write_bytes(json_bytes(report))
+        yield folder
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Lower bounds for a domain's next number, epoch and revision, kept beyond the deletion of its record."""
+
+    next: int = 1
+    epoch: int = 0
+    revision: int = 0
 
 
 class DomainStore:
-    """The domains of a folder or of a bucket (s3://bucket/prefix)."""
+    """Domains of a folder or a bucket. Thread-safe."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root / "domains"
-        self.heard: str | None = None  # last result of `bell`
-        self.storage: VersionStorage = BucketStorage(opened(root)) if remote(root) else FolderStorage(self.root)
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.records = Records(blobs, Domain, "domains/")
+        self.deletions = Records(blobs, Deleted, "deleted/")
+        self.log = ChangeLog(blobs)
 
-    @property
-    def distant(self) -> bool:
-        """Whether every access is a request over the network."""
-        return not self.storage.exclusive
-
-    def prepare(self) -> None:
-        """Creates the folder, or checks that the bucket can be reached."""
-        self.storage.prepare()
-
-    def checked(self, domain: str) -> str:
-        """Checks a domain's name before it becomes part of a path or key. Returns the name unchanged.
-
-        Raises:
-            InvalidInput: the name breaks the rule for names.
-        """
-        if not NAME.fullmatch(domain):
-            raise InvalidInput(
-                f"domain {domain[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
-                "digit"
-            )
-        return domain
-
-    def domains(self) -> list[str]:
-        """Sorted names of all domains that have a version."""
-        return list(self.names())
-
-    def read_each(self, domains: Sequence[str], read: Callable[[str], T]) -> list[T]:
-        """The result of `read` for each domain, in order. From object storage, domains are read in parallel."""
-        if not self.distant:
-            return [read(domain) for domain in domains]
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            return list(pool.map(read, domains))
+    def checked(self, name: str) -> str:
+        """A domain's name, unchanged. Raises InvalidInput if it breaks the rule for names."""
+        if not NAME.fullmatch(name):
+            raise InvalidInput(f"domain {name[:80]!r}: {NAME_RULE}")
+        return name
 
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """Yields the sorted names of domains that have a version. Each name sorts after `after` and contains the text
-        `contains`, and `wanted` returns True for it.
+        """Names that are greater than `after`, contain `contains` and are `wanted`, in order of their keys. A domain
+        whose last version was deleted is among them until it is deleted itself. Reads no record."""
+        return (
+            name for name in self.records.names(after) if contains in name and NAME.fullmatch(name) and wanted(name)
+        )
 
-        Each name is tested only when the iteration reaches it.
-        """
-        return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
+    def read_each(self, names: Sequence[str], read: Callable[[str], T]) -> list[T]:
+        """The result of `read` for each name, in order; several domains are read in parallel."""
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return list(pool.map(read, names))
 
-    def bell(self) -> str | None:
-        """A value that changes with every announcement; None if callers must list the announcements instead."""
-        self.heard = self.storage.bell()
-        return self.heard
+    def watch(self) -> ChangeWatch:
+        """A new watch of changes."""
+        return ChangeWatch(self.log, self.stamp)
 
-    def announced(self) -> Iterable[str]:
-        """Recent announcements of changes (`<ns>-<domain>`). See `ChangeWatch`."""
-        return self.storage.announced()
+    def stamp(self, name: str) -> str | None:
+        """Returns a string that differs after each change of the domain's record; None if it has no record."""
+        try:
+            return self.blobs.stamp(self.records.key(self.checked(name)))
+        except FileNotFoundError:
+            return None
 
-    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """Domain -> a value that changes when the domain's aliases are replaced or a given version is deleted.
+    def read(self, name: str) -> Domain:
+        """The domain as it is now; one without versions if there is none. Raises CorruptArtifact."""
+        try:
+            return self.records.read(self.checked(name))
+        except FileNotFoundError:
+            return self._blank(name)
+        except CorruptArtifact as error:
+            told = CorruptArtifact(f"{error}; rebuild it: isosim store repair {name}")
+            told.place = error.place
+            raise told from error
+
+    def _blank(self, name: str) -> Domain:
+        """A domain without versions, which continues the numbers of a deleted one."""
+        try:
+            used = self.deletions.read(name)
+        except FileNotFoundError:
+            return Domain()
+        return Domain(next=used.next, epoch=used.epoch, revision=used.revision)
+
+    def change(self, name: str, step: Callable[[Domain], Domain], *, revision: int | None = None) -> Domain:
+        """Replaces a domain by `step(domain)`, which is called again if another process changed it meanwhile.
 
         Args:
-            domains: domain -> versions.
+            revision: the revision that the caller has read; None skips the check. A change that is already made
+                (`step` returns an equal domain) succeeds at any revision, so that a caller may repeat it.
 
         Raises:
-            OSError: the volume is not reachable. Without this error, all domains would seem to be deleted.
+            Conflict: the domain is at another revision, or others keep changing it.
+            CorruptArtifact: the record is damaged.
         """
-        return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
+        before: list[Domain] = []
 
-    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Returns which of the versions are deleted. Raises OSError if the volume is not reachable."""
-        return self.storage.missing(self.checked(domain), versions)
+        def checked(there: Domain | None) -> Domain:
+            # The tag of a missing record or tombstone guards `_blank` too: a domain that was created and deleted since
+            # has another tombstone, and this step is called again.
+            now = self._blank(name) if there is None else there
+            before[:] = [now]
+            after = step(now)
+            if after == now:
+                # A step that creates nothing must not write a record: `Records` writes what is not equal to None.
+                if there is None:
+                    raise Unchanged
+                return now
+            if revision is not None and revision != now.revision:
+                raise changed(name, now.revision, revision)
+            return replace(after, revision=now.revision + 1)
 
-    def versions(self, domain: str) -> list[int]:
-        """Existing versions in ascending order."""
-        return self.storage.versions(self.checked(domain))
-
-    def manifest(self, domain: str, version: int) -> dict[str, Any]:
-        """The manifest of a version.
-
-        Raises:
-            NotFound: there is no such version.
-            CorruptArtifact: the manifest is invalid or belongs to another version.
-            Unavailable: a newer release wrote the version.
-        """
-        where = version_name(self.checked(domain), version)
         try:
-            manifest = self.storage.manifest(domain, version)
-        except FileNotFoundError:
-            raise self._no_version(domain, version) from None
-        encoder = manifest.get("encoder")
-        if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys():
-            raise CorruptArtifact(f"manifest.json of {where} names no encoder")
-        if not {"method", "created", "files"} <= manifest.keys():
-            raise CorruptArtifact(f"manifest.json of {where} lacks method, created or files")
-        if (manifest.get("domain"), manifest.get("version")) != (domain, version):
-            raise CorruptArtifact(
-                f"manifest.json of {where} belongs to version {manifest.get('version')} of {manifest.get('domain')!r}"
-            )
-        if manifest.get("format", FORMAT) not in range(1, FORMAT + 1):
-            raise Unavailable(
-                f"{where} was written by a newer release (format {manifest['format']}, this one reads {FORMAT}); "
-                "run that release, or promote an older version"
-            )
-        return manifest
-
-    def _no_version(self, domain: str, version: int) -> NotFound:
-        """The error for a version that does not exist. Returns UnknownDomain if the domain has no version at all."""
-        there = self.versions(domain)
-        if not there and domain != DEFAULT:
-            return UnknownDomain(domain)
-        newest = ["…"] * (len(there) > MOST_LISTED) + [str(one) for one in there[-MOST_LISTED:]]
-        listed = ", ".join(newest) if there else "no stored version"
-        return NotFound(f"domain {domain!r} has no version {version}; it has {listed}")
-
-    def made_by(self, domain: str, job: str) -> int | None:
-        """The version that a calibration job has published; None if it has published none."""
-        for version in reversed(self.versions(domain)):
-            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or written by a newer release
-                if self.manifest(domain, version).get("job") == job:
-                    return version
-        return None
-
-    def report(self, domain: str, version: int) -> dict[str, Any]:
-        self.manifest(domain, version)
-        try:
-            return parsed(self.storage.read(domain, version, REPORT), f"{REPORT} of {version_name(domain, version)}")
-        except FileNotFoundError:  # deleted meanwhile
-            raise self._no_version(domain, version) from None
-
-    def load(self, domain: str, version: int) -> StoredVersion:
-        """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that does not match its hash."""
-        return self._read(domain, version, lambda folder: read_version(folder, version_name(domain, version)))
-
-    def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """A version's manifest and its files by name, verified as in `load`.
-
-        Raises:
-            NotFound: there is no such version.
-            CorruptArtifact: a file does not match its manifest, or cannot be read.
-        """
-
-        def read(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-            manifest = read_version(folder, version_name(domain, version)).manifest
-            return manifest, {name: (folder / name).read_bytes() for name in sorted(manifest["files"])}
-
-        return self._read(domain, version, read)
-
-    def _read(self, domain: str, version: int, read: Callable[[Path], T]) -> T:
-        manifest = self.manifest(domain, version)
-        try:
-            with self.storage.files(domain, version, manifest) as folder:
-                return read(folder)
-        except (FileNotFoundError, CorruptArtifact):
-            self.manifest(domain, version)  # raises NotFound if the version was deleted meanwhile
-            raise
+            after = self.records.change(self.checked(name), checked)
+        except Unchanged:
+            return before[0]
+        if after != before[0]:
+            self.log.append(name, after.revision)
+        return after
 
     def publish(
         self,
-        domain: str,
-        manifest: Mapping[str, object],
-        report: Mapping[str, object],
-        weights: Weights | None,
-        model: DomainModel,
+        name: str,
+        folder: Path,
+        version: Version,
         *,
-        generation: int | None = None,
-        claim: Claim = lambda _: None,
-    ) -> int:
-        """Publishes a new version and returns its number. An incomplete version is never visible.
+        epoch: int | None = None,
+        promote: Callable[[Domain], bool] = lambda _: False,
+    ) -> Version:
+        """Publishes the files of a folder as a new version.
 
         Args:
-            generation: result of `generation` before the work on the version began. None skips the check.
-            claim: called with the version's number before it is published; if it raises an error, nothing is published.
+            folder: holds the version's files and no others.
+            version: its facts; `number`, `files`, `upload` and `created` are set here.
+            epoch: the domain's epoch before the work on the version began; None skips the check.
+            promote: whether the version becomes the champion of its encoder in the same write. It is called with the
+                domain as it is then, again if the domain has changed meanwhile.
+
+        Returns:
+            The version; the one of an earlier attempt if its job has published one before.
 
         Raises:
             Conflict: the domain was deleted after the work had begun.
         """
-        with self.storage.building(self.checked(domain)) as folder:
-            if weights is not None:
-                # On a full disk, `write_bytes` raises OSError. `save_file` would raise another error.
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))
-            for name, arrays in model.arrays().items():
-                np.savez(folder / (name + PART), allow_pickle=False, **arrays)
-            write_json(folder / REPORT, report)
-            created = datetime.now(UTC).isoformat()
-            facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
-            if generation is None:
-                return self.storage.publish(domain, folder, facts, claim)
-            with self.storage.changing(domain):  # in a folder, this lock prevents a deletion until the end of the block
-                self.check_generation(domain, generation)
-                version = self.storage.publish(domain, folder, facts, claim)
-            # A bucket has no lock, so the domain may be deleted during the publication. A deletion first increases the
-            # generation, then lists and deletes the versions. If the generation has already increased, this check finds
-            # the deletion. If it increases later, the deletion's list contains this version.
-            if not self.storage.exclusive:
-                try:
-                    self.check_generation(domain, generation)
-                except Conflict:
-                    self.storage.bury(domain, version)
-                    raise
-            return version
+        upload = uuid.uuid4().hex
+        place = self._place(self.checked(name), upload)
+        names = sorted(file.name for file in folder.iterdir())
+        files = {file: sha256(folder / file) for file in names}
+        own = replace(version, upload=upload, files=files, number=0, created=datetime.now(UTC).isoformat())
+        now = self.read(name)
+        began = now.epoch if epoch is None else epoch
 
-    def adopt(
-        self,
-        domain: str,
-        folder: Path,
-        manifest: Mapping[str, object],
-        least: int,
-        claim: Claim = lambda _: None,
-    ) -> int:
-        """Publishes the files of a version that was made in another store, and returns its number in this store.
+        def step(domain: Domain) -> Domain:
+            if domain.epoch != began:
+                raise Conflict(f"domain {name!r} was deleted after this calibration began")
+            if domain.published_as(upload, own.job):
+                return domain
+            after = domain.with_version(own)
+            return after.promoted(name, own.encoder, domain.next) if promote(domain) else after
 
-        Args:
-            folder: contains the version's files and no others; the caller has verified them.
-            manifest: the version's manifest without `version` and `files`.
-            least: lowest number for the version. The version gets the domain's highest used number + 1, or `least` if
-                that is higher.
-            claim: as for `publish`; called again with the next number if another process takes the first number.
-        """
-        with self.storage.building(self.checked(domain)) as place:
-            for file in folder.iterdir():
-                shutil.copyfile(file, place / file.name)
-            wanted = {**manifest, "domain": domain}
-            return self.storage.publish(domain, place, wanted, claim, least)
-
-    def retire(self, domain: str, version: int) -> None:
-        """Occupies a version number, so that a stalled process cannot publish under it. Does nothing if the number is
-        in use."""
-        self.storage.retire(self.checked(domain), version)
-
-    def highest(self, domain: str) -> int:
-        """The highest version number ever used; 0 before the first version."""
-        return self.storage.highest(self.checked(domain))
-
-    def generation(self, domain: str) -> int:
-        """How often the domain was deleted."""
-        generation: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
-        return generation
-
-    def check_generation(self, domain: str, generation: int) -> None:
-        """Raises Conflict if the domain was deleted after `generation` was read."""
-        if self.generation(domain) != generation:
-            raise Conflict(f"domain {domain!r} was deleted after this calibration began")
-
-    def _aliases(self, domain: str, snapshot: AliasSnapshot) -> dict[str, Any]:
-        if snapshot.content is None:
-            return {"revision": 0, "encoders": {}}
-        name = f"aliases.json of {domain!r}"
+        step(now)  # refuses before files are written
+        if (earlier := now.published_as(upload, own.job)) is not None:
+            return earlier
+        for file in names:
+            self.blobs.upload(place + file, folder / file)
+        self._write_manifest(name, own, began)
         try:
-            stored = parsed(snapshot.content, name)
-        except CorruptArtifact as error:
-            raise CorruptArtifact(f"{error}; {REMEDY}") from error
-        encoders = stored.get("encoders")
-        named = encoders.values() if isinstance(encoders, dict) else [None]
-        counts = (stored.get("revision"), stored.get("generation", 0))
-        if not all(isinstance(count, int) for count in counts) or not all(map(understood, named)):
-            raise CorruptArtifact(f"{name} has invalid values; {REMEDY}")
-        return stored
+            published = self.change(name, step).published_as(upload, own.job)
+        except Conflict:
+            self._drop(name, own)
+            raise
+        assert published is not None  # noqa: S101 - `step` has added it or found it
+        if published.upload != upload:
+            self._drop(name, own)
+            return published
+        try:
+            # The number is known only now. Without it, `repair` would give the version a new number.
+            self._write_manifest(name, published, began)
+        except OSError as error:
+            log.warning("the manifest of %s lacks its number (%s)", version_name(name, published.number), error)
+        return published
 
-    def aliases(self, domain: str, encoder: str) -> Aliases:
-        return aliases_in(self._aliases(domain, self.storage.aliases(self.checked(domain))), encoder)
+    def _place(self, name: str, upload: str) -> str:
+        return f"versions/{name}/{upload}/"
 
-    def every_alias(self, domain: str) -> tuple[dict[str, Aliases], dict[str, Target]]:
-        """The aliases by encoder digest, and the saved targets, which apply to all encoders."""
-        stored = self._aliases(domain, self.storage.aliases(self.checked(domain)))
-        return {digest: aliases_in(stored, digest) for digest in stored["encoders"]}, targets_in(
-            stored.get("thresholds")
-        )
+    def _write_manifest(self, name: str, version: Version, epoch: int) -> None:
+        content = json_bytes({**asdict(version), "domain": name, "epoch": epoch})
+        self.blobs.write(self._place(name, version.upload) + MANIFEST, content)
 
-    def promote(
-        self, domain: str, encoder: str, version: int, *, expected: Aliases, repeatable: bool = False
-    ) -> Aliases:
-        """Makes a version the champion if the aliases have not changed since `expected` was read.
+    def _drop(self, name: str, version: Version) -> None:
+        """Deletes a version's files, the manifest first, so that `repair` does not find half a version."""
+        place = self._place(name, version.upload)
+        self.blobs.delete([place + MANIFEST])
+        self.blobs.delete([place + file for file in version.files])
 
-        Args:
-            repeatable: if exactly this change was already made, returns the aliases and raises no Conflict. A client
-                may then repeat a request whose reply was lost.
+    @contextmanager
+    def files(self, name: str, number: int) -> Iterator[tuple[Version, Path]]:
+        """A version and a folder with its verified files, for reading only, until the context ends.
 
         Raises:
             NotFound: there is no such version.
-            Conflict: the aliases have changed since `expected` was read, or the version belongs to another encoder.
+            CorruptArtifact: a file is missing or has another hash; the message names it.
         """
-        if self.manifest(domain, version)["encoder"]["digest"] != encoder:
-            raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
-        if version == expected.champion and self.aliases(domain, encoder).revision == expected.revision:
-            return expected
-        wanted = replace(expected, champion=version, previous=expected.champion, rolled_back=False)
-        return self._change(domain, encoder, wanted, repeatable=repeatable)
+        version, called = self.read(name).version(name, number), version_name(name, number)
+        place = self._place(name, version.upload)
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self.blobs.files(place, version.files))
+                damaged = [file for file, digest in version.files.items() if sha256(folder / file) != digest]
+            except FileNotFoundError as error:
+                self.read(name).version(name, number)  # raises NotFound if the version was deleted meanwhile
+                told = CorruptArtifact(f"{called}: a file is missing")
+                told.place = str(error)
+                raise told from error
+            if damaged:
+                told = CorruptArtifact(f"{called}: {damaged[0]} does not match its SHA-256")
+                told.place = f"{self.blobs.address}/{place}{damaged[0]}"
+                raise told
+            yield version, folder
 
-    def rollback(self, domain: str, encoder: str, *, expected: Aliases, repeatable: bool = False) -> Aliases:
-        """Swaps the champion and the previous version. Raises Conflict if there is no previous version. `repeatable`:
-        as for `promote`."""
-        if expected.previous is None:
-            raise Conflict(f"domain {domain!r} has no previous version to roll back to")
-        wanted = replace(expected, champion=expected.previous, previous=expected.champion, rolled_back=True)
-        return self._change(domain, encoder, wanted, repeatable=repeatable)
+    def keys(self, name: str, number: int) -> list[str]:
+        """Keys of the objects that make up a version: the domain's record and the version's files."""
+        version = self.read(name).version(name, number)
+        return [self.records.key(name), *(self._place(name, version.upload) + file for file in version.files)]
 
-    def _change(self, domain: str, encoder: str, wanted: Aliases, *, repeatable: bool) -> Aliases:
+    def size(self, name: str, number: int) -> int:
+        """Bytes of a version's files."""
+        place = self._place(name, self.read(name).version(name, number).upload)
+        return sum(entry.size for entry in self.blobs.list(place))
+
+    def load(self, name: str, number: int) -> StoredVersion:
+        """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that is damaged."""
+        with self.files(name, number) as (version, folder):
+            return StoredVersion(version, *read_parts(folder, version.files, version_name(name, number)))
+
+    def report(self, name: str, number: int) -> dict[str, Any]:
+        """A version's report. Raises as `load` does."""
+        version, called = self.read(name).version(name, number), f"{REPORT} of {version_name(name, number)}"
         try:
-            return self._set(domain, encoder, wanted)
-        except Conflict:
-            now = self.aliases(domain, encoder)
-            if repeatable and now == replace(wanted, revision=now.revision) and now.rolled_back == wanted.rolled_back:
-                return now
-            raise
+            content, _ = self.blobs.read(self._place(name, version.upload) + REPORT)
+        except FileNotFoundError as error:
+            self.read(name).version(name, number)  # raises NotFound if the version was deleted meanwhile
+            raise CorruptArtifact(f"{called} is missing") from error
+        if hashlib.sha256(content).hexdigest() != version.files.get(REPORT):
+            raise CorruptArtifact(f"{called} does not match its SHA-256")
+        return parsed(content, called)
 
-    def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
-        with self.storage.changing(self.checked(domain)) as before:
-            stored = self._aliases(domain, before)
-            if stored["revision"] != wanted.revision:
-                raise Conflict(f"the aliases of {domain!r} changed meanwhile; read them again, then retry")
-            if wanted.champion is not None:
-                # Raises NotFound if the version was deleted. In a bucket, a deletion may also come after this check.
-                # The deletion replaces the aliases, so `_replace` below raises Conflict.
-                self.manifest(domain, wanted.champion)
-                if wanted.champion in stored.get("deleted", ()):
-                    raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
-            stored["revision"] += 1
-            named = {"champion": wanted.champion, "previous": wanted.previous}
-            before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has added
-            stored["encoders"][encoder] = before_it | named
-            rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            # A rollback from version 3 to version 2 is stored as [3, 2]. The entry counts only while 3 is previous and
-            # 2 is champion (see `aliases_in`): older releases change the champion and do not remove the entry.
-            if wanted.rolled_back:
-                rollbacks[encoder] = [wanted.previous, wanted.champion]
-            stored.pop("rollbacks", None)
-            if rollbacks:
-                stored["rollbacks"] = rollbacks
-            self._replace(domain, before, stored)
-        return replace(wanted, revision=stored["revision"])
+    def promote(self, name: str, encoder: str, number: int, *, revision: int | None = None) -> Domain:
+        """Makes a version its encoder's champion. Safe to repeat. Raises NotFound or Conflict."""
+        return self.change(name, lambda domain: domain.promoted(name, encoder, number), revision=revision)
 
-    def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
-        """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
+    def rollback(self, name: str, encoder: str, *, expected: EncoderAliases, revision: int | None = None) -> Domain:
+        """Swaps champion and previous version, unless this was already done to `expected`. Raises Conflict."""
+        wanted = EncoderAliases(expected.previous, expected.champion, rolled_back=True)
 
-        Safe to repeat: saving the same target again changes nothing and raises no error, even with an old `revision`.
-        Deleting a target again raises no error if `revision` is old.
+        def step(domain: Domain) -> Domain:
+            now = domain.aliases.get(encoder, EncoderAliases())
+            if expected.previous is not None and now == wanted:
+                return domain
+            if (now.champion, now.previous) != (expected.champion, expected.previous):
+                raise Conflict(f"the aliases of {name!r} changed meanwhile; read them again, then retry")
+            return domain.rolled_back(name, encoder)
 
-        Returns:
-            The revision of the aliases.
+        return self.change(name, step, revision=revision)
+
+    def move(self, name: str, to: Migration | None, *, revision: int | None = None) -> Domain:
+        """Moves a domain to another encoder, or back if `to` is None. Raises Conflict."""
+        return self.change(name, lambda domain: replace(domain, move=to), revision=revision)
+
+    def set_target(self, name: str, saved: str, target: Target | None, *, revision: int | None = None) -> Domain:
+        """Saves a target under a name, or deletes it if `target` is None. Safe to repeat.
 
         Raises:
-            InvalidInput: the name breaks the rule for names, or the domain already has `MOST_TARGETS` targets.
-            NotFound: the domain has no version, or there is no target to delete.
-            Conflict: the aliases are no longer at `revision`; or, in a bucket, other processes kept changing them.
+            InvalidInput, NotFound: see `Domain.with_target` and `Domain.without_target`.
+            Conflict: the domain is no longer at `revision`, or others keep changing it.
         """
-        if not NAME.fullmatch(name):
-            raise InvalidInput(
-                f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
-                "digit"
-            )
-        # Checked first: in a folder, `changing` creates a subfolder and a lock file even for a domain that does not
-        # exist.
-        check_any(domain, self.versions(domain))
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                return self._set_target(domain, name, target, revision)
-            except Conflict:
-                if not left or revision is not None:
-                    raise
-        raise AssertionError  # the last attempt returns or raises
 
-    def _set_target(self, domain: str, name: str, target: Target | None, revision: int | None) -> int:
-        with self.storage.changing(domain) as before:
-            stored = self._aliases(domain, before)
-            check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
-            now: int = stored["revision"]
-            thresholds = stored.get("thresholds")
-            # Entries are not parsed here. Entries of a newer release are kept, also if this release cannot parse them.
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}
-            if target is not None and saved.get(name) == target.facts:
-                return now
-            if target is None and name not in saved:
-                # If `revision` is old, this may be a repeated request, and it succeeds: the first request has deleted
-                # the target, but its reply was lost.
-                if revision is not None and revision < now:
-                    return now
-                raise unknown_threshold(domain, name, saved)
-            Start(revision=revision).check(domain, Aliases(revision=now))
+        def step(domain: Domain) -> Domain:
             if target is None:
-                del saved[name]
-            elif name not in saved and len(saved) >= MOST_TARGETS:
-                raise InvalidInput(
-                    f"domain {domain!r} has {len(saved)} saved thresholds, at most {MOST_TARGETS} are kept; delete one "
-                    f"first: DELETE /domains/{domain}/thresholds/{{name}}"
-                )
-            else:
-                saved[name] = target.facts
-            self._replace(domain, before, stored | {"revision": now + 1, "thresholds": saved})
-        return now + 1
+                return domain.without_target(name, saved, revision)
+            return domain.with_target(name, saved, target)
 
-    def named(self, domain: str) -> set[int]:
-        """Versions that are the champion or the previous champion for any encoder."""
-        return named_in(self._aliases(domain, self.storage.aliases(self.checked(domain))))
+        return self.change(name, step, revision=revision)
 
-    def deleted(self, domain: str, version: int) -> bool:
-        """Whether this number belongs to a deleted version. In a bucket, completes an interrupted deletion first."""
-        if version in self._aliases(domain, self.storage.aliases(self.checked(domain))).get("deleted", ()):
-            self.storage.bury(domain, version)
-        return version not in self.versions(domain) and version <= self.storage.highest(domain)
+    def delete(self, name: str, number: int) -> None:
+        """Deletes a version. Raises NotFound, or Conflict if it is champion or previous."""
+        self._delete(name, lambda domain: [domain.version(name, number).number])
 
-    def delete(self, domain: str, version: int) -> None:
-        """Deletes a version, even if its manifest is damaged. Raises NotFound if there is no such version, and Conflict
-        if it is champion or previous."""
-        self._check_there(domain, version)
-        with self.storage.changing(domain) as before:
-            self._check_there(domain, version)
-            stored = self._aliases(domain, before)
-            if version in named_in(stored):
-                raise Conflict(
-                    f"version {version} of {domain!r} is champion or previous and cannot be deleted; "
-                    "promote others first, or delete the whole domain"
-                )
-            self._bury(domain, [version], before, stored)
+    def prune(self, name: str, keep: int, spare: Collection[int] = ()) -> list[int]:
+        """Deletes all versions but the newest `keep`, those in `spare`, champions and previous versions. Returns the
+        deleted numbers."""
+        return self._delete(name, lambda domain: superfluous(domain.versions, keep, {*spare, *domain.named()}))
 
-    def _check_there(self, domain: str, version: int) -> None:
-        """Raises NotFound if there is no such version, Unavailable if a newer release wrote it."""
-        with contextlib.suppress(CorruptArtifact):
-            self.manifest(domain, version)
+    def _delete(self, name: str, chosen: Callable[[Domain], list[int]]) -> list[int]:
+        gone: list[Version] = []
 
-    def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes old versions, and the files that `VersionStorage.sweep` removes. Keeps the newest `keep` versions and
-        every version that is champion or previous. Returns the deleted versions.
+        def step(domain: Domain) -> Domain:
+            gone[:] = [domain.versions[number] for number in chosen(domain)]
+            after = domain
+            for version in gone:
+                after = after.without_version(name, version.number)
+            if gone:
+                self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
+            return after
 
-        Args:
-            spare: old versions to keep, for example because a job needs them.
-        """
-        self.storage.sweep(self.checked(domain))
-        with self.storage.changing(domain) as before:
-            stored = self._aliases(domain, before)
-            old = superfluous(self.versions(domain), keep, {*spare, *named_in(stored)})
-            if old:
-                self._bury(domain, old, before, stored)
-        return old
+        self.change(name, step)
+        for version in gone:
+            self._drop(name, version)
+        return [version.number for version in gone]
 
-    def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
-        """Deletes versions and replaces the aliases. The new aliases make readers read the domain again.
+    def _use_up(self, name: str, used: Deleted) -> None:
+        """Raises the lower bounds in `deleted/<name>.json`; each is only ever raised."""
 
-        In a bucket, which has no lock, the aliases are replaced first. A concurrent promotion of these versions then
-        fails. In a folder, which has a lock, the files are deleted first. On a full disk, this frees space for the new
-        aliases.
-        """
-        stored["revision"] += 1
-        if self.storage.exclusive:
-            for version in versions:
-                self.storage.bury(domain, version)
-            try:
-                self._replace(domain, before, stored)
-            except OSError as error:  # only logged: the deletion itself has already succeeded
-                log.warning(
-                    "could not notify readers of the deletion of versions of %s (%s); "
-                    "they notice it at their next full scan",
-                    domain,
-                    error,
-                )
-            return
-        there = set(self.versions(domain))
-        stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
-        self._replace(domain, before, stored)
-        for version in versions:
-            self.storage.bury(domain, version)
+        def step(there: Deleted | None) -> Deleted:
+            there = there or Deleted()
+            return Deleted(max(there.next, used.next), max(there.epoch, used.epoch), max(there.revision, used.revision))
 
-    def _replace(self, domain: str, before: AliasSnapshot, stored: Mapping[str, Any]) -> None:
-        """Replaces the aliases and announces the change. If the announcement fails, readers notice the change at
-        their next full scan."""
-        self.storage.replace(domain, before, json_bytes(stored))
+        self.deletions.change(name, step)
+
+    def was_there(self, name: str) -> bool:
+        """Whether there is such a domain, or was one."""
         try:
-            self.storage.announce(domain)
-        except OSError as error:
-            log.warning(
-                "could not announce a change of domain %s (%s); readers notice it at their next full scan",
-                domain,
-                error,
-            )
+            domain = self.read(name)
+        except CorruptArtifact:
+            return True
+        return bool(domain.revision)
 
-    def was_there(self, domain: str) -> bool:
-        """Whether the domain has, or ever had, a version or aliases."""
-        return self.storage.highest(self.checked(domain)) > 0 or self.storage.aliases(domain).content is not None
+    def remove(self, name: str) -> None:
+        """Deletes a domain with all its versions; a damaged record is rebuilt first. Safe to repeat. Files that an
+        interrupted deletion has left are `garbage`."""
+        gone: list[Domain] = []
 
-    def remove(self, domain: str) -> None:
-        """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
+        def before(domain: Domain) -> None:
+            gone[:] = [domain]
+            self._use_up(name, Deleted(domain.next, domain.epoch + 1, domain.revision + 1))
 
-        Version numbers are not used again: a new domain of the same name continues with the next number. The aliases
-        file stays, without aliases. It counts the domain's deletions (`generation`). A calibration that began before a
-        deletion can therefore not publish.
+        try:
+            self.records.remove(self.checked(name), before)
+        except CorruptArtifact:
+            self.repair(name)
+            self.records.remove(name, before)
+        for domain in gone:
+            self.log.append(name, domain.revision + 1)
+            for version in domain.versions.values():
+                self._drop(name, version)
+
+    def repair(self, name: str) -> Domain:
+        """Rebuilds a damaged record from what can be read of it and from the manifests; leaves a sound one as it is.
+
+        A version whose process was killed before it wrote the number into the manifest gets a new number. If the epoch
+        in the record cannot be read, versions from before a deletion, also an interrupted one, are not restored.
 
         Raises:
-            Conflict: in a bucket, other processes kept changing the aliases.
+            Conflict: another process changed the record meanwhile.
         """
-        for left in reversed(range(ATTEMPTS)):
+        unnumbered: list[str] = []
+
+        def step(content: bytes) -> Domain:
+            domain, uploads = self._rebuilt(name, content)
+            unnumbered.extend(uploads)
+            # Files that are not restored are `garbage`; their numbers must not be used again after they are gone.
+            self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
+            return domain
+
+        try:
+            domain = self.records.rebuild(self.checked(name), step)
+        except FileNotFoundError:
+            return self._blank(name)
+        for version in domain.versions.values():
+            if version.upload in unnumbered:
+                self._write_manifest(name, version, domain.epoch)
+        self.log.append(name, domain.revision)
+        return domain
+
+    def _rebuilt(self, name: str, content: bytes) -> tuple[Domain, list[str]]:
+        """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
+        used, part = self._blank(name), self._salvaged(content)
+        domain = replace(Domain(epoch=used.epoch), **part)
+        manifests, unknown = self._manifests(name)
+        whole = [version for version, epoch, whole in manifests if whole and epoch == domain.epoch]
+        versions = {version.number: version for version in whole if version.number > 0}
+        versions |= {version.number: version for version in domain.versions.values() if version.number > 0}
+        numbers = {*versions, *(version.number for version, _, _ in manifests)}
+        # The lost record may have given a number to each manifest that has none.
+        unknown += sum(version.number == 0 for version, _, _ in manifests)
+        domain = replace(
+            domain,
+            versions=versions,
+            aliases={digest: kept_of(aliases, versions) for digest, aliases in domain.aliases.items()},
+            next=max(used.next, domain.next, 1 + max(numbers, default=0)) + unknown,
+            # A revision that cannot be read is replaced by the time in microseconds: it is higher than any number
+            # of changes, also of those since another repair, and JavaScript can represent it.
+            revision=max(used.revision, domain.revision or time.time_ns() // 1000) + 1,
+        )
+        added = []
+        for version in whole:
+            if version.number == 0 and domain.published_as(version.upload, version.job) is None:
+                domain = domain.with_version(version)
+                added.append(version.upload)
+        return domain, added
+
+    def _salvaged(self, content: bytes) -> dict[str, Any]:
+        """Those fields of a damaged record that can be understood by themselves."""
+        found: dict[str, Any] = {}
+        # pydantic's ValidationError and orjson's JSONDecodeError are ValueErrors.
+        with contextlib.suppress(ValueError):
+            stored = orjson.loads(content)
+            for one in fields(Domain):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    alone = self.records.form.validate_python({one.name: stored[one.name]})
+                    found[one.name] = getattr(alone, one.name)
+        return found
+
+    def _manifests(self, name: str) -> tuple[list[tuple[Version, int, bool]], int]:
+        """The domain's manifests, oldest first, and the number of those that cannot be read.
+
+        For each, the version (its number is 0 if the manifest has none), its epoch, and whether all its files exist.
+        """
+        there, unreadable = [], 0
+        keys = {entry.key for entry in self.blobs.list(f"versions/{name}/")}
+        for key in keys:
+            if not key.endswith(f"/{MANIFEST}"):
+                continue
             try:
-                self._remove(domain)
-            except Conflict:
-                if not left:
-                    raise
-            else:
-                return
+                facts = orjson.loads(self.blobs.read(key)[0])
+                version = self.records.form.validate_python({"versions": {0: facts}}).versions[0]
+                epoch = int(facts["epoch"])
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            except (ValueError, KeyError, TypeError):
+                unreadable += 1
+                continue
+            place = self._place(name, version.upload)
+            whole = place + MANIFEST == key and all(place + file in keys for file in version.files)
+            there.append((version, epoch, whole))
+        there.sort(key=lambda one: (one[0].created, one[0].upload))
+        return there, unreadable
 
-    def _remove(self, domain: str) -> None:
-        with self.storage.changing(self.checked(domain)) as before:
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """Uploads that no record names and whose files are all older than `age` (s). Those of a damaged record stay."""
+        entries = list(self.blobs.list("versions/"))  # before the records: an upload that is published since is named
+        before = time.time() - age
+        for name, mine in groupby(entries, lambda entry: entry.key.split("/")[1]):
+            uploads = {place: list(files) for place, files in groupby(mine, lambda entry: place_of(entry.key))}
             try:
-                stored = self._aliases(domain, before)
-            except CorruptArtifact:
-                # The damaged file does not tell the generation (how often the domain was deleted). The time in seconds
-                # replaces it, because it is higher than any number of deletions. Calibrations that began earlier then
-                # cannot publish.
-                stored = {"revision": 0, "generation": int(time.time())}
-            versions = self.versions(domain)
-            # In a folder, files are deleted first. On a full disk, this frees space for the new aliases.
-            if self.storage.exclusive:
-                for version in versions:
-                    self.storage.bury(domain, version)
-            revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
-            tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            # In a bucket, the aliases are replaced first, and the versions are deleted below. Until then, the list
-            # `deleted` prevents promotions of these versions.
-            if versions and not self.storage.exclusive:
-                tombstone["deleted"] = versions
-            self._replace(domain, before, tombstone)
-        if not self.storage.exclusive:
-            for version in self.versions(domain):
-                self.storage.bury(domain, version)
+                named = {self._place(name, version.upload) for version in self.read(name).versions.values()}
+            except (CorruptArtifact, InvalidInput) as error:
+                log.warning("files of %s are not looked at: %s", name, error)
+                continue
+            for place, files in uploads.items():
+                if place not in named and all(file.modified < before for file in files):
+                    keys: Iterable[str] = [file.key for file in files]
+                    size = sum(file.size for file in files)
+                    remove = partial(self.blobs.delete, keys)
+                    yield Garbage(f"{self.blobs.address}/{place}", "left unfinished", size, remove)
 
 
-def check_any(domain: str, versions: Collection[int]) -> None:
-    """Raises NotFound if the domain has no versions."""
-    if not versions:
-        raise NotFound(f"domain {domain!r} has no version; calibrate it first: POST /calibrate?domain={domain}")
+class Unchanged(Exception):
+    """A step has left a domain that does not exist as it is."""
 
 
-def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
-    """One encoder's aliases, from the content of a domain's aliases file."""
-    mine = stored["encoders"].get(encoder, {})
-    champion, previous = mine.get("champion"), mine.get("previous")
-    rolled_back = rollbacks_in(stored).get(encoder) == [previous, champion]
-    return Aliases(champion, previous, stored["revision"], rolled_back, targets_in(stored.get("thresholds")))
+def kept_of(aliases: EncoderAliases, versions: Collection[int]) -> EncoderAliases:
+    """Aliases without versions that are gone."""
+    champion = aliases.champion if aliases.champion in versions else None
+    previous = aliases.previous if aliases.previous in versions else None
+    return replace(aliases, champion=champion, previous=previous)
 
 
-def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The encoders whose champion was last changed by a rollback: encoder digest -> versions [from, to]."""
-    rollbacks = stored.get("rollbacks")
-    return rollbacks if isinstance(rollbacks, dict) else {}
-
-
-def named_in(stored: Mapping[str, Any]) -> set[int]:
-    """Versions that are the champion or the previous champion for any encoder, from the content of an aliases file."""
-    named = (mine.get(name) for mine in stored["encoders"].values() for name in ALIASES)
-    return {version for version in named if version is not None}
+def place_of(key: str) -> str:
+    """Key of a version's file -> common prefix of all its files."""
+    return key.rpartition("/")[0] + "/"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from isosim.domains.seeding import adopt_default
+from isosim.domains.seeding import adopt_shipped
 from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders import probe
 from isosim.encoders.spec import EncoderSpec
@@ -17,8 +17,9 @@ from isosim.export.encoder import load, prompts_of
 from isosim.export.graph import OPSET, check_parity, cut, export_joined, with_weights
 from isosim.fitting.linear import identity
 from isosim.fitting.methods import weights_of
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT
 from isosim.store.artifacts import verified
+from isosim.store.blobs import opened
 
 SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder per encoder, named by its digest
 
@@ -68,33 +69,33 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
 
 def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
     """Installs the encoder's shipped calibration in the domain `default`, if `default` has no champion yet."""
-    domains = DomainStore(store)
+    domains = DomainStore(opened(store))
     folder = SHIPPED / artifact.digest
     if not folder.is_dir():
-        if domains.aliases(DEFAULT, artifact.digest).champion is None:
+        if domains.read(DEFAULT).served(artifact.digest).champion is None:
             say(
                 "no default calibration is shipped for this encoder; "
                 "to get percentiles, run: isosim calibrate FILE --domain default"
             )
         return
-    version = adopt_default(domains, folder, artifact.digest)
+    version = adopt_shipped(domains, folder)
     if version is not None:
         say(f"default calibration installed as default@{version}")
 
 
-def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
+def bundle(encoder: EncoderArtifact, domain: str, stored: StoredVersion, output: Path) -> None:
     """Writes a standalone graph (token ids → pooled, latent), with domain, version and encoder in its metadata.
 
     Raises:
         CorruptArtifact: the joined graph does not match its manifest.
     """
     verified(encoder.folder, JOINED)
-    weights = version.weights if version.weights is not None else weights_of(identity(encoder.spec.dim))
+    weights = stored.weights if stored.weights is not None else weights_of(identity(encoder.spec.dim))
     model = with_weights(onnx.load(encoder.joined), weights)
     facts = {
-        "isosim.domain": version.manifest["domain"],
-        "isosim.version": str(version.manifest["version"]),
-        "isosim.method": version.manifest["method"],
+        "isosim.domain": domain,
+        "isosim.version": str(stored.version.number),
+        "isosim.method": stored.version.method,
         "isosim.encoder": encoder.digest,
         "isosim.max_length": str(encoder.spec.max_length),
         "isosim.prompt": encoder.spec.prompt,

@@ -485,7 +485,7 @@ def label_job(
     assert request.base is not None  # noqa: S101 - the caller checks this
     distinct, label_facts = readable_labels(labels, encoder, request.kind)
     stored: StoredVersion = domains.load(request.domain, request.base)
-    if stored.manifest["encoder"]["digest"] != encoder.digest:
+    if stored.version.encoder != encoder.digest:
         raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
     clock = Clock()
     texts = list(dict.fromkeys(text for pair in distinct for text in pair[:2]))
@@ -495,7 +495,7 @@ def label_job(
     report("measuring", EMBED_SHARE)
     pairs = labelled_vectors(distinct, texts, vectors)
     direction_facts = check_direction(pairs)
-    fitted = FittedMap(stored.manifest["method"], stored.weights, {})
+    fitted = FittedMap(stored.version.method, stored.weights, {})
     model, learnt = with_labels(stored.model, fitted, pairs, request)
     clock.lap("measuring")
     earlier = domains.report(request.domain, request.base)

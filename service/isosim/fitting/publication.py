@@ -1,13 +1,13 @@
 """Publishes the result of a calibration and decides whether it becomes the domain's champion."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from isosim.arrays import Rows, Vectors
-from isosim.domains.store import Aliases, DomainStore, StoredVersion
+from isosim.domains.domain import Domain, Version
+from isosim.domains.store import DomainStore, StoredVersion, written
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, IsosimError
 from isosim.fitting import evidence, reference
@@ -21,6 +21,7 @@ from isosim.scoring.reference import ReferenceDistribution
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
 HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
 MOST_PAIRS = 100_000
+ATTEMPTS = 5  # comparisons with champions that others promote meanwhile
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
 # A new version is not promoted automatically if it lacks one of these parts and the champion has it. Values: the part's
 # name in messages, and what a calibration needs to make the part.
@@ -41,73 +42,72 @@ class Result:
     held_out: Vectors
     report: dict[str, Any]
 
-    def publish(
-        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[int], None] = lambda _: None
-    ) -> tuple[int, bool, str]:
-        """Writes the version, and promotes it if `_wanted` decides so.
+    def publish(self, domains: DomainStore, job: Job | None = None) -> tuple[int, bool, str]:
+        """Writes the version, and makes it champion in the same write if `_wanted` decides so.
 
-        If the version is written but cannot be promoted, it stays in the store, and the returned reason says why.
+        If another version becomes champion meanwhile, this one is written without promotion, and then compared with
+        that champion.
 
         Args:
-            job: the job that made this result; None if it was made outside of a job.
-            check_turn: called with the version's number before writing and before promotion; raises JobCancelled if
-                another attempt of the job has replaced this attempt.
+            job: the job that made this result; None if it was made outside of a job. A job makes one version, also if
+                it was attempted twice.
 
         Returns:
-            The version's number, whether it was promoted, and why or why not.
+            The version's number, whether it is champion, and why or why not.
 
         Raises:
-            JobCancelled: `check_turn` raised it; nothing is promoted.
             OSError: the version could not be written.
             Conflict: the domain was deleted after the request.
         """
-        request = self.request
-        manifest = {
-            "method": self.fitted.method,
-            "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
-            "sentences": self.report["sentences"],
-            "seed": request.seed,
-            "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
-            "job": None if job is None else job.id,
-        }
+        request, digest = self.request, self.encoder.digest
         again = job is not None and job.attempt > 1
-        expected = domains.aliases(request.domain, self.encoder.digest)
-        promote, why = self._wanted(domains, expected, again=again)
-        report = {**self.report, "promotion": why}
-        version = domains.publish(
-            request.domain,
-            manifest,
-            report,
-            self.fitted.weights,
-            self.model,
-            generation=request.generation,
-            claim=check_turn,
+        now = domains.read(request.domain)
+        champion = now.served(digest).champion
+        promote, why = self._wanted(domains, now, again=again)
+        version = Version(
+            number=0,
+            encoder=digest,
+            encoder_id=self.encoder.id,
+            method=self.fitted.method,
+            files={},
+            upload="",
+            created="",
+            job=None if job is None else job.id,
+            sentences=self.report["sentences"],
+            levels=tuple(group_sizes(self.encoder.spec.dim)) if is_flow(self.fitted.method) else (),
+            seed=request.seed,
         )
-        for _ in range(5):
-            if not promote:
-                return version, False, why
-            check_turn(version)
-            try:
-                domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # another version has become champion: compare with it
-                expected = domains.aliases(request.domain, self.encoder.digest)
-                # Raises Conflict if the domain was deleted before its aliases were read. If it is deleted later,
-                # `domains.promote` fails in the next round, and then this check raises Conflict.
-                domains.check_generation(request.domain, request.generation)
-                promote, why = self._wanted(domains, expected, again=again)
-            except OSError as error:
-                why = f"it could not be promoted ({error})"
-                return version, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
-            else:
-                return version, True, why
-        return version, False, "other versions became champion first, in each of 5 attempts"
+        with written({**self.report, "promotion": why}, self.fitted.weights, self.model) as folder:
+            number = domains.publish(
+                request.domain,
+                folder,
+                version,
+                epoch=request.epoch,
+                promote=lambda domain: promote and domain.served(digest).champion == champion,
+            ).number
+        for _ in range(ATTEMPTS):
+            now = domains.read(request.domain)
+            champion = now.served(digest).champion
+            if not promote or champion == number:
+                return number, champion == number, why
+            promote, why = self._wanted(domains, now, again=again)
+            if promote:
+                try:
+                    domains.promote(request.domain, digest, number, revision=now.revision)
+                except Conflict:  # the domain has changed again
+                    continue
+                except OSError as error:
+                    why = f"it could not be promoted ({error})"
+                    return number, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+        return number, False, f"other versions became champion first, in each of {ATTEMPTS} attempts"
 
-    def _wanted(self, domains: DomainStore, aliases: Aliases, *, again: bool = False) -> tuple[bool, str]:
+    def _wanted(self, domains: DomainStore, domain: Domain, *, again: bool) -> tuple[bool, str]:
         """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted.
 
         A version that makes saved targets unreachable is never promoted; the report then names them as `unreachable`.
         """
-        request, champion = self.request, aliases.champion
+        request = self.request
+        champion = domain.served(self.encoder.digest).champion
         if request.promote == "never":
             return False, "promote: never"
         if newer := self._newer(champion, again=again):
@@ -118,7 +118,7 @@ class Result:
                 stored = domains.load(request.domain, champion)
             except IsosimError as error:
                 damage = f"the champion, version {champion}, cannot be read: {error}"
-        lost = {} if stored is None else lost_targets(stored.model, self.model, request.domain, aliases.targets)
+        lost = {} if stored is None else lost_targets(stored.model, self.model, request.domain, domain.targets)
         self.report.pop("unreachable", None)
         if lost:
             self.report["unreachable"] = lost
@@ -202,7 +202,7 @@ class Result:
             return True, f"version {champion} has no reference distribution to compare with"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
             return False, f"there is no new text on which to compare this version with version {champion}"
-        theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
+        theirs = FittedMap(stored.version.method, stored.weights, {})(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
 

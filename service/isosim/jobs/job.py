@@ -87,7 +87,7 @@ class JobRequest:
     base: int | None = None
     # The domain's champion when the first attempt began; for a job with a base, when the labels were posted.
     champion: int | None = None
-    generation: int = 0  # how often the domain was deleted before the job was posted
+    epoch: int = 0  # how often the domain was deleted before the job was posted
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def posted(request: JobRequest) -> dict[str, Any]:
     """The fields of a request that the client posted. Requests with the same idempotency key are compared by these
     fields. The server's own fields may change before the client repeats the request."""
     facts = to_facts(request)
-    facts.pop("generation", None)
+    facts.pop("epoch", None)
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]

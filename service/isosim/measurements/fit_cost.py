@@ -13,6 +13,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.jobs.offline import open_texts
 from isosim.measurements.sources import HOME, Progress, sample
+from isosim.store.blobs import Folder
 
 MOST = 0.25  # promised maximum of `overhead`
 
@@ -51,7 +52,7 @@ def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, 
             alone.append(time.perf_counter() - start)
             start = time.perf_counter()
             result = calibrate_job(
-                request, CalibrationInput(texts), artifact, DomainStore(Path(folder)), progress, threads=0
+                request, CalibrationInput(texts), artifact, DomainStore(Folder(Path(folder))), progress, threads=0
             )
             whole.append(time.perf_counter() - start)
     return Result(sentences, result.fitted.method, alone, whole, result.report["duration_seconds"])

@@ -1,14 +1,12 @@
 """Holds a server's own encoder and its next encoder, and chooses the encoder for each request."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from isosim.domains.calibrations import StoredCalibrations
-from isosim.domains.migrations import MigrationStore
-from isosim.domains.store import DomainStore
+from isosim.domains.domain import Domain
+from isosim.domains.registry import Registry, moved_away
 from isosim.encoders.brought import NoEncoder
 from isosim.encoders.device import Execution
 from isosim.encoders.embedding import Embedder
@@ -16,25 +14,21 @@ from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
 from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
-from isosim.errors import Conflict, EncoderMismatch
+from isosim.errors import Conflict
 from isosim.scoring.calibration import Calibration, DomainRef
-from isosim.scoring.moves import Migration
-from isosim.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
-
-MOST_KNOWN = 4096  # largest number of entries in `Encoders._digest_of`
 
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """An encoder in memory, with its tokenizer, embedder and calibrations."""
+    """An encoder in memory, with its tokenizer and embedder, and what runs its calibrations."""
 
     artifact: EncoderArtifact
     tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
     graph: OnnxEncoder | RemoteEncoder | NoEncoder
     embedder: Embedder
-    registry: Registry
+    calibrator: OnnxCalibrator
 
     @classmethod
     def load(
@@ -42,17 +36,14 @@ class LoadedEncoder:
         artifact: EncoderArtifact,
         providers: list[str],
         execution: Execution,
-        registry: Callable[[StoredCalibrations], Registry],
-        domains: DomainStore,
         *,
         gpu_memory: int = 0,
         remote: Mapping[str, Any],
         **embedding: Any,
     ) -> Self:
-        """Opens the graphs, which takes seconds. The caller must enter `embedder` as a context and close `registry`.
+        """Opens the graphs, which takes seconds. The caller must enter `embedder` as a context.
 
         Args:
-            registry: function that makes the registry of the encoder's calibrations.
             gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no limit.
             remote: arguments for `RemoteEncoder`, used if the encoder is remote.
             embedding: further arguments for `Embedder`.
@@ -81,9 +72,7 @@ class LoadedEncoder:
         # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
-        return cls(
-            artifact, tokenizer, graph, embedder, registry(StoredCalibrations(domains, calibrator, artifact.digest))
-        )
+        return cls(artifact, tokenizer, graph, embedder, calibrator)
 
     @property
     def digest(self) -> str:
@@ -111,36 +100,17 @@ class Resolution(NamedTuple):
 
 
 class Encoders:
-    """The server's own encoder, its next encoder if there is one, and the migrations between the two encoders."""
+    """The server's own encoder, its next encoder if there is one, and the domains in memory."""
 
-    def __init__(
-        self,
-        store: MigrationStore,
-        *,
-        on_champion: Callable[[Calibration], None] = lambda _: None,
-        on_no_champion: Callable[[str], None] = lambda _: None,
-        on_gone: Callable[[str], None] = lambda _: None,
-        heard: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        """Starts without encoders; see `add`.
-
-        Args:
-            on_champion: called with a version when it starts to serve its domain.
-            on_no_champion: called with a domain when no version in memory serves this domain any longer.
-            on_gone: called with a domain that has lost its champion or was deleted.
-            heard: returns the store's change counter (the "bell") as the last refresh of a registry read it; None if
-                the store has no counter. While the counter stays the same, the migrations need not be read again.
-        """
-        self.store, self.heard = store, heard
-        self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
+    def __init__(self, registry: Registry) -> None:
+        """Starts without encoders; see `add`."""
+        self.registry = registry
         self.all: list[LoadedEncoder] = []
-        self.migrations: Mapping[str, Migration] = {}
-        self._refreshing = asyncio.Lock()
-        self._digest_of: dict[tuple[str, int], str] = {}  # (domain, version) -> digest; version numbers are not reused
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
         """Adds an encoder. The first call must add the server's own encoder; a second call adds the next encoder."""
         self.all.append(loaded_encoder)
+        self.registry.add(loaded_encoder.digest)
 
     @property
     def first(self) -> LoadedEncoder:
@@ -168,23 +138,13 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether requests need this encoder: it is the server's own, or a domain has moved to it."""
-        return encoder is self.first or encoder.digest in {migration.new for migration in self.migrations.values()}
+        """Whether requests need this encoder: it is the server's own, or a domain in memory has moved to it."""
+        return encoder is self.first or encoder.digest in self.registry.homes
 
     @property
     def queued(self) -> int:
         """Number of texts that were admitted and are not finished."""
         return sum(loaded_encoder.embedder.batcher.queued for loaded_encoder in self.all)
-
-    @property
-    def resident(self) -> int:
-        """Size in bytes of all calibrations in memory."""
-        return sum(loaded_encoder.registry.size for loaded_encoder in self.all)
-
-    @property
-    def behind(self) -> bool:
-        """Whether a changed champion could not be loaded."""
-        return any(loaded_encoder.registry.behind for loaded_encoder in self.all)
 
     def set_cpu_contended(self, cpu_contended: bool) -> None:
         """Tells all batchers whether other work, such as a calibration job, uses the processor."""
@@ -200,100 +160,40 @@ class Encoders:
             raise Conflict("this server has no next encoder; set ISOSIM_NEXT_ENCODER to one in the store and restart")
         return self.next
 
-    def home_encoder(self, domain: str) -> LoadedEncoder:
+    def home(self, domain: Domain) -> LoadedEncoder:
         """The encoder to which a domain belongs: the server's own, or the one to which the domain has moved.
 
-        If this server does not run the latter, it is the server's own, and `active_encoder` refuses requests.
+        If this server does not run the latter, it is the server's own, and `active` refuses requests.
         """
-        migration = self.migrations.get(domain)
-        return self.first if migration is None else self.find(migration.new) or self.first
+        return self.find(domain.home(self.first.digest)) or self.first
 
-    def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder for a domain's requests.
-
-        Raises:
-            EncoderMismatch: the domain has moved to an encoder that this server does not run. The old encoder is not
-                used instead, because its scores would differ from those of the other servers.
-        """
-        home = self.home_encoder(domain)
-        migration = self.migrations.get(domain)
-        if migration is not None and home.digest == migration.old:
-            raise EncoderMismatch(
-                f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
-                f"({migration.new[:12]}), which this server does not run (name it in ISOSIM_NEXT_ENCODER or "
-                f"ISOSIM_ENCODER); versions of the old encoder remain available by number ({domain}@1)"
-            )
+    def active(self, name: str, domain: Domain) -> LoadedEncoder:
+        """The encoder for a domain's requests. Raises EncoderMismatch if this server does not run it."""
+        home = self.find(domain.home(self.first.digest))
+        if home is None:
+            raise moved_away(name, domain)
         return home
 
-    def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
-        """The old and the new encoder of a domain's migration; without a migration, this server's own and next encoder.
+    def pair(self, domain: Domain) -> tuple[LoadedEncoder, LoadedEncoder]:
+        """The old and the new encoder of a domain's move; of a domain that has not moved, the own and the next encoder.
 
         Raises:
             Conflict: this server does not run both encoders.
         """
-        migration = self.migrations.get(domain)
-        if migration is None:
+        if domain.move is None:
             return self.first, self.require_next()
-        old, new = self.find(migration.old), self.find(migration.new)
+        old, new = self.find(domain.move.old), self.find(domain.move.new)
         if old is None or new is None:
-            lacking = migration.old_id if old is None else migration.new_id
+            lacking = domain.move.old_id if old is None else domain.move.new_id
             raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
 
     async def resolve(self, ref: DomainRef) -> Resolution:
-        """The calibration and the encoder that a request for `ref` uses.
-
-        A numbered version uses the encoder for which it was made.
-
-        Raises:
-            NotFound, CorruptArtifact: there is no such version, or it cannot be read.
-            EncoderMismatch: this server does not run the encoder of the version, or the encoder to which the domain has
-                moved.
-        """
-        if isinstance(ref.version, int):
-            return await self._numbered(ref)
-        active = self.active_encoder(ref.name)
-        return Resolution(await active.registry.resolve(ref), active)
-
-    def holds(self, ref: DomainRef) -> bool:
-        """Whether the version that `ref` names is in memory."""
-        return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
-
-    async def _numbered(self, ref: DomainRef) -> Resolution:
-        """Resolves a numbered version by trying each encoder's registry, which refuses versions of other encoders."""
-        place = (ref.name, int(ref.version))
-        known = self.find(self._digest_of.get(place, ""))
-        if self.next is None or known is not None:
-            encoder = known or self.first
-            return Resolution(await encoder.registry.resolve(ref), encoder)
-        try:
-            resolution = Resolution(await self.first.registry.resolve(ref), self.first)
-        except EncoderMismatch as error:
-            try:
-                resolution = Resolution(await self.next.registry.resolve(ref), self.next)
-            except EncoderMismatch:
-                raise error from None
-        if len(self._digest_of) >= MOST_KNOWN:
-            self._digest_of.clear()
-        self._digest_of[place] = resolution.calibration.encoder
-        return resolution
-
-    def is_champion(self, calibration: Calibration) -> bool:
-        """Whether a calibration is the domain's champion for the encoder to which the domain belongs."""
-        return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
-
-    async def refresh(self, domain: str | None = None) -> None:
-        """Reads the changes in the store, first the champions and then the migrations, and applies them.
-
-        Args:
-            domain: the domain that has changed; None if it is not known.
-
-        Raises:
-            CorruptArtifact, Unavailable: the migrations cannot be read; the migrations in memory stay in use.
-        """
-        for loaded_encoder in self.all:
-            await loaded_encoder.registry.refresh(domain)
-        await self.refresh_migrations(self.heard() if domain is None else None)
+        """The calibration and the encoder that a request for `ref` uses. Raises as `Registry.resolve` does."""
+        calibration = await self.registry.resolve(ref)
+        encoder = self.find(calibration.encoder)
+        assert encoder is not None  # noqa: S101 - the registry serves only encoders that were added
+        return Resolution(calibration, encoder)
 
     async def follow(self, domain: str) -> None:
         """Applies a change that was just stored.
@@ -301,53 +201,6 @@ class Encoders:
         A failure is only logged, because the next check of the store (`store_watch.py`) applies the change.
         """
         try:
-            await self.refresh(domain)
+            await self.registry.refresh(domain)
         except Exception:  # answering the request with an error would suggest that nothing was changed
             log.exception("a change was made, but the model store could not be read after it")
-
-    async def refresh_migrations(self, bell: str | None = None) -> None:
-        """Reads the migrations, unless the store's change counter shows that they have not changed.
-
-        Args:
-            bell: the change counter as just read from the store; None: read the migrations in any case.
-        """
-        async with self._refreshing:  # one read at a time, so that an older state cannot replace a newer one
-            migrations = await asyncio.to_thread(self.store.look, bell)
-            before, self.migrations = self.migrations, migrations
-        for domain in before.keys() | migrations.keys():
-            if before.get(domain) != migrations.get(domain):
-                self._tell(domain)
-
-    def _tell(self, domain: str) -> None:
-        """Calls `on_champion` or `on_no_champion` for a domain whose migration changed."""
-        champion = self.home_encoder(domain).registry.champions.get(domain) if self.all else None
-        if champion is not None:
-            self.on_champion(champion)
-        else:
-            self.on_no_champion(domain)
-
-    def loaded(self, calibration: Calibration) -> None:
-        """Called when a registry has loaded a champion.
-
-        Calls `on_champion` if the domain uses the encoder for which the champion was made.
-        """
-        if self.home_encoder(calibration.domain).digest == calibration.encoder:
-            self.on_champion(calibration)
-
-    def gone(self, domain: str, encoder: str) -> None:
-        """Called when a domain has lost its champion for `encoder` or was deleted.
-
-        Calls `on_gone` if the domain uses `encoder`.
-        """
-        if self.home_encoder(domain).digest == encoder:
-            self.on_gone(domain)
-
-    def remove(self, domain: str) -> None:
-        """Forgets a deleted domain."""
-        for loaded_encoder in self.all:
-            loaded_encoder.registry.remove(domain)
-
-    def dropped(self, domain: str, encoder: str) -> None:
-        """Called when `encoder`'s champion has left memory. Calls `on_no_champion` if the domain uses `encoder`."""
-        if self.home_encoder(domain).digest == encoder:
-            self.on_no_champion(domain)

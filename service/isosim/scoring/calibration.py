@@ -22,6 +22,7 @@ from isosim.scoring.out_of_domain import DomainTest, level_energies
 from isosim.scoring.probability import ProbabilityMap
 from isosim.scoring.reference import ReferenceDistribution
 
+DEFAULT = "default"  # the domain of requests that name none
 DOMAIN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 NAME_RULE = "a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or digit"
 DOMAIN_REF = re.compile(rf"(?P<name>{DOMAIN_NAME})(?:@(?P<version>[1-9][0-9]{{0,8}}|0|champion|previous))?")

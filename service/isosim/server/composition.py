@@ -19,7 +19,8 @@ from isosim.access.key_file import Keys
 from isosim.access.limits import RedisLimits
 from isosim.api.access_log import AccessLog, Observer
 from isosim.api.state import Listings, Phase, Service
-from isosim.domains.migrations import MigrationStore
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
 from isosim.encoders.device import memory_limit, plan_resident
@@ -41,6 +42,7 @@ from isosim.server.encoders import EncoderParts, EncoderPlan, plans
 from isosim.server.store_watch import watch
 from isosim.settings import Settings
 from isosim.store.artifacts import try_lock
+from isosim.store.blobs import opened
 from isosim.store.object_storage import remote
 from isosim.threads import CALLS, StoreCalls, Threads
 
@@ -82,9 +84,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
         first, following = await plans(settings)
-        domain_store = DomainStore(store)
+        domain_store = DomainStore(opened(store))
         census = JobCensus(jobs)
-        await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
         # The first count remembers which jobs have already ended. Later counts do not report these jobs.
         await asyncio.to_thread(census.take)
@@ -101,21 +102,24 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         drift = DriftMonitor()
-        encoders = Encoders(
-            MigrationStore(store),
-            on_champion=metrics.observe_champion,
-            on_no_champion=metrics.forget_champion,
-            on_gone=drift.forget,
-            heard=lambda: domain_store.heard,
-        )
-        await encoders.refresh_migrations()  # before serving, because domains may have moved to another encoder
+        calibrations = StoredCalibrations(domain_store)
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
-        share, memory = resident // (1 if following is None else 2), MemoryCache(settings.memory_cache_bytes)
-        parts = EncoderParts(settings, metrics, domain_store, encoders, memory, shared, share, calls)
+        registry = Registry(
+            calibrations,
+            first.artifact.digest,
+            resident_bytes=resident,
+            calls=calls,
+            on_champion=metrics.observe_champion,
+            on_dropped=metrics.forget_champion,
+            on_gone=drift.forget,
+            on_failure=lambda _: metrics.load_failures.inc(),
+        )
+        encoders, memory = Encoders(registry), MemoryCache(settings.memory_cache_bytes)
+        parts = EncoderParts(settings, metrics, calibrations, encoders, memory, shared)
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
-        metrics.resident.read = lambda: encoders.resident
+        metrics.resident.read = lambda: registry.size
         runner: JobRunner
         if url is None:
             runner = await stack.enter_async_context(

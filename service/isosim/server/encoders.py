@@ -1,4 +1,4 @@
-"""Loads a server's encoder, and the next encoder if domains move to one. Each has its own embedder and registry."""
+"""Loads a server's encoder, and the next encoder if domains move to one. Each has its own embedder."""
 
 import asyncio
 import logging
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isosim.domains.calibrations import StoredCalibrations
-from isosim.domains.store import DomainStore
 from isosim.encoders import probe
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
 from isosim.encoders.embedding import MemoryCache
@@ -18,11 +17,9 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.texts import SharedCache, VectorCodec
 from isosim.errors import IsosimError, Unavailable
 from isosim.migration.encoders import Encoders, LoadedEncoder
-from isosim.scoring.registry import Registry
 from isosim.server import announcements
 from isosim.settings import Settings
 from isosim.store.identity import identify
-from isosim.threads import StoreCalls
 
 if TYPE_CHECKING:
     from isosim.observability.metrics import Metrics
@@ -114,13 +111,10 @@ class EncoderParts:
 
     settings: Settings
     metrics: "Metrics"
-    domains: DomainStore
+    calibrations: StoredCalibrations
     encoders: Encoders
     memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    # Maximum bytes of loaded calibrations per encoder. Two encoders get half of `room_for_calibrations` each.
-    resident_bytes: int
-    calls: StoreCalls
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
         """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
@@ -130,26 +124,11 @@ class EncoderParts:
             CorruptArtifact: the encoder computes a different vector.
         """
         artifact, metrics = planned.artifact, self.metrics
-
-        def registry(calibrations: StoredCalibrations) -> Registry:
-            return Registry(
-                calibrations,
-                artifact.digest,
-                resident_bytes=self.resident_bytes,
-                calls=self.calls,
-                on_champion=self.encoders.loaded,
-                on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
-                on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),
-                on_failure=lambda _: metrics.load_failures.inc(),
-            )
-
         loaded = await asyncio.to_thread(
             LoadedEncoder.load,
             artifact,
             planned.providers,
             planned.execution,
-            registry,
-            self.domains,
             gpu_memory=self.settings.gpu_memory_bytes,
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
@@ -160,10 +139,10 @@ class EncoderParts:
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,
         )
-        stack.callback(loaded.registry.close)
         stack.enter_context(loaded.embedder)
+        self.calibrations.calibrators[loaded.digest] = loaded.calibrator
         self.encoders.add(loaded)
-        await loaded.registry.refresh()  # loads `default` only; other domains load at their first request
+        await self.encoders.registry.refresh()  # loads `default` only; other domains load at their first request
         graph = loaded.graph
         if isinstance(graph, RemoteEncoder):
             await self.open_remote(graph, stack)

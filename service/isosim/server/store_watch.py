@@ -14,8 +14,7 @@ log = logging.getLogger("isosim")
 
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
-# Seconds between listings of the domains. In object storage each listing costs a request for 1,000 versions.
-LIST_SECONDS, DISTANT_LIST_SECONDS = 60.0, 300.0
+LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
 EXPIRE_SECONDS = 60.0  # seconds between calls of `forget` and `expire`, which remove old jobs and end interrupted ones
 
 
@@ -38,7 +37,7 @@ async def watch_champions(service: Service) -> None:
     while True:
         began = time.monotonic()
         try:
-            await service.encoders.refresh()
+            await service.encoders.registry.refresh()
         # An unreachable volume or a damaged file must not end the loop, because a later pass may succeed. Until
         # then, the loaded versions serve requests.
         except Exception:
@@ -49,7 +48,7 @@ async def watch_champions(service: Service) -> None:
             if away:
                 log.warning("the model store is read again")
             away = False
-            if not service.encoders.behind:
+            if not service.encoders.registry.behind:
                 current = began  # start of the read, because the read may miss a promotion that is made meanwhile
         await asyncio.sleep(service.settings.poll_seconds)
 
@@ -64,11 +63,11 @@ async def watch_domains(service: Service) -> None:
     while True:
         # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
         with contextlib.suppress(Exception):
-            found = len(await asyncio.to_thread(service.domains.domains))
+            found = await asyncio.to_thread(lambda: sum(1 for _ in service.domains.names()))
             if counted is None:
                 announcements.listed(found)
             counted = found
-        await asyncio.sleep(DISTANT_LIST_SECONDS if service.domains.distant else LIST_SECONDS)
+        await asyncio.sleep(LIST_SECONDS)
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -300,8 +301,10 @@ class Bucket:
             raise OSError(f"object storage {self.address}: {why}") from error
 
 
-def opened(address: str) -> Blobs:
+def opened(place: str | Path) -> Blobs:
     """The store at a path or at an address like s3://bucket/prefix, gs://… or az://….
+
+    An address may be a Path, which shortens its `//`.
 
     Credentials and region of a bucket come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), from the metadata of
     the machine, or from the token of a Kubernetes service account; obstore does not read `~/.aws/credentials`.
@@ -309,8 +312,9 @@ def opened(address: str) -> Blobs:
     Raises:
         Unavailable: obstore (extra `bucket`) is not installed, or the address names no bucket.
     """
+    address = re.sub(r"^([a-z0-9]+):/+", r"\1://", str(place))
     if "://" not in address:
-        return Folder(Path(address))
+        return Folder(Path(place))
     try:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
         from obstore.store import from_url  # noqa: PLC0415

@@ -62,10 +62,10 @@ class Records(Generic[T]):
             return self.form.validate_json(content), tag
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CorruptArtifact(
-                f"{self.blobs.address}/{self.key(name)} cannot be read: {place or 'JSON'}: {first['msg']}"
-            ) from error
+            where = ".".join(map(str, first["loc"]))
+            told = CorruptArtifact(f"{self.key(name)} cannot be read: {where or 'JSON'}: {first['msg']}")
+            told.place = f"{self.blobs.address}/{self.key(name)}"
+            raise told from error
 
     def _content(self, record: T) -> bytes:
         """JSON with a random value, so that no two writes are alike: tags of S3 are hashes of the content."""

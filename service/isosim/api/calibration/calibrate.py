@@ -135,7 +135,7 @@ async def calibrate(
             }  # fmt: skip
             options = checked_options(CalibrateOptions, given)
             check_domain(options.domain, trace)
-            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
@@ -155,7 +155,7 @@ async def calibrate(
             body = await read_json_body(request, service)
             async with service.parsing_json:
                 options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
-            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts)
         if artifact.remote is not None:
@@ -334,10 +334,12 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
-    version = await service.store(service.domains.made_by, job.request.domain, job_id)
-    if version is not None:
+    record = await service.store(service.domains.read, job.request.domain)
+    made = record.made_by(job_id)
+    if made is not None:
         raise Conflict(
-            f"job {job_id} has already made version {version}; if the job was interrupted, retry the job to complete it"
+            f"job {job_id} has already made version {made.number}; if the job was interrupted, retry the job to "
+            "complete it"
         )
     if not await service.store(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
@@ -430,7 +432,7 @@ def intake_limits(service: Service) -> Limits:
     return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
 
 
-def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
+async def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
     """The encoder to calibrate for. `encoder` is `answering` (the encoder that answers the domain's requests now),
     `next` (the server's next encoder), or the digest of one of these two encoders.
 
@@ -440,7 +442,8 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     """
     if encoder == "next":
         return service.encoders.require_next()
-    answering = service.encoders.active_encoder(domain)
+    record = await service.store(service.domains.read, domain)
+    answering = service.encoders.active(domain, record)
     if encoder in ("answering", answering.digest):
         return answering
     if service.encoders.next is not None and encoder == service.encoders.next.digest:
@@ -479,8 +482,7 @@ async def accept(
         Overloaded: the queue has filled up during the upload.
     """
     key = None if idempotency_key is None else owned(trace, idempotency_key)
-    generation = await service.store(service.domains.generation, wanted.domain)
-    wanted = replace(wanted, generation=generation)
+    wanted = replace(wanted, epoch=(await service.store(service.domains.read, wanted.domain)).epoch)
     grant = trace.grant
     async with service.admission:
         await service.store(check_backlog, service, grant, 0)

@@ -11,11 +11,11 @@ from isosim.access.grants import Grant
 from isosim.api import requests
 from isosim.api.state import Service
 from isosim.api.trace import Trace
+from isosim.domains.domain import Version
 from isosim.errors import InvalidInput, IsosimError, NotFound, UnknownModel
 from isosim.migration.encoders import Resolution
-from isosim.scoring.calibration import DomainRef
+from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.scoring.distances import Space
-from isosim.scoring.registry import DEFAULT
 
 T = TypeVar("T")
 
@@ -86,22 +86,24 @@ def permitted(service: Service, grant: Grant) -> list[str]:
     return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
 
 
-def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
-    """Name and champion version of each domain that the key may use and this server can serve."""
+def champions(service: Service, grant: Grant) -> Iterator[tuple[str, Version | None]]:
+    """Name and champion of each domain that the key may use and this server can serve; `default` may have none."""
     if grant.may_use(DEFAULT):
-        yield DEFAULT, champion_of(service, DEFAULT) or 0
+        yield DEFAULT, champion_of(service, DEFAULT)
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
     while some := list(itertools.islice(stored, PAGE)):
         there = zip(some, service.domains.read_each(some, partial(champion_of, service)), strict=True)
         yield from ((name, version) for name, version in there if version is not None)
 
 
-def champion_of(service: Service, domain: str) -> int | None:
-    """Version number of a domain's champion; None if the domain has no champion, or if the number cannot be read.
+def champion_of(service: Service, domain: str) -> Version | None:
+    """The domain's champion; None if it has none, or if its record cannot be read.
 
     An unreadable domain raises no error here, so that it does not make a whole list of domains fail.
     """
     try:
-        return service.domains.aliases(domain, service.encoders.home_encoder(domain).digest).champion
+        record = service.domains.read(domain)
+        served = record.served(service.encoders.home(record).digest)
+        return None if served.champion is None else record.version(domain, served.champion)
     except (IsosimError, OSError):
         return None

@@ -17,10 +17,10 @@ from isosim.api.compatible.schemas import (
 )
 from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
 from isosim.api.scoring.pipeline import INLINE_ROWS, check_dimensions, embed, listed, usage, vectors
-from isosim.api.state import MOST_KNOWN, Service, ServiceDep, pay_for
+from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.arrays import Vectors
-from isosim.errors import IsosimError
-from isosim.scoring.registry import DEFAULT
+from isosim.domains.domain import Version
+from isosim.scoring.calibration import DEFAULT
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
 router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
@@ -71,39 +71,20 @@ def written(service: Service, domains: list[str]) -> Response:
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """The calibrated and the raw model of a domain. The list is empty if the domain has no champion for its
-    `home_encoder`. `default` always has both models, even without a champion."""
+    """The calibrated and the raw model of a domain; none if it has no champion for the encoder that answers for it.
+    `default` always has both models."""
     champion = models.champion_of(service, domain)
-    if champion is None and domain != DEFAULT:
+    encoder = service.encoders.first if champion is None else service.encoders.find(champion.encoder)
+    if encoder is None or (champion is None and domain != DEFAULT):
         return []
-    length = service.encoders.home_encoder(domain).artifact.spec.max_length
-    made = since(service, domain, champion or 0)
+    made, length = 0 if champion is None else created(champion), encoder.artifact.spec.max_length
     names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
     return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
 
 
-def since(service: Service, domain: str, version: int) -> int:
-    """Like `created`, but returns 0 if the version's manifest cannot be read, so that one broken domain does not make
-    the whole list of models fail."""
-    try:
-        return created(service, domain, version)
-    except (IsosimError, OSError):
-        return 0
-
-
-def created(service: Service, domain: str, version: int) -> int:
-    """Time at which a version was made, in seconds since 1970; 0 for the built-in version 0. The time is kept in
-    memory, because versions never change."""
-    if not version:
-        return 0
-    known = service.listings.created
-    made = known.get((domain, version))
-    if made is None:
-        made = int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
-        if len(known) >= MOST_KNOWN:
-            known.clear()
-        known[domain, version] = made
-    return made
+def created(version: Version) -> int:
+    """Time at which a version was made, in seconds since 1970."""
+    return int(datetime.fromisoformat(version.created).timestamp())
 
 
 @router.get("/{model:path}", responses=documented_v1(404, 409))
@@ -111,6 +92,7 @@ async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> M
     """Shows one model; the error for an unknown name lists the models that the key may use."""
     resolution = (await models.resolve(service, trace, model)).resolution
     calibration = resolution.calibration
-    since = await service.store(created, service, calibration.domain, calibration.version)
+    record = await service.store(service.domains.read, calibration.domain)
+    version = record.versions.get(calibration.version)
     length = resolution.encoder.artifact.spec.max_length
-    return ModelCard(id=model, created=since, max_model_len=length)
+    return ModelCard(id=model, created=0 if version is None else created(version), max_model_len=length)

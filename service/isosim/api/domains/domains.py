@@ -52,13 +52,12 @@ from isosim.api.requests import (
 from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
+from isosim.domains.domain import Domain, Start, Version
 from isosim.domains.removal import remove_domain
-from isosim.domains.store import Aliases, Start
-from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
+from isosim.errors import Conflict, CorruptArtifact, NotFound, UnknownDomain
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import NO_REFERENCE, check_lost, lost_targets
-from isosim.scoring.calibration import Calibration, DomainRef
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
 from isosim.wording import place
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -70,69 +69,56 @@ PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
-def summary(service: Service, domain: str, version: int) -> VersionSummary:
-    manifest = service.domains.manifest(domain, version)
-    encoder = service.encoders.find(manifest["encoder"]["digest"])
-    damaged = encoder is not None and (domain, version) in encoder.registry.damaged
+def summary(service: Service, domain: str, version: Version) -> VersionSummary:
+    damaged = (domain, version.number) in service.encoders.registry.damaged
     return VersionSummary(
-        version=version,
-        method=manifest["method"],
-        encoder=manifest["encoder"]["digest"],
-        created=manifest["created"],
-        sentences=manifest.get("sentences"),
-        servable=encoder is not None and not damaged,
+        version=version.number,
+        method=version.method,
+        encoder=version.encoder,
+        created=version.created,
+        sentences=version.sentences,
+        servable=service.encoders.find(version.encoder) is not None and not damaged,
         damaged=damaged,
     )
 
 
 def state(service: Service, domain: str) -> DomainState:
-    """A domain's state; parts that cannot be read are listed in `unreadable`."""
-    versions = service.domains.versions(domain)
-    if not versions and domain != DEFAULT:
-        raise UnknownDomain(domain)
-    unreadable: list[str] = []
-    aliases = None
+    """A domain's state. If its record is damaged, `unreadable` says so, and what the record holds is missing."""
     try:
-        aliases = service.domains.aliases(domain, service.encoders.home_encoder(domain).digest)
+        record = service.domains.read(domain)
     except CorruptArtifact as error:
-        unreadable.append(str(error))
-    summaries: list[VersionSummary] = []
-    for version in versions:
-        try:
-            summaries.append(summary(service, domain, version))
-        except NotFound:
-            continue  # deleted after `versions` was read
-        except Unavailable as error:
-            unreadable.append(str(error))
-    return DomainState(domain=domain, versions=summaries, unreadable=unreadable, **facts_of(service, domain, aliases))
+        return DomainState(domain=domain, versions=[], unreadable=[str(error)], **facts_of(service, domain, None))
+    record.check(domain)
+    return state_of(service, domain, record)
 
 
-def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """Fields of a domain's state: `drift`, and the fields that come from `aliases`. `aliases` is None if they could not
-    be read; their fields are then null or empty."""
+def state_of(service: Service, domain: str, record: Domain) -> DomainState:
+    versions = [summary(service, domain, version) for _, version in sorted(record.versions.items())]
+    return DomainState(domain=domain, versions=versions, unreadable=[], **facts_of(service, domain, record))
+
+
+def facts_of(service: Service, domain: str, record: Domain | None) -> dict[str, Any]:
+    """Fields of a domain's state besides its versions; `record` is None if it cannot be read."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
-    if aliases is None:
+    if record is None:
         return {"champion": None, "previous": None, "revision": None, "thresholds": {}, **facts}
+    served = record.served(service.encoders.home(record).digest)
     builtin = 0 if domain == DEFAULT else None
-    champion = builtin if aliases.champion is None else aliases.champion
-    thresholds = {name: target.facts for name, target in aliases.targets.items()}
     return {
-        "champion": champion,
-        "previous": aliases.previous,
-        "revision": aliases.revision,
-        "thresholds": thresholds,
+        "champion": builtin if served.champion is None else served.champion,
+        "previous": served.previous,
+        "revision": record.revision,
+        "thresholds": {name: target.facts for name, target in record.targets.items()},
         **facts,
     }
 
 
-async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
-    """A domain's state after its aliases have changed: the state `before`, with the fields of the new `aliases`.
-
-    The store is not read again: if this failed, the client would get an error although the change was made.
-    """
-    await service.encoders.follow(before.domain)
-    return before.model_copy(update=facts_of(service, before.domain, aliases))
+async def state_after(service: Service, domain: str, record: Domain) -> DomainState:
+    """A domain's state after a change. The store is not read again: if this failed, the client would get an error
+    although the change was made."""
+    await service.encoders.follow(domain)
+    return state_of(service, domain, record)
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
@@ -145,8 +131,15 @@ def names(service: Service, grant: Grant, after: str, contains: str, most: int) 
 
 def listed(service: Service, page: list[str], more: str | None) -> Response:
     """The answer as JSON; called in a thread, because encoding a thousand domains would block the event loop."""
-    states = service.domains.read_each(page, lambda name: state(service, name))
-    return json_response({"domains": [domain.model_dump(mode="json") for domain in states], "next": more})
+
+    def read(name: str) -> DomainState | None:
+        try:
+            return state(service, name)
+        except UnknownDomain:  # it has no version, or was deleted meanwhile
+            return None
+
+    states = service.domains.read_each(page, read)
+    return json_response({"domains": [one.model_dump(mode="json") for one in states if one is not None], "next": more})
 
 
 @router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
@@ -173,11 +166,10 @@ def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
 @router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
 def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
     """Where a version comes from, and the report of what was measured when it was made."""
-    facts = summary(service, domain, version)
-    manifest = service.domains.manifest(domain, version)
+    stored = service.domains.read(domain).version(domain, version)
+    facts = summary(service, domain, stored).model_dump()
     report = service.domains.report(domain, version)
-    origin = manifest.get("origin")
-    return VersionState(domain=domain, files=manifest["files"], report=report, origin=origin, **facts.model_dump())
+    return VersionState(domain=domain, files=stored.files, report=report, origin=stored.origin, **facts)
 
 
 @router.post(
@@ -218,8 +210,8 @@ async def post_labels(
         async with service.parsing_json:
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
     if not await service.store(accepted_before, service, trace, idempotency_key):
-        shown = await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
-        Start(body.from_).check(domain, shown)
+        record = await service.store(service.domains.read, domain)
+        Start(body.from_).check(domain, record, service.encoders.home(record).digest)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.calibration.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
@@ -237,7 +229,7 @@ async def post_labels(
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.take_rest)
         intake.check_labels()
-        aliases = await service.store(service.domains.aliases, domain, base.encoder.digest)
+        record = await service.store(service.domains.read, domain)
         normalization = base.calibration.model.normalization
         wanted = JobRequest(
             domain=domain,
@@ -250,44 +242,38 @@ async def post_labels(
             kind=body.kind,
             base=base.calibration.version,
             normalization="none" if normalization is None else normalization.kind,
-            champion=aliases.champion,
+            champion=record.served(base.encoder.digest).champion,
         )
         return await accept(service, trace, wanted, spool, [], idempotency_key)
 
 
 async def check_targets(
-    service: Service, trace: Trace, expected: Aliases, wanted: Calibration, without: Collection[str]
+    service: Service, trace: Trace, record: Domain, wanted: Calibration, without: Collection[str]
 ) -> None:
     """Raises Conflict if the version `wanted` would make saved targets unreachable that `without` does not name."""
-    if not expected.targets or expected.champion is None:
+    domain, now = wanted.domain, record.served(wanted.encoder).champion
+    if not record.targets or now is None:
         return
-    domain = wanted.domain
     try:
-        champion = (await resolve(service, trace, DomainRef(domain, expected.champion))).calibration
+        champion = (await resolve(service, trace, DomainRef(domain, now))).calibration
     except (CorruptArtifact, NotFound):
         return  # a damaged or deleted champion reaches no target
-    lost = await service.scoring(lost_targets, champion.model, wanted.model, domain, expected.targets)
+    lost = await service.scoring(lost_targets, champion.model, wanted.model, domain, record.targets)
     check_lost(lost, without, wanted.version)
 
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
-    before = await service.store(state, service, domain)
-    known = {s.digest: await service.store(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
+    record = await service.store(service.domains.read, domain)
     wanted = await resolve(service, trace, DomainRef(domain, body.version))
     digest = wanted.encoder.digest
-    # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
-    shown = service.encoders.home_encoder(domain).digest
-    if known[digest].champion != body.version:
-        body.start.check(domain, known[shown])
-    expected, repeatable = known[digest], body.from_ is not None
-    await check_targets(service, trace, expected, wanted.calibration, body.without)
-    promoted = await service.store(
-        service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
-    )
-    now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
-    return await state_after(service, before, now)
+    if record.served(digest).champion != body.version:
+        # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
+        body.start.check(domain, record, service.encoders.home(record).digest)
+    await check_targets(service, trace, record, wanted.calibration, body.without)
+    promoted = await service.store(service.domains.promote, domain, digest, body.version, revision=record.revision)
+    return await state_after(service, domain, promoted)
 
 
 @router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 413, 415, 422))
@@ -297,19 +283,19 @@ async def rollback(
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
     champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
     safely; without `from`, a second request undoes the first."""
-    before = await service.store(state, service, domain)
+    record = await service.store(service.domains.read, domain)
+    record.check(domain)
     start = Start() if body is None else body.start
-    digest = service.encoders.active_encoder(domain).digest
-    expected = await service.store(service.domains.aliases, domain, digest)
-    if expected.rolled_back and start.version == expected.previous:
-        return await state_after(service, before, expected)  # a retry: an earlier request made this change
-    start.check(domain, expected)
-    if expected.previous is not None:
-        wanted = await resolve(service, trace, DomainRef(domain, expected.previous))
-        await check_targets(service, trace, expected, wanted.calibration, [] if body is None else body.without)
-    repeatable = start.version is not None
-    swapped = await service.store(service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable)
-    return await state_after(service, before, swapped)
+    digest = service.encoders.active(domain, record).digest
+    now = record.served(digest)
+    if now.rolled_back and start.version is not None and start.version == now.previous:
+        return await state_after(service, domain, record)  # a retry: an earlier request made this change
+    start.check(domain, record, digest)
+    if now.previous is not None:
+        wanted = await resolve(service, trace, DomainRef(domain, now.previous))
+        await check_targets(service, trace, record, wanted.calibration, [] if body is None else body.without)
+    swapped = await service.store(service.domains.rollback, domain, digest, expected=now)
+    return await state_after(service, domain, swapped)
 
 
 @router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
@@ -318,9 +304,8 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
 
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
-    store = service.encoders.store
-    ended = await service.store(remove_domain, service.domains, service.jobs, store, domain)
-    service.encoders.remove(domain)
+    ended = await service.store(remove_domain, service.domains, service.jobs, domain)
+    service.encoders.registry.remove(domain)
     for job in ended:
         await service.runner.stop(job.id)
         await service.store(service.jobs.cancel, job.id)
@@ -338,10 +323,9 @@ async def delete_version(
 ) -> Response:
     """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
     is already deleted."""
-    if from_ is None or not await service.store(service.domains.deleted, domain, version):
-        digest = service.encoders.home_encoder(domain).digest
-        Start(from_, revision).check(domain, await service.store(service.domains.aliases, domain, digest))
+    record = await service.store(service.domains.read, domain)
+    if from_ is None or version in record.versions or version >= record.next:
+        Start(from_, revision).check(domain, record, service.encoders.home(record).digest)
         await service.store(service.domains.delete, domain, version)
-    for loaded_encoder in service.encoders.all:
-        loaded_encoder.registry.drop(domain, version)
+    service.encoders.registry.drop(domain, version)
     return Response(status_code=204)

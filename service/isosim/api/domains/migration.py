@@ -1,6 +1,6 @@
 """Routes that move a domain to the next encoder and back, and carry its thresholds over."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -18,13 +18,12 @@ from isosim.api.domains.schemas import (
 )
 from isosim.api.requests import DomainName, JsonBody, documented, needs
 from isosim.api.state import Service, ServiceDep
-from isosim.domains.store import Aliases, Start
+from isosim.domains.domain import Domain, Migration, Start
 from isosim.errors import Conflict, IsosimError, NotFound
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import check_lost, lost_targets
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.equating import equate, table
-from isosim.scoring.moves import Migration
 
 router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
 READ, ADMIN = [needs("read")], [needs("admin")]
@@ -32,15 +31,15 @@ CHANGES = (404, 409, 422)
 WITH_BODY = (404, 409, 413, 415, 422)
 
 
-async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
-    """The domain's champion for `loaded_encoder`, which is the old or the new encoder of a migration.
+async def champion(service: Service, encoder: LoadedEncoder, domain: str) -> Calibration:
+    """The domain's champion for `encoder`, which is the old or the new encoder of a move.
 
     Raises:
         Conflict: the domain has no champion for this encoder, or the champion has no reference distribution.
     """
-    name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
+    name = f"encoder {encoder.artifact.id} ({encoder.digest[:12]})"
     try:
-        version = await loaded_encoder.registry.resolve(DomainRef(domain))
+        version = await service.encoders.registry.resolve(DomainRef(domain), encoder.digest)
     except (NotFound, Conflict) as error:
         raise Conflict(
             f"domain {domain!r} has no champion for {name}; calibrate it with the text that you "
@@ -54,43 +53,22 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
     return version
 
 
-async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
-    """Stores the migration `wanted`; None deletes the migration. Other replicas see the change at their next poll.
-
-    Raises:
-        Conflict: the stored migration is not `expected`, because another request has changed it.
-    """
-    await service.store(service.encoders.store.set, domain, wanted, expected=expected)
-    await service.encoders.follow(domain)
-
-
-async def aliases(service: Service, domain: str) -> Aliases:
-    """The domain's aliases for the encoder that answers its requests."""
-    return await service.store(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
-
-
-async def shown(service: Service, domain: str, migration: Migration | None) -> MigrationState:
-    """The state of a domain's move; `migration` is None while the old encoder answers. While a version cannot be
-    loaded, `thresholds` is null.
+async def shown(service: Service, domain: str, record: Domain) -> MigrationState:
+    """The state of a domain's move. While a version cannot be loaded, `thresholds` is null.
 
     Raises:
         Conflict: the domain has not moved, and this server has no next encoder.
     """
+    migration = record.move
     if migration is None:
         named = [(one.digest, one.artifact.id) for one in (service.encoders.first, service.encoders.require_next())]
     else:
         named = [(migration.old, migration.old_id), (migration.new, migration.new_id)]
-    sides = [
-        MigrationSide(
-            encoder=digest,
-            id=name,
-            version=(await service.store(service.domains.aliases, domain, digest)).champion,
-        )
-        for digest, name in named
-    ]
+    sides = [MigrationSide(encoder=digest, id=name, version=record.served(digest).champion) for digest, name in named]
     thresholds = None
     try:
-        one, other = [(await champion(side, domain)).model.reference for side in service.encoders.pair(domain)]
+        pair = service.encoders.pair(record)
+        one, other = [(await champion(service, side, domain)).model.reference for side in pair]
     except IsosimError:
         one = other = None
     if one is not None and other is not None:
@@ -113,38 +91,31 @@ async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) ->
     """Moves a domain to this server's next encoder. From then on it answers all requests for the domain on all
     replicas, requests for vectors included. For each of the two encoders the domain needs a champion with a reference
     distribution. With `from`, the request can be retried safely."""
-    await service.encoders.refresh_migrations()
-    before = service.encoders.migrations.get(domain)
-    old, new = service.encoders.first, service.encoders.require_next()
+    record = await service.store(service.domains.read, domain)
+    before, old, new = record.move, service.encoders.first, service.encoders.require_next()
     if before is not None and (before.old, before.new) == (old.digest, new.digest):
-        known = await service.store(service.domains.aliases, domain, before.old)
-        if body.from_ is not None and body.from_ == known.champion:
-            return await shown(service, domain, before)  # a retry: an earlier request moved the domain
+        if body.from_ is not None and body.from_ == record.served(before.old).champion:
+            return await shown(service, domain, record)  # a retry: an earlier request moved the domain
         raise Conflict(f"domain {domain!r} has moved already; DELETE takes it back")
     if before is not None and before.new != old.digest:
         raise Conflict(f"domain {domain!r} has moved to encoder {before.new_id}; take it back first (DELETE)")
-    known = await aliases(service, domain)
-    body.start.check(domain, known)
-    from_version, to_version = await champion(old, domain), await champion(new, domain)
-    lost = await service.scoring(lost_targets, from_version.model, to_version.model, domain, known.targets)
+    body.start.check(domain, record, service.encoders.home(record).digest)
+    from_version, to_version = [await champion(service, one, domain) for one in (old, new)]
+    lost = await service.scoring(lost_targets, from_version.model, to_version.model, domain, record.targets)
     check_lost(lost, body.without, to_version.version)
-    wanted = Migration(
-        old=old.digest,
-        old_id=old.artifact.id,
-        new=new.digest,
-        new_id=new.artifact.id,
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    answer = await shown(service, domain, wanted)  # first, so that nothing can fail after the change is made
-    await write(service, domain, wanted, before)
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    wanted = Migration(old.digest, old.artifact.id, new.digest, new.artifact.id, since)
+    # First, so that nothing can fail after the change is made.
+    answer = await shown(service, domain, replace(record, move=wanted))
+    await service.store(service.domains.move, domain, wanted, revision=record.revision)
+    await service.encoders.follow(domain)
     return answer
 
 
 @router.get("", dependencies=READ, responses=documented(404, 409, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
     """The two encoders of a domain's move, before and after it. With their champions and equivalent thresholds."""
-    await service.encoders.refresh_migrations()
-    return await shown(service, domain, service.encoders.migrations.get(domain))
+    return await shown(service, domain, await service.store(service.domains.read, domain))
 
 
 @router.delete("", status_code=204, dependencies=ADMIN, responses=documented(*CHANGES))
@@ -156,13 +127,13 @@ async def move_back(
 ) -> Response:
     """The old encoder answers all requests again. Versions are kept. With `from`, the request also succeeds if the
     domain has not moved."""
-    await service.encoders.refresh_migrations()
-    before = service.encoders.migrations.get(domain)
-    if before is None and from_ is None:
+    record = await service.store(service.domains.read, domain)
+    if record.move is None and from_ is None:
         raise NotFound(f"domain {domain!r} has not moved to another encoder")
-    if before is not None:
-        Start(from_, revision).check(domain, await aliases(service, domain))
-        await write(service, domain, None, before)
+    if record.move is not None:
+        Start(from_, revision).check(domain, record, service.encoders.home(record).digest)
+        await service.store(service.domains.move, domain, None, revision=record.revision)
+        await service.encoders.follow(domain)
     return Response(status_code=204)
 
 
@@ -177,9 +148,8 @@ async def get_equivalent(
 ) -> MigrationThreshold:
     """The new version's threshold with the same false-match rate as one of the old version. Works even before a
     migration begins."""
-    await service.encoders.refresh_migrations()
-    old, new = service.encoders.pair(domain)
-    versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]
+    old, new = service.encoders.pair(await service.store(service.domains.read, domain))
+    versions = [await champion(service, one, domain) for one in (old, new)]
     models = [version.model for version in versions]
     references = [model.raw_reference if space == "raw" else model.reference for model in models]
     if references[0] is None or references[1] is None:

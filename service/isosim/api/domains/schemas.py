@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from isosim.api.bodies import Own, TargetFacts, example
-from isosim.domains.store import MOST_TARGETS, Start
+from isosim.domains.domain import MOST_TARGETS, Start
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from isosim.scoring.distances import Metric
 
@@ -60,7 +60,9 @@ class DomainState(BaseModel):
         description="saved targets by name; GET /domains/{domain}/thresholds gives each target's threshold"
     )
     versions: list[VersionSummary]
-    unreadable: list[str] = Field(description="errors of files that cannot be read; empty if all can be read")
+    unreadable: list[str] = Field(
+        description="errors of the domain's record; empty if it can be read. A champion in memory answers all the same"
+    )
     drift: DriftState | None = Field(description="null until texts of the domain are scored")
 
 

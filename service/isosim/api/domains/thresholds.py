@@ -97,15 +97,15 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
     """Saved targets of a domain, with their thresholds for the version that the domain uses."""
     resolution = await resolve(service, trace, domain)
     calibration = resolution.calibration
-    aliases = await service.store(service.domains.aliases, domain, resolution.encoder.digest)
+    record = await service.store(service.domains.read, domain)
     decide = partial(decision_threshold, calibration)
     decisions = await service.scoring(
-        lambda: [*map(decide, aliases.targets.values())]
+        lambda: [*map(decide, record.targets.values())]
     )  # in a thread: computing a threshold for the first time takes some ms
     return Thresholds(
         domain=domain,
         version=calibration.version,
-        revision=aliases.revision,
+        revision=record.revision,
         thresholds=[
             SavedThreshold(
                 name=name,
@@ -115,7 +115,7 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
                 extrapolated=decision.extrapolated,
                 notice=decision.notice,
             )
-            for name, decision in zip(aliases.targets, decisions, strict=True)
+            for name, decision in zip(record.targets, decisions, strict=True)
         ],
     )
 
@@ -131,10 +131,10 @@ async def put_threshold(
     may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
-    revision = await service.store(service.domains.set_target, domain, name, target, revision=body.revision)
+    record = await service.store(service.domains.set_target, domain, name, target, revision=body.revision)
     await service.encoders.follow(domain)
     notice = decision_threshold(resolution.calibration, target).notice
-    return SavedTarget(domain=domain, name=name, target=target.facts, revision=revision, notice=notice)
+    return SavedTarget(domain=domain, name=name, target=target.facts, revision=record.revision, notice=notice)
 
 
 @router.delete("/{domain}/thresholds/{name}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))

@@ -165,7 +165,7 @@ async def scores(
     )
     # Drift is measured for the current champion only. `calibration` may be another version: the request
     # may have named it, or the champion may have changed since scoring began.
-    if service.encoders.is_champion(calibration):
+    if service.encoders.registry.is_champion(calibration):
         service.drift.observe(calibration, result)
     if result.unreadable is not None:
         trace.headers["x-isosim-flags"] = "unreadable"

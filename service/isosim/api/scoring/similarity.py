@@ -69,7 +69,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     flat = [text for pair in body.pairs for text in pair]
     check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
     resolution = await resolve(service, trace, body.domain)
-    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
+    decision = None if body.threshold is None else await resolve_threshold(service, resolution, body.threshold)
     embeddings = await embed_texts(service, trace, resolution, flat)
     return await answer_of(service, trace, resolution, embeddings, body, decision)
 
@@ -79,7 +79,7 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
-    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
+    decision = None if body.threshold is None else await resolve_threshold(service, resolution, body.threshold)
     trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
     inputs = (body.vectors, resolution.encoder.artifact)
     few = 2 * len(body.vectors) <= INLINE_ROWS
@@ -87,11 +87,11 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     return await answer_of(service, trace, resolution, embeddings, body, decision)
 
 
-async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
+async def resolve_threshold(service: Service, resolution: Resolution, name: str) -> DecisionThreshold:
     """Computes the threshold for the target that is saved under `name`, for the version in `resolution`. A target is a
     wanted rate, saved once for all versions of a domain. Raises NotFound if no target is saved under `name`."""
     calibration = resolution.calibration
-    target = await resolution.encoder.registry.target(calibration.domain, name)
+    target = await service.encoders.registry.target(calibration.domain, name)
     return decision_threshold(calibration, target)
 
 

@@ -1,7 +1,6 @@
 """Checks of the model store: folder or bucket, encoder, and champions."""
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,11 +16,12 @@ from isosim.encoders.remote import check as check_probes
 from isosim.encoders.store import JOINED, EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import EncoderChanged, IsosimError
-from isosim.scoring.registry import DEFAULT
+from isosim.scoring.calibration import DEFAULT
 from isosim.scoring.similarity import cosine
 from isosim.settings import Settings
 from isosim.store.artifacts import verified
-from isosim.store.object_storage import PreconditionFailed, address, opened, remote
+from isosim.store.blobs import check, opened
+from isosim.store.object_storage import address, remote
 
 CPU = ["CPUExecutionProvider"]
 SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
@@ -89,34 +89,11 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
 def bucket(root: Path) -> Finding:
     """Checks that the bucket can be read and written. Also checks that it refuses a conditional write (If-None-Match,
     If-Match) if the condition is false: promotion needs this."""
-    key = f"doctor-{uuid.uuid4().hex}"
     try:
-        storage = opened(root)
-        first = storage.write(key, b"first", new=True)
-        try:
-            made_twice = refused(lambda: storage.write(key, b"second", new=True))
-            storage.write(key, b"second", over=first)
-            replaced_twice = refused(lambda: storage.write(key, b"third", over=first))
-        finally:
-            storage.delete([key])
-    except (IsosimError, OSError, PreconditionFailed) as error:
-        return fault(
-            "store", str(error), "set ISOSIM_MODEL_STORE and AWS's variables; see docs/how-to/object-storage.md"
-        )
-    if not (made_twice and replaced_twice):
-        return fault(
-            "store", f"{address(root)} ignores If-None-Match or If-Match: two workers could both promote",
-            "use a storage that has conditional writes, or a folder",
-        )  # fmt: skip
+        check(opened(root))
+    except (IsosimError, OSError) as error:
+        return fault("store", str(error), "see docs/how-to/object-storage.md")
     return ok("store", f"{address(root)}: read and written, and conditional writes work")
-
-
-def refused(write: Callable[[], object]) -> bool:
-    try:
-        write()
-    except PreconditionFailed:
-        return True
-    return False
 
 
 def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
@@ -216,18 +193,19 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
     """A remedy for a champion that cannot be loaded: promote a version that can be loaded, or calibrate anew."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
-        aliases = domains.aliases(name, artifact.digest)
+        record = domains.read(name)
     except (IsosimError, OSError):
-        return f"delete the domain's aliases.json and promote a version: isosim domains promote {name} VERSION"
-    for version in [aliases.previous, *reversed(domains.versions(name))]:
-        if version is None or version == aliases.champion:
+        return f"isosim store repair {name}"
+    served = record.served(artifact.digest)
+    for version in [served.previous, *sorted(record.versions, reverse=True)]:
+        if version is None or version == served.champion:
             continue
         try:
-            if domains.load(name, version).manifest["encoder"]["digest"] != artifact.digest:
+            if domains.load(name, version).version.encoder != artifact.digest:
                 continue
         except (IsosimError, OSError):
             continue
-        if version == aliases.previous:
+        if version == served.previous:
             return f"isosim domains rollback {name}, or {anew}"
         return f"isosim domains promote {name} {version}, or {anew}"
     return f"no other version for this encoder can be loaded; calibrate anew: {anew}"
@@ -235,15 +213,17 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
 
 def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
     """Checks that the champions for this encoder load, as the server loads them."""
-    domains = DomainStore(root)
-    source = StoredCalibrations(domains, OnnxCalibrator(artifact.calibrator, CPU), artifact.digest)
+    domains = DomainStore(opened(root))
+    source = StoredCalibrations(domains)
+    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, CPU)
     remedy = f"isosim calibrate FILE --domain default --encoder {artifact.id}"
     answering = 0
-    for name in sorted({DEFAULT, *domains.domains()}):
+    for name in sorted({DEFAULT, *domains.names()}):
         try:
-            champion = domains.aliases(name, artifact.digest).champion
+            record = domains.read(name)
+            champion = record.served(artifact.digest).champion
             if champion is not None:
-                source.load(name, champion)
+                source.load(name, record.version(name, champion))
         except (IsosimError, OSError) as error:
             yield fault("domain", str(error), remedy_for(domains, name, artifact))
             continue

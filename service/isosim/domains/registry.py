@@ -1,0 +1,490 @@
+"""Domains in memory: which calibration answers for a domain, and how champions are replaced while serving.
+
+Usage: `calibration = await registry.resolve(DomainRef("tickets", "champion"))`, once per request.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from isosim.domains.domain import Domain, Version
+from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
+from isosim.scoring.advice import Target, unknown_threshold
+from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
+from isosim.threads import StoreCalls, Turns
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]  # domain, version
+
+MOST_REPORTED = 1000  # maximum number of entries in `_reported`, and of entries in `damaged`
+LOADERS = 4  # number of threads that load calibrations; one load from a disk takes about 10 ms of a core
+MOST_PAUSE = 64  # maximum number of refreshes between two attempts to load a champion
+MOST_EVICTED = 4096  # maximum number of evicted domains that a refresh checks for deletion
+
+
+class Source(Protocol):
+    """A store of domains. Its methods may block; the registry calls them in threads."""
+
+    def read(self, name: str) -> Domain:
+        """The domain as it is now; one without versions if there is none."""
+
+    def load(self, name: str, version: Version) -> Calibration: ...
+
+    def changes(self, resident: Collection[str]) -> Iterable[str]:
+        """Domains that may have changed since the last call; may include domains that are not resident."""
+
+
+@dataclass
+class Miss:
+    """When to retry loading a new champion that could not be loaded."""
+
+    pause: int = 1  # number of refreshes between attempts
+    left: int = 1  # number of refreshes until the next attempt
+
+
+@dataclass
+class Resident:
+    """A domain in memory."""
+
+    record: Domain
+    versions: set[int] = field(default_factory=set)  # those that are loaded
+    # Digest -> the champion that answers. It is older than the record's if that cannot be loaded.
+    serving: dict[str, Calibration] = field(default_factory=dict)
+    miss: Miss | None = None  # not None while a new champion cannot be loaded
+
+
+def located(error: Exception) -> str:
+    """The error's message for the log, with the path or address of a damaged file."""
+    return f"{error} ({error.place})" if isinstance(error, CorruptArtifact) and error.place else str(error)
+
+
+class Registry:
+    """Calibrations in memory: champions, and versions that requests name by number or as `previous`.
+
+    A calibration is loaded at the first request for it. A champion is replaced in one assignment, after its successor
+    has loaded completely. When all calibrations take more than `resident_bytes`, the least recently used ones are
+    evicted, except champions of `default`. A request that already uses an evicted calibration goes on with it. A
+    refresh reads only resident domains, and at most MOST_EVICTED evicted ones, and of these only what has changed.
+
+    own: digest of the server's own encoder. Calibrations of further encoders are served after `add`.
+    calls: threads that read the store for requests; LOADERS of its own by default.
+    on_champion: called with each new champion of the encoder that answers for its domain.
+    on_dropped: called with a domain when that champion leaves memory without a successor, for example by eviction.
+    on_gone: called with a domain when `remove` forgets it, or (except for `default`) when a refresh finds that the
+        domain has no champion in the store.
+    on_failure: called with a domain when its champion could not be loaded.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        own: str,
+        *,
+        resident_bytes: int = 2**30,
+        calls: StoreCalls | None = None,
+        on_champion: Callable[[Calibration], None] = lambda _: None,
+        on_dropped: Callable[[str], None] = lambda _: None,
+        on_gone: Callable[[str], None] = lambda _: None,
+        on_failure: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.source, self.own, self.resident_bytes = source, own, resident_bytes
+        self.on_champion, self.on_dropped = on_champion, on_dropped
+        self.on_gone, self.on_failure = on_gone, on_failure
+        self.size = 0  # bytes of all loaded calibrations
+        self.damaged: set[Key] = set()  # versions whose files were damaged at the last load
+        self._builtin: dict[str, Calibration] = {}  # digest -> version 0 of `default`: the identity without reference
+        self._domains = {DEFAULT: Resident(Domain())}
+        self._loaded: OrderedDict[Key, Calibration] = OrderedDict()  # by last use, the latest at the end
+        self._loading: dict[tuple[DomainRef, str | None], asyncio.Task[Calibration]] = {}
+        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest at the end
+        self._news: deque[Iterable[str]] = deque()  # changed domains that `_look` has read, for the next refresh
+        self._due: set[str] = set()  # domains to be read again at the next refresh
+        self._reported: dict[str, str] = {}  # domain -> last logged reason for a failed load
+        self._refreshing = asyncio.Lock()
+        self._calls, self._owned = calls or StoreCalls(LOADERS), calls is None
+        self._call = Turns(self._calls, LOADERS)
+        self.add(own)
+
+    def close(self) -> None:
+        """Ends the registry's own threads, if it has any."""
+        if self._owned:
+            self._calls.close()
+
+    def add(self, encoder: str) -> None:
+        """Serves calibrations of this encoder too; the next refresh loads its champion of `default`."""
+        self._builtin[encoder] = Calibration(DEFAULT, 0, "identity", encoder)
+        self._due.add(DEFAULT)
+
+    @property
+    def champions(self) -> dict[str, Calibration]:
+        """The loaded champion of each domain, of the encoder that answers for it."""
+        return {name: one for name in self._domains if (one := self._champion(name)) is not None and one.version}
+
+    def _champion(self, name: str) -> Calibration | None:
+        resident = self._domains.get(name)
+        return None if resident is None else resident.serving.get(resident.record.home(self.own))
+
+    def is_champion(self, calibration: Calibration) -> bool:
+        """Whether a calibration is the stored champion that answers for its domain."""
+        return calibration.version > 0 and self._champion(calibration.domain) is calibration
+
+    def holds(self, ref: DomainRef) -> bool:
+        """Whether the calibration that a reference names is in memory; also True for the champion of `default`."""
+        if ref.version == "champion":
+            return ref.name == DEFAULT or self._champion(ref.name) is not None
+        return (ref.name, ref.version) in self._loaded or (ref.name, ref.version) == (DEFAULT, 0)
+
+    @property
+    def homes(self) -> set[str]:
+        """Digests of the encoders that answer for the domains in memory."""
+        return {resident.record.home(self.own) for resident in self._domains.values()}
+
+    @property
+    def behind(self) -> bool:
+        """Whether a changed champion could not be loaded; the previous version keeps serving."""
+        return any(resident.miss is not None for resident in self._domains.values())
+
+    async def resolve(self, ref: DomainRef, encoder: str | None = None) -> Calibration:
+        """The calibration that a reference names now.
+
+        A request calls this once and keeps the result, because a reference may soon name another version.
+
+        Args:
+            encoder: digest of the encoder whose champion or previous version is wanted; default: the encoder that
+                answers for the domain. A numbered version names its encoder itself.
+
+        Raises:
+            NotFound: no such domain, version or alias.
+            EncoderMismatch: the domain or version belongs to an encoder that this process does not run.
+            CorruptArtifact: the domain's record or the version's files are damaged.
+        """
+        found = self._in_memory(ref, encoder)
+        if found is not None:
+            if found.version:
+                self._loaded.move_to_end((found.domain, found.version))
+            return found
+        return await self._once(ref, encoder)
+
+    def _in_memory(self, ref: DomainRef, encoder: str | None) -> Calibration | None:
+        resident = self._domains.get(ref.name)
+        if resident is None:
+            return None
+        if isinstance(ref.version, int):
+            builtin = (ref.name, ref.version) == (DEFAULT, 0)
+            return self._builtin[self.own] if builtin else self._loaded.get((ref.name, ref.version))
+        encoder = encoder or resident.record.home(self.own)
+        if ref.version == "champion":
+            return resident.serving.get(encoder)
+        return self._loaded.get((ref.name, resident.record.served(encoder).previous or 0))
+
+    async def target(self, domain: str, name: str) -> Target:
+        """The target that is saved for a domain under this name.
+
+        Targets of resident domains are in memory. An unknown name is looked up in the store before it is refused,
+        because another replica may just have saved it.
+
+        Raises:
+            NotFound: no target has this name.
+            CorruptArtifact: the domain's record cannot be read.
+        """
+        resident = self._domains.get(domain)
+        if resident is not None and name in resident.record.targets:
+            return resident.record.targets[name]
+        record = await self._call(self.source.read, domain)
+        if domain in self._domains:
+            self._know(domain, record)
+            self._due.add(domain)  # what else has changed, the next refresh applies
+        if name not in record.targets:
+            raise unknown_threshold(domain, name, record.targets)
+        return record.targets[name]
+
+    async def _once(self, ref: DomainRef, encoder: str | None) -> Calibration:
+        """Concurrent requests for a calibration share one load. If one of them is cancelled, the load goes on."""
+        task = self._loading.get((ref, encoder))
+        if task is None:
+            task = asyncio.create_task(self._find(ref, encoder), name=f"load-{ref.name}@{ref.version}")
+            self._loading[ref, encoder] = task
+            task.add_done_callback(lambda done: self._ended((ref, encoder), done))
+        return await asyncio.shield(task)
+
+    def _ended(self, key: tuple[DomainRef, str | None], task: asyncio.Task[Calibration]) -> None:
+        del self._loading[key]
+        if not task.cancelled():
+            task.exception()  # marks the exception as retrieved; asyncio would otherwise log it
+
+    async def _find(self, ref: DomainRef, encoder: str | None) -> Calibration:
+        """Reads the domain's record, then loads the version that a reference names, unless it is in memory."""
+        name = ref.name
+        try:
+            record = await self._call(self.source.read, name)
+        except (CorruptArtifact, OSError) as error:
+            self._report(name, error)
+            raise
+        if isinstance(ref.version, int):
+            return await self._pinned(name, record, ref.version)
+        encoder = encoder or record.home(self.own)
+        if encoder not in self._builtin:
+            raise moved_away(name, record)
+        if ref.version == "champion":
+            return await self._serving(name, record, encoder)
+        previous = record.served(encoder).previous
+        if previous is None:
+            record.check(name)
+            raise NotFound(f"domain {name!r} has no previous version; leave out @previous to use the champion")
+        return await self._pinned(name, record, previous)
+
+    async def _serving(self, name: str, record: Domain, encoder: str) -> Calibration:
+        champion = record.served(encoder).champion
+        if champion is None:
+            if name == DEFAULT:
+                return self._builtin[encoder]
+            if record.versions:
+                raise EncoderMismatch(
+                    f"encoder_mismatch: no version of domain {name!r} is promoted for this server's encoder; promote "
+                    f"a version of this encoder, or name one in the request ({name}@N)"
+                )
+            raise UnknownDomain(name)
+        calibration = self._loaded.get((name, champion))  # not None if a request named the version by number
+        if calibration is None:
+            try:
+                calibration = await self._load(name, record, champion)
+            except NotFound as error:  # no 404, because the request did not name this version
+                self._report(name, error)
+                raise CorruptArtifact(f"the champion of {name!r} is missing ({error}); promote another") from error
+            except (IsosimError, OSError) as error:
+                self._report(name, error)
+                raise
+        current = self._resident(name, record).serving.get(encoder)  # set if a refresh has loaded a champion meanwhile
+        if current is None:
+            self._serve(encoder, calibration)
+            return calibration
+        return current
+
+    async def _pinned(self, name: str, record: Domain, number: int) -> Calibration:
+        calibration = await self._load(name, record, number)
+        self._resident(name, record)
+        self._keep(calibration)
+        return calibration
+
+    async def _load(
+        self,
+        name: str,
+        record: Domain,
+        number: int,
+        call: Callable[..., Coroutine[Any, Any, Calibration]] | None = None,
+    ) -> Calibration:
+        """Loads a version in a thread, and remembers whether its files are damaged.
+
+        Raises:
+            CorruptArtifact: the files are damaged; the message names the remedy.
+        """
+        try:
+            calibration = await (call or self._call)(self.source.load, name, record.version(name, number))
+        except CorruptArtifact as error:
+            if len(self.damaged) >= MOST_REPORTED:
+                self.damaged.clear()
+            self.damaged.add((name, number))
+            told = CorruptArtifact(f"{error}; promote another version, or restore this one from a backup")
+            told.place = error.place
+            raise told from error
+        self.damaged.discard((name, number))
+        return calibration
+
+    def _report(self, domain: str, error: Exception) -> None:
+        """Reports that a request failed because a champion could not be loaded; logs a repeated reason only once."""
+        self.on_failure(domain)
+        if self._reported.get(domain) != str(error):
+            if len(self._reported) >= MOST_REPORTED:
+                self._reported.clear()
+            self._reported[domain] = str(error)
+            log.error("champion of %s not loaded (%s); requests for the domain fail", domain, located(error))
+
+    def _resident(self, name: str, record: Domain) -> Resident:
+        """The domain in memory, with a record at least as new as `record`. The next refresh reads it again, and so
+        applies what has changed since `record` was read."""
+        self._due.add(name)
+        self._evicted.pop(name, None)
+        self._domains.setdefault(name, Resident(record))
+        return self._know(name, record)
+
+    def _know(self, name: str, record: Domain) -> Resident:
+        """Replaces the record of a resident domain, unless it is older."""
+        resident = self._domains[name]
+        before = resident.record.home(self.own)
+        if record.revision >= resident.record.revision:
+            resident.record = record
+        if resident.record.home(self.own) != before:
+            champion = self._champion(name)
+            self.on_dropped(name) if champion is None else self.on_champion(champion)
+        return resident
+
+    def _serve(self, encoder: str, calibration: Calibration) -> None:
+        name, resident = calibration.domain, self._domains[calibration.domain]
+        before = resident.serving.get(encoder)
+        resident.serving[encoder] = calibration
+        self._reported.pop(name, None)
+        if calibration.version:
+            self._keep(calibration)
+        if resident.record.home(self.own) == encoder and calibration is not before:
+            self.on_champion(calibration) if calibration.version else self.on_dropped(name)
+        if before is not None and before.version != calibration.version:
+            self._release((name, before.version))
+
+    def _keep(self, calibration: Calibration) -> None:
+        """Keeps a calibration in memory. Evicts the least recently used ones while `size` exceeds `resident_bytes`."""
+        key = (calibration.domain, calibration.version)
+        former = self._loaded.pop(key, None)
+        self.size += calibration.size - (0 if former is None else former.size)
+        self._loaded[key] = calibration
+        self._domains[key[0]].versions.add(key[1])
+        kept = {one.version for one in self._domains[DEFAULT].serving.values()}
+        while self.size > self.resident_bytes:
+            candidates = self._loaded.values()
+            oldest = next((one for one in candidates if one.domain != DEFAULT or one.version not in kept), None)
+            if oldest is None:
+                break
+            self._release((oldest.domain, oldest.version))
+            if oldest.domain not in self._domains:
+                self._evicted[oldest.domain] = None
+                if len(self._evicted) > MOST_EVICTED:
+                    self._evicted.popitem(last=False)
+
+    def _release(self, key: Key) -> None:
+        """Forgets a calibration, and its domain with the last one."""
+        calibration = self._loaded.pop(key, None)
+        if calibration is None:
+            return
+        self.size -= calibration.size
+        name, number = key
+        resident = self._domains[name]
+        resident.versions.discard(number)
+        if resident.serving.get(calibration.encoder) is calibration:
+            self._dismiss(name, calibration.encoder)
+        if not resident.versions and name != DEFAULT:
+            del self._domains[name]
+
+    def _dismiss(self, name: str, encoder: str) -> None:
+        """No champion of this encoder serves the domain any longer; the next request for it reads the store."""
+        resident = self._domains[name]
+        champion = resident.serving.pop(encoder)
+        resident.miss = None
+        if resident.record.home(self.own) == encoder:
+            self.on_dropped(name)
+        self._release((name, champion.version))
+
+    async def refresh(self, changed: str | None = None) -> None:
+        """Applies changes in the store to `default` and to resident domains.
+
+        If a new champion cannot be loaded, this is logged, and the previous champion keeps serving.
+
+        Args:
+            changed: a domain that has changed; it is read again even if the store reports no change.
+        """
+        async with self._refreshing:
+            if changed is not None:
+                self._due.add(changed)
+            await asyncio.to_thread(self._look, list(self._domains))
+            while self._news:
+                self._due.update(self._news.popleft())
+            self._due = {name for name in self._due if name in self._domains or name in self._evicted}
+            for name, resident in self._domains.items():
+                if resident.miss is None:
+                    continue
+                if name in self._due:
+                    resident.miss = None  # the domain has changed again: retry at once
+                    continue
+                resident.miss.left -= 1
+                if resident.miss.left <= 0:
+                    self._due.add(name)
+            for name in list(self._due):  # after a cancellation, the next refresh does the rest
+                self._due.discard(name)
+                await self._compare(name)
+
+    def _look(self, resident: Collection[str]) -> None:
+        """Reads from the store which domains have changed.
+
+        Runs in a thread. If the refresh is cancelled, the thread goes on, and the next refresh uses its result.
+        """
+        self._news.append(self.source.changes(resident))
+
+    async def _compare(self, name: str) -> None:
+        """Applies a domain's changes, and schedules a retry if its champion cannot be loaded."""
+        try:
+            await self._take_over(name)
+        except asyncio.CancelledError:
+            self._due.add(name)
+            raise
+        except (IsosimError, OSError) as error:
+            self.on_failure(name)
+            resident = self._domains.get(name)
+            if resident is None:  # evicted meanwhile; the next request loads it
+                return
+            if resident.miss is None:  # only the first failure is logged; `on_failure` counts all
+                resident.miss = Miss()
+                log.error("champion of %s not loaded (%s); the previous version keeps serving", name, located(error))
+            else:
+                resident.miss.pause = resident.miss.left = min(2 * resident.miss.pause, MOST_PAUSE)
+        else:
+            if (resident := self._domains.get(name)) is not None:
+                resident.miss = None
+
+    async def _take_over(self, name: str) -> None:
+        record = await asyncio.to_thread(self.source.read, name)
+        if name != DEFAULT and record.served(record.home(self.own)).champion is None:
+            self._evicted.pop(name, None)
+            self.on_gone(name)
+        if name not in self._domains:
+            return
+        resident = self._know(name, record)  # before champions are loaded, because loading may fail
+        for encoder, builtin in self._builtin.items():
+            await self._replace(name, record, encoder, builtin)
+        serving = {one.version for one in resident.serving.values()}
+        for number in resident.versions - set(record.versions) - serving:
+            self._release((name, number))
+
+    async def _replace(self, name: str, record: Domain, encoder: str, builtin: Calibration) -> None:
+        """Replaces an encoder's champion in memory if the record names another."""
+        resident, champion = self._domains.get(name), record.served(encoder).champion
+        if resident is None:  # evicted meanwhile
+            return
+        current = resident.serving.get(encoder)
+        if champion is None:
+            if name == DEFAULT:
+                self._serve(encoder, builtin)
+            elif current is not None:
+                self._dismiss(name, encoder)
+        elif (current is None and name == DEFAULT) or (current is not None and current.version != champion):
+            loaded = await self._load(name, record, champion, asyncio.to_thread)
+            # If the old champion left memory during the load, `loaded` is not used.
+            if current is None or (name in self._domains and encoder in self._domains[name].serving):
+                self._serve(encoder, loaded)
+
+    def drop(self, domain: str, version: int) -> None:
+        """Forgets a deleted version, unless it is a champion in memory.
+
+        A deleted champion serves until a refresh has loaded its successor.
+        """
+        calibration = self._loaded.get((domain, version))
+        if calibration is not None and self._domains[domain].serving.get(calibration.encoder) is not calibration:
+            self._release((domain, version))
+
+    def remove(self, domain: str) -> None:
+        """Forgets a deleted domain."""
+        if domain in self._domains:
+            for number in list(self._domains[domain].versions):
+                self._release((domain, number))
+        self.on_gone(domain)
+
+
+def moved_away(name: str, record: Domain) -> EncoderMismatch:
+    """The error for a domain that has moved to an encoder that this process does not run. The old encoder is not used
+    instead, because its scores would differ from those of the other servers."""
+    to = "another encoder" if record.move is None else f"encoder {record.move.new_id} ({record.move.new[:12]})"
+    return EncoderMismatch(
+        f"encoder_mismatch: domain {name!r} has moved to {to}, which this server does not run (name it in "
+        f"ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); versions of the old encoder remain available by number ({name}@1)"
+    )

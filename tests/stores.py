@@ -1,0 +1,37 @@
+"""Domains for the tests."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from isosim.arrays import Weights
+from isosim.domains.domain import Version
+from isosim.domains.store import DomainStore, written
+from isosim.encoders.store import EncoderArtifact
+from isosim.scoring.calibration import DomainModel
+from isosim.store.blobs import opened
+
+
+def domains_of(store: Path) -> DomainStore:
+    return DomainStore(opened(store))
+
+
+def publish(
+    domains: DomainStore,
+    name: str,
+    encoder: EncoderArtifact,
+    model: DomainModel = DomainModel(),  # noqa: B008 - frozen
+    weights: Weights | None = None,
+    report: Mapping[str, Any] | None = None,
+    *,
+    promote: bool = True,
+    epoch: int | None = None,
+    **facts: Any,
+) -> int:
+    """Publishes a version, by default as champion, and returns its number."""
+    stated: dict[str, Any] = {"method": "identity" if weights is None else "whitening", "sentences": 2, "seed": 0}
+    version = Version(
+        number=0, encoder=encoder.digest, encoder_id=encoder.id, files={}, upload="", created="", **stated | facts
+    )
+    with written(report or {}, weights, model) as folder:
+        return domains.publish(name, folder, version, epoch=epoch, promote=lambda _: promote).number
