@@ -1,11 +1,13 @@
 """Hints over Redis that there is a new job. Best effort: workers find jobs without it, only later."""
 
+import asyncio
 import contextlib
 import logging
 import time
 from typing import Any
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from isosim.redis_connection import why
@@ -15,6 +17,12 @@ AGAIN = 10.0  # s until Redis is tried again
 TIMEOUT = 2.0  # s to connect to Redis, and for a command
 
 log = logging.getLogger(__name__)
+
+
+async def announce(redis: AsyncRedis) -> None:
+    """Tells waiting workers that there is a new job."""
+    with contextlib.suppress(RedisError, OSError, asyncio.TimeoutError):
+        await redis.publish(CHANNEL, b"")
 
 
 class NoHints:

@@ -27,7 +27,7 @@ class Spool:
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
         self.size = 0  # bytes written so far
-        self._files: dict[str, BinaryIO] = {LINES: temporary()}
+        self._files: dict[str, BinaryIO] = {LINES: temporary_file()}
         self._hash = hashlib.sha256()
         # Texts, labels and vectors have separate hashes, because they may arrive interleaved in any order.
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
@@ -59,7 +59,7 @@ class Spool:
     def extend_vectors(self, content: bytes) -> None:
         """Appends bytes to the file of vectors."""
         if VECTORS not in self._files:
-            self._files[VECTORS] = temporary()
+            self._files[VECTORS] = temporary_file()
         self._hashes["vectors"].update(content)
         self.size += len(content)
         self._files[VECTORS].write(content)
@@ -89,7 +89,7 @@ class Spool:
             yield name, path_of(file)
 
 
-def temporary() -> BinaryIO:
+def temporary_file() -> BinaryIO:
     return tempfile.TemporaryFile(prefix="isosim-")  # type: ignore[return-value]
 
 

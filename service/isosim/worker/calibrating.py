@@ -1,4 +1,4 @@
-"""The child process of a worker: runs one attempt of a job (`python -m isosim.calibrating SOCKET`).
+"""The child process of a worker: runs one attempt of a job (`python -m isosim.worker.calibrating SOCKET`).
 
 It only computes and publishes. Over the socket, a file descriptor, it gets the job and sends lines of JSON:
 
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from isosim.domains.record_store import DomainStore
+from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Conflict, IsosimError
-from isosim.jobs.record import Job
-from isosim.jobs.record_store import JobStore
+from isosim.jobs.job import Job
 from isosim.jobs.requirements import Allowance
+from isosim.jobs.store import JobStore
 from isosim.observability import setup as logs
 from isosim.observability.lines import about
 from isosim.observability.setup import tracing
@@ -57,7 +57,8 @@ class Link:
         self._allowed = threading.Event()
 
     def receive_job(self, jobs: JobStore) -> Job:
-        return jobs.records.form.validate_python(orjson.loads(self._lines.readline())["job"])
+        job: Job = jobs.records.form.validate_python(orjson.loads(self._lines.readline())["job"])
+        return job
 
     def send(self, **message: Any) -> None:
         content = orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
@@ -120,7 +121,7 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
-    domains = DomainStore(opened(str(settings.model_store)))
+    domains = DomainStore(opened(settings.model_store))
     if domains.read(job.request.domain).epoch != job.request.epoch:
         raise Conflict(f"domain {job.request.domain!r} was deleted after this calibration began")
     result = fit(settings, jobs, job, domains, reporter)
@@ -197,7 +198,7 @@ def main() -> None:
     logs.configure(settings.log_level, settings.log_format)
     step_back()
     link = Link(int(sys.argv[1]))
-    jobs = JobStore(opened(str(settings.model_store)))
+    jobs = JobStore(opened(settings.model_store))
     job = link.receive_job(jobs)
     link.start()
     run(settings, jobs, job, link)

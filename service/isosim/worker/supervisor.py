@@ -1,9 +1,9 @@
 """`isosim worker`: takes jobs from the store and runs them one after the other, each in a child process.
 
 This process writes the jobs' records: it claims a job, writes its heartbeats, and records how it ends. The child
-(`isosim.calibrating`) computes and reports over a socket, and asks before it publishes. So if this process is stopped,
-its job falls silent, another worker takes it, and the child cannot begin to publish. If the child is stopped, this
-process hears nothing from it, kills it and gives the job back. Neither outlives the other.
+(`isosim.worker.calibrating`) computes and reports over a socket, and asks before it publishes. So if this process is
+stopped, its job falls silent, another worker takes it, and the child cannot begin to publish. If the child is stopped,
+this process hears nothing from it, kills it and gives the job back. Neither outlives the other.
 """
 
 import contextlib
@@ -15,24 +15,25 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from isosim.domains.record_store import DomainStore
+from isosim.domains.store import DomainStore
 from isosim.errors import IsosimError, JobCancelled
-from isosim.jobs.record import Job, JobRequest, Status
-from isosim.jobs.record_store import SILENCE, Attempt, JobStore
+from isosim.jobs.hints import NoHints, RedisHints
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.pulse import Pulse
+from isosim.jobs.store import SILENCE, Attempt, JobStore
 from isosim.observability.lines import about
 from isosim.settings import Settings
-from isosim.store.artifacts import read_json, to_facts
+from isosim.store.artifacts import to_facts
+from isosim.store.blobs import opened
 
 log = logging.getLogger("isosim.jobs")
 
@@ -43,15 +44,9 @@ LOOK = 1.0  # s between looks for jobs in a folder
 DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose workers might fall silent; without any
 STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
 PATIENCE = 600.0  # s that a worker tries to record how a job ended
+EXIT = 5.0  # s in which a process ends that has closed its socket
 LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
-CHILD = (sys.executable, "-m", "isosim.calibrating")
-
-
-class Hints(Protocol):
-    """Tells workers that there may be a new job. Best effort: jobs are found without it, only later."""
-
-    def wait(self, seconds: float) -> bool:
-        """Waits for a hint. Returns whether one came."""
+CHILD = (sys.executable, "-m", "isosim.worker.calibrating")
 
 
 class Child:
@@ -62,10 +57,11 @@ class Child:
         with theirs:
             end = theirs.fileno()
             # It stays in this process's session: see `isosim.server.local_worker`. What libraries print is no message.
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [*command, str(end)], pass_fds=[end], stdin=subprocess.DEVNULL, stdout=2, process_group=0
             )
         self.gone = False  # it has ended, or has closed the socket
+        self._killed = False
         self._rest = b""
         self.send({"job": to_facts(job)})
 
@@ -85,12 +81,16 @@ class Child:
         *lines, self._rest = (self._rest + received).split(b"\n")
         return [orjson.loads(line) for line in lines]
 
-    def kill(self) -> int:
-        """Kills the process and those that it has started, if they still run. Returns its exit code, or minus the
-        number of the signal that ended it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.socket.close()
+    def kill(self, patience: float = 0.0) -> int:
+        """Kills the process and those that it has started, unless it ends by itself within `patience` seconds. Returns
+        its exit code, or minus the number of the signal that ended it."""
+        if not self._killed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.socket.close()
+        self._killed = True
         return self.process.wait()
 
 
@@ -102,7 +102,7 @@ class Worker:
         settings: Settings,
         jobs: JobStore,
         domains: DomainStore,
-        hints: Hints,
+        hints: NoHints | RedisHints,
         command: Sequence[str] = CHILD,
         on_busy: Callable[[bool], None] = lambda _: None,
         on_pulse: Callable[[], None] = lambda: None,
@@ -113,7 +113,7 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.heartbeat, self.pause = (DISTANT_HEARTBEAT, DISTANT_PAUSE) if jobs.distant else (HEARTBEAT, PAUSE)
         self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
-        self._failing = False  # whether the store could not be read at the last look
+        self._failing = False  # whether the last access of the store failed
 
     @property
     def stopping(self) -> bool:
@@ -145,9 +145,7 @@ class Worker:
         try:
             attempt = self.jobs.claim(self.name, self._champion, self._published)
         except (OSError, IsosimError) as error:
-            if not self._failing:
-                log.error("the jobs in the store cannot be read: %s", error)
-            self._failing = True
+            self._failed("the jobs in the store cannot be read", error)
             return None
         if self._failing:
             log.info("the jobs in the store are read again")
@@ -171,26 +169,20 @@ class Worker:
     def _champion(self, request: JobRequest) -> int | None:
         """The domain's champion; None if it has none, or cannot be read: publishing reads it again."""
         with contextlib.suppress(IsosimError, OSError):
-            aliases = self.domains.read(request.domain).aliases.get(request.encoder)
-            return None if aliases is None else aliases.champion
+            return self.domains.read(request.domain).served(request.encoder).champion
         return None
 
     def _published(self, job: Job) -> dict[str, Any] | None:
         """The outcome of a job whose version an earlier attempt has published; None if none has."""
-        try:
-            domain = self.domains.read(job.request.domain)
-        except IsosimError:  # the next attempt fails at it, and says why
-            return None
-        version = domain.published_as("", job.id)
-        if version is None:
-            return None
-        report = None
-        with (
-            contextlib.suppress(IsosimError),
-            self.domains.files(job.request.domain, version.number) as (_, folder),
-        ):
-            report = read_json(folder / "report.json")
-        return outcome(job, version.number, report, promoted=version.number in domain.named())
+        name, report = job.request.domain, None
+        with contextlib.suppress(IsosimError):  # the next attempt fails at it, and says why
+            domain = self.domains.read(name)
+            version = domain.made_by(job.id)
+            if version is not None:
+                with contextlib.suppress(IsosimError):
+                    report = self.domains.report(name, version.number)
+                return outcome(job, version.number, report, promoted=version.number in domain.named())
+        return None
 
     def attend(self, attempt: Attempt) -> None:
         """Runs an attempt to its end."""
@@ -206,7 +198,7 @@ class Worker:
         """Follows a child and records what becomes of its attempt. Raises JobCancelled if the job was cancelled, or was
         taken over because this process had been silent."""
         heard = began = time.monotonic()
-        written, asked, failing = began, False, False
+        written, asked = began, False
         stage, progress = attempt.job.stage, attempt.job.progress
         while True:
             messages = child.messages(TICK)
@@ -235,27 +227,36 @@ class Worker:
             fresh = (stage, progress) != (attempt.job.stage, attempt.job.progress)
             if not asked and now - written < (self.pause if fresh else self.heartbeat):
                 continue
-            try:
-                if asked:
-                    attempt.publish()
-                    child.send({"publish": True})
-                    asked = False
-                else:
-                    attempt.beat(stage, progress)
-            except JobCancelled:
-                raise
-            except (OSError, IsosimError) as error:
-                if not failing:
-                    log.error("the record of job %s cannot be written (%s); the job goes on", attempt.job.id, error)
-                failing = True
-            else:
-                failing = False
+            asked = not self._written(attempt, child, stage, progress, asked=asked) and asked
             written = time.monotonic()
+
+    def _written(self, attempt: Attempt, child: Child, stage: str, progress: float, *, asked: bool) -> bool:
+        """Records progress or, if the child has `asked`, that the job is publishing. Returns False if the store fails:
+        the job goes on."""
+        try:
+            if asked:
+                attempt.publish()
+                child.send({"publish": True})
+            else:
+                attempt.beat(stage, progress)
+        except JobCancelled:
+            raise
+        except (OSError, IsosimError) as error:
+            self._failed("the job's record cannot be written, and the job goes on", error)
+            return False
+        self._failing = False
+        return True
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Logs the first of several failures of the store."""
+        if not self._failing:
+            log.error("%s: %s", what, error)
+        self._failing = True
 
     def _over(self, attempt: Attempt, child: Child, stage: str, silent: float) -> str | None:
         """Why an attempt cannot go on, or None."""
         if child.gone:
-            return ended_with(child.kill(), stage)
+            return ended_with(child.kill(EXIT), stage)
         if silent > SILENCE:
             return f"the job's process did not answer for {SILENCE:g} s while {stage}"
         if self._until is not None and time.monotonic() > self._until:
@@ -294,7 +295,7 @@ class Worker:
                 log.warning("%s", error)
                 return False
             except (OSError, IsosimError) as error:
-                log.error("the end of a job cannot be recorded: %s", error)
+                self._failed("the end of a job cannot be recorded", error)
                 if self.stopping or time.monotonic() > until:
                     return False  # the job falls silent
                 self._rest(self.heartbeat, hints=False)
@@ -338,38 +339,28 @@ def end_with_parent(worker: Worker) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-PULSE, HUNG = 2.0, 180.0  # s between signs of life of a worker; s without one until it counts as hung
+def run(settings: Settings, *, burst: bool = False, attached: bool = False) -> None:
+    """Runs a worker until it gets SIGTERM. `attached`: it is a child process of the API, tells it on standard output
+    when a job begins and ends, and ends with it."""
+    blobs, pulse = opened(settings.model_store), Pulse()
+    hints = NoHints() if settings.redis_address is None else RedisHints(settings.redis_address)
 
+    def tell(busy: bool) -> None:
+        print("busy" if busy else "idle", flush=True)
 
-class Pulse:
-    """A file per worker that shows that its loop goes on. A call of the store may take a minute, so it may be HUNG
-    seconds old."""
-
-    def __init__(self) -> None:
-        self._file = pulses() / str(os.getpid())
-        self._written = -PULSE
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now - self._written >= PULSE:
-            self._written = now
-            with contextlib.suppress(OSError):  # a full disk is no reason to end
-                self._file.parent.mkdir(mode=0o700, exist_ok=True)
-                self._file.write_text(f"{now}\n")  # this clock is the same for all processes of a machine
-
-    def close(self) -> None:
-        self._file.unlink(missing_ok=True)
-
-
-def pulses() -> Path:
-    return Path(tempfile.gettempdir()) / f"isosim-workers-{os.getuid()}"
-
-
-def silences() -> dict[int, float]:
-    """Seconds since the last sign of life of each of this user's workers on this machine, by process id."""
-    found = {}
-    for file in pulses().glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(int(file.name), 0)  # raises ProcessLookupError, an OSError, if the worker has ended
-            found[int(file.name)] = time.monotonic() - float(file.read_text())
-    return found
+    worker = Worker(
+        settings,
+        JobStore(blobs),
+        DomainStore(blobs),
+        hints,
+        on_busy=tell if attached else lambda _: None,
+        on_pulse=pulse,
+    )
+    signal.signal(signal.SIGTERM, worker.stop)
+    signal.signal(signal.SIGINT, worker.stop)
+    if attached:
+        end_with_parent(worker)
+    try:
+        worker.serve(burst=burst)
+    finally:
+        pulse.close()
