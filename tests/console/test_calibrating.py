@@ -153,20 +153,6 @@ def test_a_running_calibration_can_be_cancelled(visit: Visit, server: Server) ->
     assert analyst.page.get_by_role("row", name=re.compile("gone cancelled")).count() == 1
 
 
-def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server, store: Path) -> None:
-    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
-        job = jobs.create(wanted, spool, [], None)
-    jobs.beat(replace(jobs.begin(job.id), stage="embedding"))
-    jobs.interrupt(job.id)  # its worker was killed
-    analyst = visit(server, f"#/job/{job.id}")
-    analyst.sees("The worker went away; the text is still there. It was attempt 1.")
-    analyst.presses("Retry")
-    analyst.sees("Version 1 of letters", 120)
-
-
 def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, server: Server, store: Path) -> None:
     jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
     with jobs.spool() as spool:

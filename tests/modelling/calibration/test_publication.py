@@ -188,57 +188,277 @@ def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_
     assert older.publish(domains)[:2] == (4, True)
 
 
-def job_of(jobs: JobStore, request: JobRequest) -> Job:
-    with jobs.spool() as spool:
-        spool.extend(["A boat."])
-        return jobs.create(request, spool, [], None)
+def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
+    """A job in its second attempt; its first one died when `champion` was the domain's champion."""
+    post_job(jobs, request, ["A boat."])
+    first = jobs.claim("worker", lambda _: champion)
+    assert first is not None
+    first.give_back("it died")
+    again = jobs.claim("worker", lambda _: 99)
+    assert again is not None
+    return again.job
 
 
-def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champion(
+def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champion(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     old = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     old.publish(domains)
-    job = jobs.begin(job_of(jobs, old.request).id, champion=champion(domains, tiny))
-    jobs.interrupt(job.id)  # its worker was killed; for a day nobody retries it
+    again = begun(jobs_of(tmp_path), old.request, champion(domains, tiny))
     old.publish(domains)
-    again = jobs.begin(jobs.requeue(job.id).id, champion=champion(domains, tiny))
-    jobs.decide(again.id, again.attempt)
-    done = worker.publish_result(jobs, domains, again, replace(old, request=again.request))
-    assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
-    assert done.report is not None
-    assert "version 2 has become champion since this job first began" in done.report["promotion"]
-    assert domains.report("news", 3)["promotion"] == done.report["promotion"]
+    made = replace(old, request=again.request)
+    assert made.publish(domains, again)[:2] == (3, False)
+    assert champion(domains, tiny) == 2
+    assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
 
 
-def test_a_job_that_is_retried_while_the_champion_stays_is_promoted(
+def test_a_job_that_is_repeated_while_the_champion_stays_is_promoted(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     for version in (1, 2):  # also a domain's first
-        job = jobs.begin(job_of(jobs, asked.request).id, champion=champion(domains, tiny))
-        jobs.interrupt(job.id)
-        again = jobs.begin(jobs.requeue(job.id).id)
-        done = worker.publish_result(jobs, domains, again, replace(asked, request=again.request))
-        assert (done.version, done.promoted, champion(domains, tiny)) == (version, True, version)
+        again = begun(jobs_of(tmp_path / str(version)), asked.request, champion(domains, tiny))
+        assert replace(asked, request=again.request).publish(domains, again)[:2] == (version, True)
+        assert champion(domains, tiny) == version
 
 
-def test_an_attempt_whose_place_was_taken_publishes_nothing(
+def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    """In a bucket the aliases are replaced before the versions go."""
+    made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    turns = iter(["publish", "promote"])
+
+    def deleted_meanwhile(_: int) -> None:
+        if next(turns) == "promote":
+            (domains.root / "news" / "aliases.json").write_text('{"revision": 1, "generation": 1, "encoders": {}}')
+
+    with pytest.raises(Conflict, match="was deleted"):
+        made.publish(domains, check_turn=deleted_meanwhile)
+    assert champion(domains, tiny) is None
+
+from tests.stores import jobs_of, post_job"""Which version becomes a domain's champion."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isosim import worker
+from isosim.arrays import Vectors
+from isosim.domains.store import Aliases, DomainStore
+from isosim.encoders.store import EncoderArtifact
+from isosim.errors import Conflict, JobCancelled
+from isosim.fitting import normalization, probability, reference
+from isosim.fitting.methods import FittedMap
+from isosim.fitting.publication import Result
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.store import JobStore
+from isosim.scoring.advice import Target
+from isosim.scoring.calibration import DomainModel
+
+DIM = 32
+
+
+def law(count: int, offset: float, seed: int) -> Vectors:
+    """Vectors around a point this far from the origin: the farther, the more alike they are."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((count, DIM)) + offset).astype(np.float32)
+
+
+def model(x: Vectors) -> DomainModel:
+    rng = np.random.default_rng(0)
+    pairs = reference.sample_pairs([(x, np.arange(len(x)))], rng)
+    return DomainModel(reference=reference.build(pairs, rng, intervals=False))
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> DomainStore:
+    store = DomainStore(tmp_path)
+    store.prepare()
+    return store
+
+
+def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Result:
+    request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
+    return Result(request, tiny, FittedMap("identity", None, {}), model(x), held_out, {"sentences": len(x)})
+
+
+def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
+    return domains.aliases("news", tiny.digest).champion
+
+
+def test_a_champion_whose_scale_no_longer_holds_is_replaced(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    assert result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)[:2] == (1, True)
+    version, promoted, why = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)).publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (2, True, 2)
+    assert "100 new held-out sentences" in why
+
+
+def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    result(tiny, law(1000, 0.3, 0), law(100, 0.3, 1)).publish(domains)
+    promoted = []
+    for seed in range(20):
+        same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
+        promoted.append(same._wanted(domains, Aliases(1))[0])
+    assert sum(promoted) <= 6  # a coin would give ten
+
+
+def test_a_worse_one_is_kept_aside(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    result(tiny, law(500, 0.5, 1), law(100, 0.5, 2)).publish(domains)
+    version, promoted, _ = result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)).publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
+
+
+@pytest.mark.parametrize("part", ["probability", "normalization"])
+def test_nobody_loses_a_part_of_the_answer_without_a_word(
+    tiny: EncoderArtifact, domains: DomainStore, part: str
+) -> None:
+    x, rng = law(500, 0.0, 1), np.random.default_rng(0)
+    first = result(tiny, x, x[:100])
+    scale = first.model.reference
+    assert scale is not None
+    parts = {
+        "normalization": lambda: normalization.fit("csls", x, [(x, np.arange(len(x)))], rng),
+        "probability": lambda: probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0],
+    }
+    replace(first, model=replace(first.model, **{part: parts[part]()})).publish(domains)
+    better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4))
+    version, promoted, why = better.publish(domains)
+    assert (version, promoted) == (2, False)
+    assert part in why
+    asked = replace(better, request=replace(better.request, promote="always"))
+    assert asked.publish(domains)[:2] == (3, True)
+
+
+def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Result:
+    """Version 1 of `news`, or its champion with new labels."""
+    made, rng = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)), np.random.default_rng(seed)
+    scale = made.model.reference
+    assert scale is not None
+    x = rng.uniform(-0.3, 0.5, count)
+    y = rng.random(count) < 1 / (1 + np.exp(-20 * (x - 0.1)))
+    return replace(made, report={**made.report, "x": x, "y": y.astype(np.float64), "graded": graded, "seed": seed})
+
+
+def post(
+    domains: DomainStore, tiny: EncoderArtifact, given: Result, promote: str = "if_better", **facts: Any
+) -> tuple[bool, str]:
+    """Publishes the champion with new labels, as a job does."""
+    aliases = domains.aliases("news", tiny.digest)
+    assert aliases.champion is not None
+    base = domains.load("news", aliases.champion).model
+    assert base.reference is not None
+    x, y, graded, seed = (given.report[name] for name in ("x", "y", "graded", "seed"))
+    learnt, report = probability.fit(x, base.reference, y, seed, graded=graded, rival=base.probability)
+    posted = replace(given.request, base=aliases.champion, champion=aliases.champion, promote=promote)
+    made = replace(
+        given,
+        request=posted,
+        model=replace(base, probability=learnt),
+        report={"sentences": 500, "labels": {**report, **facts}},
+    )
+    return made.publish(domains)[1:]
+
+
+def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)
+    added = post(domains, tiny, labelled(tiny, 1))
+    assert added == (True, "it adds probabilities learnt from labels to the champion, version 1")
+    again = post(domains, tiny, labelled(tiny, 1))
+    assert again == (True, "it has learnt from 400 labelled pairs, and version 2 from 400")
+    for error, expected in ((0.05, False), (0.07, True)):  # by 2 standard errors and by 1.4
+        compared = {"loss": 0.5, "rival_loss": 0.4, "standard_error": error}
+        promoted, why = post(domains, tiny, labelled(tiny, 2, count=399), compared=compared)
+        assert promoted == expected
+        assert why == "the log-loss of these labels is 0.5000 with this version and 0.4000 with version 3"
+    promoted, why = post(domains, tiny, labelled(tiny, 3, graded=True))
+    assert (promoted, why) == (False, "version 5 has learnt from matches and this version from grades")
+
+
+@pytest.mark.parametrize("promote", ["always", "if_better"])
+def test_no_version_that_makes_a_saved_target_unreachable_is_promoted_by_itself(
+    tiny: EncoderArtifact, domains: DomainStore, promote: str
+) -> None:
+    result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)
+    post(domains, tiny, labelled(tiny, 1))
+    domains.set_target("news", "sure", Target(precision=0.8))
+    domains.set_target("news", "usual", Target(fmr=0.01))
+    better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4), promote)
+    version, promoted, why = better.publish(domains)
+    assert (promoted, champion(domains, tiny)) == (False, 2)
+    assert why.startswith("it would make saved thresholds unreachable: sure (domain 'news' was given no labels")
+    assert list(domains.report("news", version)["unreachable"]) == ["sure"]
+    assert not post(domains, tiny, labelled(tiny, 5, graded=True), promote)[0]
+    domains.set_target("news", "sure", None)
+    assert better.publish(domains)[1] == (promote == "always")  # the champion's probabilities would be lost
+
+
+@pytest.mark.parametrize("promote", ["always", "if_better"])
+def test_labels_for_a_champion_that_was_replaced_meanwhile_do_not_bring_it_back(
+    tiny: EncoderArtifact, domains: DomainStore, promote: str
+) -> None:
+    first = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    first.publish(domains)
+    posted = replace(first.request, promote=promote, base=1, champion=1)
+    first.publish(domains)
+    late = replace(first, request=posted, held_out=law(0, 0.0, 0))
+    version, promoted, why = late.publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (3, False, 2)
+    assert "version 2 became champion after the labels were posted" in why
+    in_time = replace(late, request=replace(posted, base=2, champion=2))
+    assert in_time.publish(domains)[:2] == (4, True)
+
+
+def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_is_asked(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    first = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    first.publish(domains)
+    first.publish(domains)
+    older = replace(first, request=replace(first.request, base=1, champion=2), held_out=law(0, 0.0, 0))
+    kept = replace(older, request=replace(older.request, promote="if_better")).publish(domains)
+    assert kept[:2] == (3, False)
+    assert "no new text" in kept[2]
+    assert older.publish(domains)[:2] == (4, True)
+
+
+def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
+    """A job in its second attempt; its first one died when `champion` was the domain's champion."""
+    post_job(jobs, request, ["A boat."])
+    first = jobs.claim("worker", lambda _: champion)
+    assert first is not None
+    first.give_back("it died")
+    again = jobs.claim("worker", lambda _: 99)
+    assert again is not None
+    return again.job
+
+
+def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champion(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    """It had won the decision, and then its process stood still for so long that it was taken for dead."""
-    jobs = JobStore(tmp_path)
-    made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    first = jobs.begin(job_of(jobs, made.request).id)
-    assert jobs.decide(first.id, first.attempt)
-    jobs.interrupt(first.id)
-    second = jobs.begin(jobs.requeue(first.id).id)
-    with pytest.raises(JobCancelled):
-        worker.publish_result(jobs, domains, first, made)
-    assert (domains.versions("news"), champion(domains, tiny)) == ([], None)
-    assert worker.publish_result(jobs, domains, second, made).version == 1
+    old = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    old.publish(domains)
+    again = begun(jobs_of(tmp_path), old.request, champion(domains, tiny))
+    old.publish(domains)
+    made = replace(old, request=again.request)
+    assert made.publish(domains, again)[:2] == (3, False)
+    assert champion(domains, tiny) == 2
+    assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
+
+
+def test_a_job_that_is_repeated_while_the_champion_stays_is_promoted(
+    tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
+) -> None:
+    asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    for version in (1, 2):  # also a domain's first
+        again = begun(jobs_of(tmp_path / str(version)), asked.request, champion(domains, tiny))
+        assert replace(asked, request=again.request).publish(domains, again)[:2] == (version, True)
+        assert champion(domains, tiny) == version
 
 
 def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
