@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from isosim.access.grants import Grant, Limits
 from isosim.access.key_file import Keys
 from isosim.api.access_log import Observer
+from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.errors import Overloaded
 from isosim.jobs.store import JobStore
@@ -120,6 +121,7 @@ class Service:
     limits: Limits
     encoders: Encoders
     domains: DomainStore
+    champions: Champions
     jobs: JobStore
     drift: DriftMonitor
     observer: Observer

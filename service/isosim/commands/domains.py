@@ -1,5 +1,6 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -313,6 +314,26 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     print(f"{name} is deleted")
     for job in cancelled:
         print(f"  calibration {job} is cancelled")
+
+
+@app.command(epilog=EPILOG)
+def history(
+    domain: Name,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of changes")] = 100,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what about a domain and when, newest first; also of a deleted domain."""
+    settings = stored(model_store=model_store)
+    store = domain_store(settings)
+    if not store.was_there(domain):
+        known(settings, domain)
+    entries = [entry.facts for entry in itertools.islice(store.history(domain), limit)]
+    if as_json:
+        print_json(entries)
+        return
+    columns = ("time", "what", "subject", "from", "to", "by", "job", "request")
+    show(columns, [[entry[name] for name in columns] for entry in entries])
 
 
 @app.command("export", epilog=EPILOG)

@@ -1,6 +1,7 @@
 """Shared by the commands: common options, settings from the command line, and look-ups in the store."""
 
 import importlib.util
+import logging
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
+from isosim.observability.lines import LineHandler
+from isosim.observability.setup import STDERR, chosen
+from isosim.observability.sink import DirectSink
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
 from isosim.store.blobs import opened
@@ -100,6 +104,12 @@ def stored(**given: Any) -> Settings:
 
 
 def domain_store(settings: Settings) -> DomainStore:
+    """The store's domains. Changes of them are logged on stderr, as a server and its workers log them."""
+    changes = logging.getLogger("isosim.domains.store")
+    if not changes.handlers:
+        changes.addHandler(LineHandler(chosen(settings.log_format), DirectSink(STDERR).write))
+        changes.setLevel(logging.INFO)
+        changes.propagate = False
     return DomainStore(opened(settings.model_store))
 
 

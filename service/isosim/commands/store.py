@@ -115,6 +115,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
     records = job_store(settings)
     jobs = records.unended()
     resting = records.rested_on()
+    yield from domains.blobs.unfinished(age)
     yield from domains.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}
     for name in domains.names():

@@ -332,6 +332,8 @@ class Registry:
         if resident.record.home(self.own) == encoder and calibration is not before:
             self.on_champion(calibration) if calibration.version else self.on_dropped(name)
         if before is not None and before.version != calibration.version:
+            facts = {"domain": name, "from": before.version, "to": calibration.version, "encoder": encoder[:12]}
+            log.info("another version answers", extra={"facts": facts})
             self._release((name, before.version))
 
     def _keep(self, calibration: Calibration) -> None:

@@ -20,6 +20,7 @@ from isosim.access.limits import RedisLimits
 from isosim.api.access_log import AccessLog, Observer
 from isosim.api.state import Listings, Phase, Service
 from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.champions import Champions
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
@@ -119,6 +120,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
             encoders=encoders,
             domains=domain_store,
+            champions=Champions(domain_store),
             jobs=jobs,
             drift=drift,
             observer=observe(settings, metrics, stack),

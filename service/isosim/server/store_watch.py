@@ -63,7 +63,7 @@ async def watch_domains(service: Service) -> None:
     while True:
         # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
         with contextlib.suppress(Exception):
-            found = await asyncio.to_thread(lambda: sum(1 for _ in service.domains.names()))
+            found = len(await asyncio.to_thread(service.champions.read))
             if counted is None:
                 announcements.listed(found)
             counted = found

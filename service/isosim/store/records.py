@@ -137,8 +137,17 @@ class Records(Generic[T]):
             raise Conflict(f"{self.key(name)} changed meanwhile; try again") from error
         return after
 
-    def names(self, after: str = "") -> Iterator[str]:
-        """Names of the records that are greater than `after`, in order of their keys, without reading them."""
+    def write(self, name: str, record: T) -> None:
+        """Writes a record whatever is there."""
+        self.blobs.write(self.key(name), self._content(record))
+
+    def stamps(self, after: str = "") -> Iterator[tuple[str, str]]:
+        """Names of the records that are greater than `after` and their stamps, in order of their keys, without reading
+        them."""
         for entry in self.blobs.list(self.prefix, self.key(after) if after else ""):
             if entry.size != TOMBSTONE:
-                yield entry.key.removeprefix(self.prefix).removesuffix(".json")
+                yield entry.key.removeprefix(self.prefix).removesuffix(".json"), entry.stamp
+
+    def names(self, after: str = "") -> Iterator[str]:
+        """The names of `stamps`."""
+        return (name for name, _ in self.stamps(after))

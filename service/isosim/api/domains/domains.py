@@ -34,6 +34,8 @@ from isosim.api.domains.schemas import (
     Domains,
     DomainState,
     DriftState,
+    History,
+    HistoryEntry,
     RollbackRequest,
     VersionState,
     VersionSummary,
@@ -170,6 +172,21 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     facts = summary(service, domain, stored).model_dump()
     report = service.domains.report(domain, version)
     return VersionState(domain=domain, files=stored.files, report=report, origin=stored.origin, **facts)
+
+
+@router.get("/{domain}/history", dependencies=ADMIN, responses=documented(404, 422))
+def get_history(
+    domain: DomainName,
+    service: ServiceDep,
+    limit: Annotated[int, Query(ge=1, le=PAGE, description="maximum number of changes in the answer")] = 100,
+    before: Annotated[int | None, Query(ge=1, description="`next` of the previous page")] = None,
+) -> History:
+    """Who changed what about a domain and when, newest first; also of a deleted domain."""
+    if not service.domains.was_there(domain):
+        raise UnknownDomain(domain)
+    page = list(itertools.islice(service.domains.history(domain, before), limit + 1))
+    changes = [HistoryEntry.model_validate(entry.facts) for entry in page[:limit]]
+    return History(domain=domain, changes=changes, next=page[limit - 1].number if len(page) > limit else None)
 
 
 @router.post(
