@@ -202,10 +202,6 @@ class RedisServer:
             self.process.kill()
 
 
-def accepts_jobs(server: Server) -> bool:
-    return server.client.post("/calibrate", json={"domain": "d", "texts": []}).status_code == 400
-
-
 def score(server: Server, domain: str) -> httpx.Response:
     response = server.client.post("/similarity", json={"pairs": PAIRS, "domain": domain})
     assert response.status_code == 200, response.text

@@ -12,8 +12,8 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
-from tests.text import sentences
 from tests.stores import jobs_of, post_job
+from tests.text import sentences
 
 
 def test_bare_it_lists(run: Run) -> None:

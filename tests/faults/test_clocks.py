@@ -1,6 +1,5 @@
 """The machine's clock jumps by hours, forward and back: nothing alive is taken for dead, nothing in use is swept."""
 
-import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.jobs import TEXTS, at_work, becomes, held_job, kill, post, state, whole_versions
+from tests.faults.jobs import becomes, held_job, state, whole_versions
 from tests.faults.load import Load
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences

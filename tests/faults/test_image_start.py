@@ -78,10 +78,8 @@ def test_an_image_starts_on_a_store_whose_default_aliases_are_garbage(image: Ima
         server.stop()
 
 
-def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path: Path) -> None:
-    """Jobs need a place that can be written: `jobs_folder`."""
-    (tmp_path / "jobs").mkdir()
-    server = image(mode="ro", jobs_folder=tmp_path / "jobs")
+def test_an_image_starts_on_a_read_only_store(image: Image, news: Path) -> None:
+    server = image(mode="ro")
     assert score(server, "news").json()["version"] == 2
     assert "Read-only file system" in server.log.read_text()
     assert DomainStore(news).domains() == ["films", "news"]

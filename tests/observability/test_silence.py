@@ -15,9 +15,9 @@ from isosim.jobs.store import JobStore
 from isosim.observability.lines import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
-from tests.processes import RedisServer, Server, environment, wait_until
-from tests.text import sentences
+from tests.processes import RedisServer, Server, environment
 from tests.stores import jobs_of, post_job
+from tests.text import sentences
 
 TEXT = "Zanzibar-marker text, secret"
 KEY = "key-marker-of-ours"
@@ -100,9 +100,7 @@ def check_failure(log: Path, jobs: JobStore, job: str) -> None:
     assert any("error" in line and line.get("stack") for line in events(log, job=job))
 
 
-def test_a_worker_logs_no_text(
-    quoting_job: tuple[JobStore, str], redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_worker_logs_no_text(quoting_job: tuple[JobStore, str], redis_server: RedisServer, tmp_path: Path) -> None:
     jobs, job = quoting_job
     log = tmp_path / "worker.log"
     with log.open("wb") as file:

@@ -11,8 +11,8 @@ from isosim.observability.metrics import MAX_KEYS, Metrics
 from tests.faults.load import metric
 from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
-from tests.text import sentences
 from tests.stores import jobs_of, post_job
+from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
 LINES = {

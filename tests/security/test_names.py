@@ -12,8 +12,8 @@ from isosim.domains.store import Aliases, DomainStore
 from isosim.errors import InvalidInput, IsosimError, NotFound
 from isosim.scoring.calibration import DOMAIN_REF, DomainModel
 from tests.processes import Serve, Server
-from tests.text import sentences
 from tests.stores import jobs_of
+from tests.text import sentences
 
 CANARY = "canary of the test"
 PARTS = [

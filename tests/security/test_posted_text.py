@@ -188,9 +188,7 @@ def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> N
     wait_until(lambda: traces.found() == [])
 
 
-def test_text_that_was_arriving_when_the_server_was_killed_is_gone_with_it(
-    traces: Traces, calibrating: Begin
-) -> None:
+def test_text_that_was_arriving_when_the_server_was_killed_is_gone_with_it(traces: Traces, calibrating: Begin) -> None:
     server, _ = calibrating()
 
     def endless() -> Iterator[bytes]:

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import key_line
-from tests.text import sentences
 from tests.stores import jobs_of, post_job
+from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
 BODIES = [

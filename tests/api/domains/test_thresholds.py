@@ -55,7 +55,10 @@ def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     redis = RedisServer(folder)
     redis.start()
     try:
-        yield [serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url, local_worker=False) for _ in range(2)]
+        yield [
+            serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url, local_worker=False)
+            for _ in range(2)
+        ]
     finally:
         for process in running:
             process.kill()
@@ -138,7 +141,11 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
-    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(opened(store)), EncoderStore(store).find("tiny")
+    at, jobs, encoder = (
+        "/domains/news/threshold?precision=0.9",
+        JobStore(opened(store)),
+        EncoderStore(store).find("tiny"),
+    )
     for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
         with Spool() as spool:
             jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [])
