@@ -26,16 +26,16 @@ from typing import Any
 
 import httpx
 import numpy as np
-
-from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
 from isosim.domains.migrations import MigrationStore
 from isosim.domains.objects import ALIASES, MANIFESTS
-from isosim.domains.store import DomainStore
 from isosim.jobs.census import JobCensus
+from isosim.scoring.registry import Registry
+
+from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
+from isosim.domains.store import DomainStore
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.scoring.registry import Registry
 from isosim.server.store_watch import DISTANT_COUNT_SECONDS
 from isosim.settings import Settings
 from isosim.store.artifacts import manifest_bytes

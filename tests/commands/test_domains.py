@@ -10,9 +10,9 @@ from isosim.commands.calibration import print_advice
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 
@@ -154,12 +154,11 @@ def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, 
 def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_rests_on(
     run: Run, own_store: Path, tiny: EncoderArtifact
 ) -> None:
-    domains, jobs = DomainStore(own_store), JobStore(own_store)
+    domains, jobs = DomainStore(own_store), jobs_of(own_store)
     found = domains.load("tickets", 1)
     facts = {name: value for name, value in found.manifest.items() if name not in ("domain", "version", "files")}
     assert [domains.publish("tickets", facts, {}, found.weights, found.model) for _ in range(2)] == [3, 4]
-    with jobs.spool() as spool:
-        jobs.create(JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2), spool, [], None)
+    post_job(jobs, JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2))
     text = "\n".join(sentences(200))
     words = ("calibrate", "-", "--domain", "tickets", "--method", "identity", "--promote", "never")
     done = run(*words, stdin=text, model_store=own_store, keep_versions=1)

@@ -13,7 +13,6 @@ from isosim.commands import store as command_of
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.settings import Settings
 from isosim.store.artifacts import building
@@ -22,6 +21,7 @@ from isosim.store.identity import create
 from tests.commands.conftest import command
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
+from tests.stores import jobs_of, post_job
 
 KEEP = 2
 DAY = 86400.0
@@ -43,7 +43,7 @@ def publish(root: Path, encoder: EncoderArtifact, count: int) -> DomainStore:
 
 
 def settings(root: Path, tmp_path: Path) -> Settings:
-    return Settings(model_store=root, jobs_folder=tmp_path / "jobs", keep_versions=KEEP, encoder="tiny")
+    return Settings(model_store=root, keep_versions=KEEP, encoder="tiny")
 
 
 def collect(root: Path, tmp_path: Path, age: float, *, encoders: bool = False) -> list[tuple[str, str]]:
@@ -59,10 +59,7 @@ def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
     domains = publish(root, tiny, 6)
-    jobs = JobStore(tmp_path / "jobs")
-    with jobs.spool() as spool:
-        asked = JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20)
-        jobs.create(asked, spool, [], None)
+    post_job(jobs_of(root), JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20))
     assert collect(root, tmp_path, DAY) == []
     assert domains.versions("news") == [1, 2, 3, 4, 5, 6]
     assert {why for _, why in collect(root, tmp_path, -1)} == {"an old version"}

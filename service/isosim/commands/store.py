@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, Store, domain_names, domain_store, settings_with, stored
+from isosim.commands.shared import AsJson, Store, domain_names, domain_store, job_store, settings_with, stored
 from isosim.commands.terminal import EPILOG, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
-from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.artifacts import Garbage, since, superfluous
 from isosim.store.blobs import check, opened
@@ -116,8 +115,7 @@ def seconds(text: str) -> float:
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
     """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
     domains, exports = domain_store(settings), EncoderStore.at(settings.model_store)
-    records = JobStore(settings.jobs_root)
-    yield from records.garbage(age)
+    records = job_store(settings)
     jobs = records.unended()
     resting = records.rested_on()
     yield from domains.blobs.unfinished(age)

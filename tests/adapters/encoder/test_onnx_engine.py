@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from isosim.scoring.registry import DomainAliases
 from onnx import TensorProto, helper
 
 from isosim.arrays import Weights
@@ -17,7 +18,6 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
 from isosim.export.graph import random_weights
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.registry import DomainAliases
 
 CPU = ["CPUExecutionProvider"]
 

@@ -98,7 +98,7 @@ def serve_in(tmp_path: Path) -> Iterator[Callable[[Path, Path], Server]]:
     """Servers of a store in a folder or a bucket, with jobs of their own."""
     running: list[Process] = []
     yield lambda root, jobs: serve_with(
-        tmp_path, running, model_store=address(root) if remote(root) else root, jobs_folder=jobs, encoder="tiny"
+        tmp_path, running, model_store=address(root) if remote(root) else root, encoder="tiny"
     )
     for process in running:
         process.kill()

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
+from isosim.scoring.registry import DomainAliases, Registry
 
 from isosim.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.scoring.registry import DomainAliases, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"
