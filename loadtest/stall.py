@@ -101,7 +101,7 @@ def longest(port: int, bodies: list[Body]) -> Result:
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
     """Holds the lock of the domain `default`, as a process that stops while it changes the domain does."""
-    with (store / "domains" / "default" / ".lock").open("a") as file:
+    with (store / "domains" / ".default.json.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

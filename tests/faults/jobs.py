@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from tests.processes import Process, Server, wait_until
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(300)
@@ -113,12 +114,11 @@ def record(store: Path, job: str) -> dict[str, Any]:
 
 def whole_versions(store: Path, domain: str) -> list[int]:
     """A domain's versions, each read back and compared with its hashes."""
-    from isosim.domains.store import DomainStore
-
-    domains = DomainStore(store)
-    for version in domains.versions(domain):
+    domains = domains_of(store)
+    versions = sorted(domains.read(domain).versions)
+    for version in versions:
         domains.load(domain, version)
-    return domains.versions(domain)
+    return versions
 
 
 def holds(store: Path, text: str) -> bool:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.migrations import MigrationStore
 from isosim.domains.removal import remove_domain
 from isosim.domains.seeding import seed
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest, Status
 from isosim.jobs.store import JobStore
@@ -19,6 +17,7 @@ from isosim.worker import Reporter, fit, publish_result
 from tests.commands.conftest import calibrate
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import RedisServer, Serve, Server, score, wait_until
+from tests.stores import domains_of
 from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change
@@ -116,7 +115,7 @@ def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_doma
     store: Path, tiny: EncoderArtifact
 ) -> None:
     calibrate(store, tiny, "news", "sn")
-    jobs, domains = JobStore(store), DomainStore(store)
+    jobs, domains = JobStore(store), domains_of(store)
     with jobs.spool() as spool:
         spool.extend(sentences(300))
         wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
@@ -124,7 +123,7 @@ def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_doma
     reporter = Reporter(jobs, jobs.begin(job.id))
     result = fit(Settings(model_store=store, encoder="tiny"), jobs, domains, reporter)
     assert jobs.decide(job.id, 1)  # it publishes: no cancel can stop it any more
-    assert remove_domain(domains, jobs, MigrationStore(store), "news") == []
+    assert remove_domain(domains, jobs, "news") == []
     done = publish_result(jobs, domains, reporter.job, result)
-    assert (done.status, domains.domains()) == (Status.FAILED, [])
+    assert (done.status, list(domains.names())) == (Status.FAILED, [])
     assert "deleted after" in (done.error or "")

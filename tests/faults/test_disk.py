@@ -25,13 +25,14 @@ def unavailable(response: httpx.Response, why: str) -> None:
 
 
 def half_made(store: Path) -> list[Path]:
-    """All hidden files and folders but locks and announcements of changes: those that writers rename when they end."""
-    return [path for path in store.rglob(".*") if path.name not in (".lock", ".changes")]
+    """All hidden files and folders but locks of jobs: those that writers rename when they end."""
+    return [path for path in store.rglob(".*") if path.name != ".lock"]
 
 
 @pytest.fixture
 def with_news(volume: Volume, news_store: Path) -> Volume:
-    shutil.copytree(news_store / "domains", volume.store / "domains")
+    for kind in ("domains", "versions"):
+        shutil.copytree(news_store / kind, volume.store / kind)
     return volume
 
 
@@ -82,7 +83,7 @@ def test_a_disk_that_is_full_during_a_fit_interrupts_the_job_and_a_retry_ends_it
     retry(server, held.job)
     assert ended(server, held.job)["version"] == 3
     assert whole_versions(volume.store, "news") == [1, 2, 3]
-    assert half_made(volume.store / "domains") == []
+    assert half_made(volume.store / "domains") == half_made(volume.store / "versions") == []
     assert not holds(volume.store, TEXTS[7])
 
 

@@ -24,6 +24,7 @@ from tests.faults.jobs import (
     whole_versions,
 )
 from tests.processes import Process, Serve, Server, score, wait_until
+from tests.stores import record_of
 from tests.text import sentences
 
 STAGES = ("starting", "embedding", "choosing", "fitting", "measuring")  # as a job reports them
@@ -75,12 +76,12 @@ def test_a_workers_child_killed_at_any_stage_is_run_again_once_and_can_be_retrie
 
 
 def test_a_child_killed_while_it_publishes_leaves_one_whole_version_after_a_retry(serve: Serve, store: Path) -> None:
-    """Also where the version was there, or even promoted, and only the job's record did not know."""
+    """Also where the version was there and promoted, and only the job's record did not know."""
     server = serve(model_store=store, encoder="tiny")
     moments: dict[str, Callable[[str, str], bool]] = {
         "decided": lambda domain, job: (store / "jobs" / job / "decided").exists(),
-        "published": lambda domain, job: (store / "domains" / domain / "1" / "manifest.json").exists(),
-        "promoted": lambda domain, job: (store / "domains" / domain / "aliases.json").exists(),
+        "uploading": lambda domain, job: (store / "versions" / domain).exists(),
+        "published": lambda domain, job: record_of(store, domain).exists(),
     }
     for name, moment in moments.items():
         for attempt in range(5):

@@ -3,14 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.errors import CorruptArtifact
 from isosim.jobs.census import JobCensus
 from isosim.jobs.job import Job
@@ -18,6 +17,7 @@ from isosim.jobs.store import JobStore
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
+from tests.stores import domains_of
 
 
 class HungRunner:
@@ -59,8 +59,8 @@ def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path)
         jobs, runner, champions = JobStore(tmp_path), HungRunner(), Champions()
         settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60)
         service: Any = SimpleNamespace(
-            jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics(),
-            domains=DomainStore(tmp_path),
+            jobs=jobs, runner=runner, encoders=SimpleNamespace(registry=champions), settings=settings,
+            metrics=Metrics(), domains=domains_of(tmp_path),
         )  # fmt: skip
         watching = asyncio.create_task(watch(service, JobCensus(jobs)))
         async with asyncio.timeout(10):
@@ -96,7 +96,7 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
     async def seen() -> None:
         champions, metrics = Champions(), Metrics()
         service: Any = SimpleNamespace(
-            encoders=champions, settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
+            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
         )
 
         def age() -> float:
@@ -140,11 +140,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         metrics, failed = Metrics(), threading.Semaphore(0)
 
-        def away() -> list[str]:
+        def away() -> Iterator[str]:
             failed.release()
             raise error
 
-        store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
+        store = SimpleNamespace(names=lambda: iter(["default", "news"]))
         service: Any = SimpleNamespace(metrics=metrics, domains=store)
 
         async def becomes(value: int) -> None:
@@ -155,11 +155,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
-            store.domains = away
+            store.names = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
             assert metrics.servable_domains.read() == 2
-            store.domains = list  # an emptied volume
+            store.names = lambda: iter(())  # an emptied volume
             await becomes(0)
         watching.cancel()
 

@@ -115,7 +115,7 @@ class DomainStore:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self.records = Records(blobs, Domain, "domains/")
+        self.records = Records(blobs, Domain, "domains/", remedy="; rebuild it: isosim store repair {}")
         self.deletions = Records(blobs, Deleted, "deleted/")
         self.log = ChangeLog(blobs)
 
@@ -156,10 +156,6 @@ class DomainStore:
             return self.records.read(self.checked(name))
         except FileNotFoundError:
             return self._blank(name)
-        except CorruptArtifact as error:
-            told = CorruptArtifact(f"{error}; rebuild it: isosim store repair {name}")
-            told.place = error.place
-            raise told from error
 
     def _blank(self, name: str) -> Domain:
         """A domain without versions, which continues the numbers of a deleted one."""

@@ -25,7 +25,7 @@ def crowded(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.Te
     store = folder / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
     calibrate(store, tiny, "d0", "whitening")
-    multiply(store / "domains" / "d0" / "1", COUNT)
+    multiply(store, COUNT)
     size = DomainStore(store).load("d0", 1).size + OVERHEAD
     running: list[Process] = []
     yield serve_with(folder, running, model_store=store, encoder="tiny", resident_bytes=ROOM * size)
