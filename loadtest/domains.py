@@ -50,9 +50,9 @@ def measure(setup: Setup) -> Result:
         for count in COUNTS:
             multiply(store, count)
             own = outer.enter_context(servers.own_store(setup.store, setup.fp32))
-            for part in ("domains", "versions"):
-                shutil.rmtree(own / part, ignore_errors=True)
-                shutil.copytree(store / part, own / part, copy_function=os.link)
+            for kind in ("domains", "versions"):
+                shutil.rmtree(own / kind, ignore_errors=True)
+                shutil.copytree(store / kind, own / kind, copy_function=os.link)
             server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
             drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # loads every domain
             resident[count], ready[count] = server.resident(), round(server.ready, 2)

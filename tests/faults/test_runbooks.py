@@ -26,7 +26,7 @@ from tests.processes import (
     score,
     wait_until,
 )
-from tests.stores import jobs_of, post_job
+from tests.stores import files_of, jobs_of, post_job
 from tests.text import sentences
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
@@ -91,7 +91,7 @@ def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
 @pytest.fixture
 def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) -> Site:
     """A damaged champion of `news`, a key, and no worker."""
-    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    flip(files_of(news, "news", 2) / "weights.safetensors")
     (tmp_path / "keys").write_text(
         f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* operator\n"
     )

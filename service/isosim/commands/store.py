@@ -134,8 +134,9 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
         spare = resting[name] | fresh
         # One call of `remove` deletes all old versions of the domain. Later calls find no old version.
         remove = partial(domains.prune, name, settings.keep_versions, spare)
-        for number in superfluous(record.versions, settings.keep_versions, spare | record.named()):
-            yield Garbage(version_name(name, number), "an old version", domains.size(name, number), remove)
+        old = superfluous(record.versions, settings.keep_versions, spare | record.named())
+        for number, size in [(number, domains.size(name, record.versions[number])) for number in old]:
+            yield Garbage(version_name(name, number), "an old version", size, remove)
     if not encoders:
         needed = None
     elif needed is not None:
