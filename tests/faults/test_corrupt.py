@@ -214,7 +214,7 @@ def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: S
     flip(files_of(news, "news", 2) / "weights.safetensors")
     refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
     # Another process promotes it all the same: the watcher refuses it too.
-    domains_of(news).promote("news", EncoderStore(news).find("tiny").digest, 2)
+    domains_of(news).promote("news", EncoderStore.at(news).find("tiny").digest, 2)
     wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
     assert score(server, "news").content == before
 

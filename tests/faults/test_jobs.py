@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from isosim.domains.seeding import seed
 from isosim.jobs.pulse import silences
+from tests.encoders import copy_encoders
 from tests.faults.jobs import (
     LONG,
     TEXTS,
@@ -42,7 +42,7 @@ def root(request: pytest.FixtureRequest, store: Path, tiny_store: Path) -> Path:
         return store
     server: Objects = request.getfixturevalue("objects")
     bucket = server.bucket()
-    seed(tiny_store, bucket)
+    copy_encoders(tiny_store, bucket)
     return bucket
 
 
