@@ -47,7 +47,7 @@ class RedisHints:
             if self._channel is not None:
                 return self._heard(seconds)
             if time.monotonic() >= self._again:
-                self._channel = self._redis.pubsub(ignore_subscribe_messages=True)
+                self._channel = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
                 self._channel.subscribe(CHANNEL)
                 return True  # there may have been hints before
         except (RedisError, OSError) as error:

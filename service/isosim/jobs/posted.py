@@ -90,7 +90,7 @@ class Spool:
 
 
 def temporary_file() -> BinaryIO:
-    return tempfile.TemporaryFile(prefix="isosim-")  # type: ignore[return-value]
+    return tempfile.TemporaryFile(prefix="isosim-")
 
 
 def path_of(file: BinaryIO) -> Path:

@@ -5,7 +5,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -14,11 +14,16 @@ from isosim.errors import Conflict, CorruptArtifact
 from isosim.store.blobs import Blobs, Changed
 
 T = TypeVar("T")
-adapter = functools.cache(TypeAdapter)  # making one takes 20 ms
 
 PATIENCE = 8.0  # s of attempts to change a record that others keep changing
 PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
 TOMBSTONE = 32  # bytes of an object that stands for a removed record
+
+
+@functools.cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Parses and writes records of a kind. Making one takes 20 ms."""
+    return TypeAdapter(kind)
 
 
 class Records(Generic[T]):
@@ -30,7 +35,7 @@ class Records(Generic[T]):
     """
 
     def __init__(self, blobs: Blobs, kind: type[T], prefix: str) -> None:
-        self.blobs, self.kind, self.prefix, self.form = blobs, kind, prefix, adapter(kind)
+        self.blobs, self.kind, self.prefix, self.form = blobs, kind, prefix, adapter(kind)  # type: ignore[arg-type]  # a type is hashable
 
     def key(self, name: str) -> str:
         return f"{self.prefix}{name}.json"
