@@ -127,7 +127,7 @@ def tiny_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def tiny(tiny_store: Path) -> EncoderArtifact:
-    return EncoderStore(tiny_store).find("tiny")
+    return EncoderStore.at(tiny_store).find("tiny")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Domains and jobs for the tests."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ def post_job(jobs: JobStore, request: JobRequest, texts: Iterable[str] = (), **g
     with Spool() as spool:
         spool.extend(texts)
         return jobs.create(request, spool, [], **given)
+
+
+def record_of(store: Path, name: str) -> Path:
+    """The file of a domain's record, in a folder."""
+    return store / "domains" / f"{name}.json"
+
+
+def files_of(store: Path, name: str, version: int) -> Path:
+    """The folder of a version's files, in a folder."""
+    return store / "versions" / name / domains_of(store).read(name).version(name, version).upload
+
+
+def copy_version(domains: DomainStore, name: str, number: int, to: str | None = None, *, promote: bool = False) -> int:
+    """Publishes a version once more, by default in its own domain and not as champion, and returns its number."""
+    with domains.files(name, number) as (version, folder):
+        return domains.publish(to or name, folder, replace(version, job=None), promote=lambda _: promote).number
 
 
 def publish(

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
+BUCKETS = {"s3:", "gs:", "az:"}  # Amazon S3 and what is compatible, Google Cloud Storage, Azure
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
@@ -53,7 +54,8 @@ class Settings(BaseSettings):
     # Addresses, store and encoder
     host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
-    model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix
+    model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix, gs://, az://
+    seed_store: Path | None = None  # second store, only read: encoders that the first lacks; set in images
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
     next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/migrate-encoder.md)
     redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS), for a shared cache
@@ -156,13 +158,13 @@ class Settings(BaseSettings):
             raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, because only TLS uses certificates")
         return value
 
-    @field_validator("model_store")
+    @field_validator("model_store", "seed_store")
     @classmethod
-    def _is_a_folder_or_a_bucket(cls, value: Path) -> Path:
-        """Refuses URL schemes other than s3. In a Path, s3://bucket/prefix has become s3:/bucket/prefix."""
-        scheme = value.parts[0] if value.parts else ""
-        if SCHEME.fullmatch(scheme) and scheme != "s3:":
-            raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix")
+    def _is_a_folder_or_a_bucket(cls, value: Path | None) -> Path | None:
+        """Refuses other URL schemes. In a Path, s3://bucket/prefix has become s3:/bucket/prefix."""
+        scheme = value.parts[0] if value is not None and value.parts else ""
+        if SCHEME.fullmatch(scheme) and scheme not in BUCKETS:
+            raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix, gs://… or az://…")
         return value
 
     @property

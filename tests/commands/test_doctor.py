@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from isosim.commands.diagnosis import machine, packages, redis_server
+from isosim.domains.domain import EncoderAliases
+from isosim.encoders.store import EncoderArtifact
 from isosim.settings import Settings
 from tests.commands.conftest import Run
 from tests.processes import RedisServer, Serve, free_port, wait_until
+from tests.stores import domains_of, files_of, record_of
 
 
 def examined(run: Run, *words: str, code: int = 0, **settings: Any) -> dict[str, list[dict[str, Any]]]:
@@ -78,31 +82,30 @@ def test_a_missing_default_calibration_is_a_warning(run: Run, store: Path) -> No
 
 
 def test_a_broken_champion_is_named(run: Run, own_store: Path) -> None:
-    broken = own_store / "domains" / "tickets" / "2" / "weights.safetensors"
+    broken = files_of(own_store, "tickets", 2) / "weights.safetensors"
     broken.write_bytes(b"")
     finding = one(examined(run, code=1, model_store=own_store), "domain")
     assert "weights.safetensors" in finding["found"]
     assert "rollback tickets" in finding["remedy"]
 
 
-def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(run: Run, own_store: Path) -> None:
-    tickets = own_store / "domains" / "tickets"
-    (tickets / "2" / "weights.safetensors").write_bytes(b"")
+def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(
+    run: Run, own_store: Path, tiny: EncoderArtifact
+) -> None:
+    domains = domains_of(own_store)
+    (files_of(own_store, "tickets", 2) / "weights.safetensors").write_bytes(b"")
 
     def remedy() -> str:
         found: str = one(examined(run, code=1, model_store=own_store), "domain")["remedy"]
         return found
 
-    aliases = json.loads((tickets / "aliases.json").read_text())
-    for named in aliases["encoders"].values():
-        named["previous"] = None
-    (tickets / "aliases.json").write_text(json.dumps(aliases))
+    domains.change("tickets", lambda domain: replace(domain, aliases={tiny.digest: EncoderAliases(champion=2)}))
     assert "isosim domains promote tickets 1" in remedy()
-    (tickets / "1" / "manifest.json").write_text("{")
+    (files_of(own_store, "tickets", 1) / "report.json").write_text("{")
     assert "rollback" not in remedy()
     assert "isosim calibrate FILE --domain tickets" in remedy()
-    (tickets / "aliases.json").write_text("{")
-    assert "delete the domain's aliases.json" in remedy()
+    record_of(own_store, "tickets").write_text("{")
+    assert remedy() == "isosim store repair tickets"
 
 
 def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:

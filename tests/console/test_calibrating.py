@@ -154,7 +154,7 @@ def test_a_running_calibration_can_be_cancelled(visit: Visit, server: Server) ->
 
 def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", local_worker=False)
-    jobs, encoder = jobs_of(store), EncoderStore(store).find("tiny")
+    jobs, encoder = jobs_of(store), EncoderStore.at(store).find("tiny")
     wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
     job = post_job(jobs, wanted, sentences(300))
     attempt = jobs.claim("worker")

@@ -37,7 +37,7 @@ def news_store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The tiny encoder; `news@1` whitening and `news@2` (champion) sn, `films@1` soft; copy it before writing to it."""
     store = tmp_path_factory.mktemp("news") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     for domain, method in (("news", "whitening"), ("news", "sn"), ("films", "soft")):
         calibrate(store, artifact, domain, method)
     return store

@@ -91,10 +91,10 @@ def at_work(process: Process) -> int:
 def whole_versions(store: Path, domain: str) -> list[int]:
     """A domain's versions, each read back and compared with its hashes."""
     domains = domains_of(store)
-    numbers = sorted(domains.read(domain).versions)
-    for number in numbers:
-        domains.load(domain, number)
-    return numbers
+    versions = sorted(domains.read(domain).versions)
+    for version in versions:
+        domains.load(domain, version)
+    return versions
 
 
 def holds(store: Path, text: str) -> bool:

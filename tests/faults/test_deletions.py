@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from isosim.domains.removal import remove_domain
-from isosim.domains.seeding import seed
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
-from isosim.store.object_storage import address
+from isosim.store.blobs import address_of
 from tests.commands.conftest import calibrate
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Serve, Server, score, wait_until
 from tests.stores import domains_of, jobs_of, post_job
@@ -26,13 +26,13 @@ def replicas(
 ) -> Iterator[list[Server]]:
     """Two servers on one store: `news@1` to `news@3`, the last one champion, and `films@1`."""
     root = tmp_path / "store" if request.param == "folder" else request.getfixturevalue("objects").bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     for domain, method in (("news", "whitening"), ("news", "sn"), ("news", "centring"), ("films", "soft")):
         calibrate(root, tiny, domain, method)
     if request.param == "folder":
         yield [serve(model_store=root, encoder="tiny") for _ in range(2)]
         return
-    yield [serve(model_store=address(root), encoder="tiny") for _ in range(2)]
+    yield [serve(model_store=address_of(root), encoder="tiny") for _ in range(2)]
 
 
 def status(server: Server, name: str) -> int:

@@ -26,7 +26,7 @@ from tests.processes import (
     score,
     wait_until,
 )
-from tests.stores import jobs_of, post_job
+from tests.stores import files_of, jobs_of, post_job
 from tests.text import sentences
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
@@ -91,7 +91,7 @@ def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
 @pytest.fixture
 def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) -> Site:
     """A damaged champion of `news`, a key, and no worker."""
-    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    flip(files_of(news, "news", 2) / "weights.safetensors")
     (tmp_path / "keys").write_text(
         f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* operator\n"
     )
@@ -157,7 +157,7 @@ def test_the_pages_on_redis(site: Site) -> None:
 def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path: Path) -> None:
     """One that fails, and one that waits for a worker."""
     store = tmp_path / "news"
-    artifact, jobs = EncoderStore(store).find("tiny"), jobs_of(store)
+    artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
 
     def job(domain: str, **options: str) -> str:
         wanted = JobRequest(domain, artifact.digest, artifact.id, "sn", sentences=300, **options)  # type: ignore[arg-type]

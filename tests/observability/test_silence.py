@@ -88,7 +88,7 @@ def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
     from isosim.encoders.store import EncoderStore
 
-    artifact, jobs = EncoderStore(store).find("tiny"), jobs_of(store)
+    artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
     wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)
     return jobs, post_job(jobs, wanted, sentences(300)).id
 

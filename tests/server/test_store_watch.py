@@ -91,7 +91,7 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
     async def seen() -> None:
         champions, metrics = Champions(), Metrics()
         service: Any = SimpleNamespace(
-            encoders=champions, settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
+            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
         )
 
         def age() -> float:
@@ -135,11 +135,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         metrics, failed = Metrics(), threading.Semaphore(0)
 
-        def away() -> list[str]:
+        def away() -> Iterator[str]:
             failed.release()
             raise error
 
-        store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
+        store = SimpleNamespace(names=lambda: iter(["default", "news"]))
         service: Any = SimpleNamespace(metrics=metrics, domains=store)
 
         async def becomes(value: int) -> None:
@@ -150,11 +150,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
-            store.domains = away
+            store.names = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
             assert metrics.servable_domains.read() == 2
-            store.domains = list  # an emptied volume
+            store.names = lambda: iter(())  # an emptied volume
             await becomes(0)
         watching.cancel()
 

@@ -363,7 +363,11 @@ def export_archive(
         wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
         known(settings, domain)
-        named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
+        named_encoder = (
+            EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder).digest
+            if "@" in domain
+            else ""
+        )
         wanted = [selected(store, domain, named_encoder)]
     # A unique name, because two exports may run at once.
     part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")
@@ -395,7 +399,10 @@ def import_archive(
     from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
-    store, encoders = domain_store(settings), EncodersOfStore(EncoderStore(settings.model_store))
+    store, encoders = (
+        domain_store(settings),
+        EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store)),
+    )
     with file.open("rb") as content:
         imported = import_domains(content, store, encoders, rename=rename, dry_run=dry_run)
     if as_json:
@@ -416,7 +423,7 @@ def import_archive(
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     return domain_store(settings), artifact, alone(settings, domain)
 
 

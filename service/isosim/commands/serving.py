@@ -15,8 +15,9 @@ from isosim.jobs.pulse import HUNG, silences
 from isosim.observability import setup as logs
 from isosim.observability.setup import tracing_class
 from isosim.settings import Settings
-from isosim.store.identity import identify
-from isosim.store.object_storage import remote
+from isosim.store.blobs import Blobs, opened, remote
+from isosim.store.blobs import check as check_conditions
+from isosim.store.identity import create, identify
 
 if TYPE_CHECKING:
     from isosim.server.process import Server
@@ -32,6 +33,7 @@ def serve(
     model_store: Store = None,
     encoder: EncoderId = None,
     redis_url: RedisUrl = None,
+    init: Annotated[bool, typer.Option("--init", help="make a model store if there is none; images do")] = False,
 ) -> None:
     """Run the API."""
     from isosim.access.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
@@ -45,7 +47,10 @@ def serve(
             raise Unavailable(f"ISOSIM_API_KEYS_FILE: {in_one_line(error)}") from None
         except ValueError as error:
             raise Unavailable(str(error)) from None
-        identify(settings.model_store)
+        blobs = opened(settings.model_store)
+        if init:
+            made(blobs)
+        identify(blobs)
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -55,6 +60,14 @@ def serve(
             raise Unavailable(refusal.reason)
         if server.failed or not server.started:
             raise typer.Exit(1)
+
+
+def made(blobs: Blobs) -> None:
+    """Makes a model store if there is none. If the volume cannot be written, `identify` tells whether there is one."""
+    try:
+        create(blobs)
+    except OSError as error:
+        log.warning("could not write store.json into %s: %s", blobs.address, in_one_line(error))
 
 
 @contextmanager
@@ -114,7 +127,10 @@ def worker(
     settings = settings_with(model_store=model_store, redis_url=redis_url)
     with logged(settings):
         tracing_class()  # raises an error if packages for tracing are missing
-        announcements.worker_starting(settings, identify(settings.model_store))
+        blobs = opened(settings.model_store)
+        store_id = identify(blobs)
+        check_conditions(blobs)
+        announcements.worker_starting(settings, store_id)
         # Child processes read their settings only from the environment, so the option is copied into it.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())

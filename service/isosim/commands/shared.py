@@ -65,7 +65,7 @@ def version_numbers(context: typer.Context, args: list[str], incomplete: str) ->
 
 def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     try:
-        return EncoderStore(store_of(context)).ids()
+        return EncoderStore.at(store_of(context)).ids()
     except UNREADABLE:
         return []
 
@@ -99,7 +99,7 @@ def stored(**given: Any) -> Settings:
     settings = settings_with(**given)
     for warning in settings_warnings():
         remark(warning)
-    identify(settings.model_store)
+    identify(opened(settings.model_store))
     return settings
 
 
@@ -176,7 +176,7 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]
         InvalidInput: the version was made for another encoder.
     """
     ref = known(settings, domain)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     record = domain_store(settings).read(ref.name)
     served = record.served(artifact.digest)
     number = {"champion": served.champion, "previous": served.previous}.get(str(ref.version), ref.version)

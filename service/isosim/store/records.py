@@ -15,15 +15,16 @@ from isosim.store.blobs import Blobs, Changed
 
 T = TypeVar("T")
 
-PATIENCE = 8.0  # s of attempts to change a record that others keep changing
-PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
-TOMBSTONE = 32  # bytes of an object that stands for a removed record
-
 
 @functools.cache
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Parses and writes records of a kind. Making one takes 20 ms."""
+    """Making one takes 20 ms."""
     return TypeAdapter(kind)
+
+
+PATIENCE = 8.0  # s of attempts to change a record that others keep changing
+PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
+TOMBSTONE = 32  # bytes of an object that stands for a removed record
 
 
 class Records(Generic[T]):
@@ -34,8 +35,10 @@ class Records(Generic[T]):
     tombstones by their size, without reading them.
     """
 
-    def __init__(self, blobs: Blobs, kind: type[T], prefix: str) -> None:
-        self.blobs, self.kind, self.prefix, self.form = blobs, kind, prefix, adapter(kind)  # type: ignore[arg-type]  # a type is hashable
+    def __init__(self, blobs: Blobs, kind: type[T], prefix: str, remedy: str = "") -> None:
+        """`remedy`: ends the message about a damaged record; `{}` in it stands for the record's name."""
+        self.blobs, self.kind, self.prefix, self.remedy = blobs, kind, prefix, remedy
+        self.form: TypeAdapter[T] = adapter(kind)  # type: ignore[arg-type]
 
     def key(self, name: str) -> str:
         return f"{self.prefix}{name}.json"
@@ -68,7 +71,8 @@ class Records(Generic[T]):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            told = CorruptArtifact(f"{self.key(name)} cannot be read: {where or 'JSON'}: {first['msg']}")
+            why = f"{self.key(name)} cannot be read: {where or 'JSON'}: {first['msg']}"
+            told = CorruptArtifact(why + self.remedy.format(name))
             told.place = f"{self.blobs.address}/{self.key(name)}"
             raise told from error
 
@@ -150,7 +154,7 @@ class Records(Generic[T]):
         """Names of the records that are greater than `after` and their stamps, in order of their keys, without reading
         them."""
         for entry in self.blobs.list(self.prefix, self.key(after) if after else ""):
-            if entry.size != TOMBSTONE:
+            if entry.key.endswith(".json") and entry.size != TOMBSTONE:
                 yield entry.key.removeprefix(self.prefix).removesuffix(".json"), entry.stamp
 
     def names(self, after: str = "") -> Iterator[str]:

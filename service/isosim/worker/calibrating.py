@@ -135,7 +135,9 @@ def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, repo
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
     from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
 
-    encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
+    encoder = EncoderStore.at(settings.model_store, settings.seed_store).find(
+        f"{job.request.encoder_id}@{job.request.encoder}"
+    )
     remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
     sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
     with jobs.posted(job) as posted:

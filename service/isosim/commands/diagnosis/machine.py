@@ -55,7 +55,7 @@ def memory(root: Path = CGROUP) -> Finding:
 def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
     """Checks that the memory for calibrations (ISOSIM_RESIDENT_BYTES) fits into the memory limit."""
     try:
-        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
         weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
     except (IsosimError, OSError):  # another check reports this error
