@@ -138,7 +138,9 @@ REFUSALS: dict[str, tuple[Values, str]] = {
         merged(IMAGE, KEYS, EXTERNAL_REDIS, {"networkPolicy": {"redis": {"peers": []}}}), "networkPolicy.redis.peers",
     ),
     "several without a shared store": (merged(IMAGE, KEYS, ALONE, {"api": {"replicas": 2}}), "a store of its own"),
-    "scaled without a shared store": (merged(IMAGE, KEYS, ALONE, {"autoscaling": {"kind": "hpa"}}), "a store of its own"),
+    "scaled without a shared store": (
+        merged(IMAGE, KEYS, ALONE, {"autoscaling": {"kind": "hpa"}}), "a store of its own",
+    ),
     "several stores": (merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"ephemeral": True}}), "a store of its own"),
     "one node's volume": (
         merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"accessMode": "ReadWriteOnce"}}), "need ReadWriteMany",
