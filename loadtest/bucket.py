@@ -3,9 +3,9 @@
 Counts the requests of three tasks: polling the store, sending heartbeats of 100 running jobs, and counting the jobs.
 Then computes requests per second and cost per month, for the default intervals.
 
-The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published
-through the adapter. The other domains are copies of its objects. All 50 API processes are simulated in one process with
-the real adapters, because the machine has two cores.
+The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published.
+The other domains are copies of its objects. All 50 API processes are simulated in one process, each with a store and a
+registry of its own, because the machine has two cores.
 
 For each listing, moto would read all keys of the bucket. Here, moto's listing is replaced by a search in sorted keys.
 """
@@ -26,19 +26,21 @@ from typing import Any
 
 import httpx
 import numpy as np
+from isosim.jobs.census import JobCensus
+from isosim.scoring.registry import Registry
 
 from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
-from isosim.domains.migrations import MigrationStore
-from isosim.domains.objects import ALIASES, MANIFESTS
-from isosim.domains.store import DomainStore
-from isosim.jobs.census import JobCensus
+from isosim.domains.changes import FULL_LOOK
+from isosim.domains.domain import Version
+from isosim.domains.registry import Registry
+from isosim.domains.store import DomainStore, written
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.scoring.registry import Registry
+from isosim.scoring.calibration import DEFAULT, Calibration, DomainModel, DomainRef
 from isosim.server.store_watch import DISTANT_COUNT_SECONDS
 from isosim.settings import Settings
-from isosim.store.artifacts import manifest_bytes
+from isosim.store.artifacts import MANIFEST
+from isosim.store.blobs import opened
 from isosim.worker import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup
@@ -51,10 +53,6 @@ BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 # Price in $ per 1,000 requests, of S3 in us-east-1.
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}
-# Requests of an older release, which had no object `domains/bell`. FORMER: per poll (measured). FORMER_FULL: per
-# comparison of all domains. The older release listed the aliases of all domains, 1,000 in each request.
-FORMER = {"LIST": 1, "GET": 1}
-FORMER_FULL = {"LIST": DOMAINS // 1000}
 
 MOTO = """
 import bisect, collections, json, sys
@@ -164,20 +162,24 @@ def bucket() -> Iterator[Bucket]:
                 os.environ[name] = value
 
 
+def published(store: DomainStore, name: str) -> int:
+    """Publishes a version of a domain as its champion; returns its number."""
+    version = Version(0, ENCODER, "tiny", "identity", {}, "", "", sentences=2)
+    with written({}, None, DomainModel()) as folder:
+        return store.publish(name, folder, version, promote=lambda _: True).number
+
+
 def filled(place: Bucket, count: int) -> DomainStore:
     """A store of domains d0, d1, …, each with a champion and the same files."""
-    store = DomainStore(place.root)
-    facts = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
-    store.publish("d0", facts, {}, None, DomainModel())
-    store.promote("d0", ENCODER, 1, expected=store.aliases("d0", ENCODER))
-    manifest, files = store.contents("d0", 1)
-    aliases = store.storage.aliases("d0").content
-    assert aliases is not None  # noqa: S101 - it was just promoted
+    store = DomainStore(opened(place.root))
+    published(store, "d0")
+    record, *files = store.keys("d0", 1)
+    manifest = files[0].rpartition("/")[0] + f"/{MANIFEST}"
+    contents = {key: store.blobs.read(key)[0] for key in (record, manifest, *files)}
     objects: dict[str, bytes] = {}
     for name in (f"d{number}" for number in range(1, count)):
-        objects[f"{MANIFESTS}{name}!1"] = manifest_bytes(manifest | {"domain": name})
-        objects[ALIASES + name] = aliases
-        objects |= {f"domains/files/{name}/{manifest['upload']}/{file}": content for file, content in files.items()}
+        for key, content in contents.items():
+            objects[key.replace("/d0", f"/{name}", 1)] = content.replace(b'"d0"', f'"{name}"'.encode())
     place.fill(objects)
     return store
 
@@ -188,10 +190,10 @@ class Watcher:
     def __init__(self, root: Path) -> None:
         # (domain, version) -> time (s, monotonic) at which this watcher began to serve the version
         self.seen: dict[tuple[str, int], float] = {}
-        calibrator: Any = None  # not needed, because versions of the method `identity` have no weights
-        self.store = DomainStore(root)
-        self.registry = Registry(StoredCalibrations(self.store, calibrator, ENCODER), ENCODER, on_champion=self._see)
-        self.migrations = MigrationStore(root)
+        source = StoredCalibrations(DomainStore(opened(root)))
+        calibrator: Any = object()  # not used, because versions of the method `identity` have no weights
+        source.calibrators[ENCODER] = calibrator
+        self.registry = Registry(source, ENCODER, on_champion=self._see)
 
     def _see(self, calibration: Calibration) -> None:
         self.seen[calibration.domain, calibration.version] = time.monotonic()
@@ -200,14 +202,9 @@ class Watcher:
         for number in range(count):
             await self.registry.resolve(DomainRef(f"d{number}"))
 
-    async def look(self) -> None:
-        """Polls once, as `Encoders.refresh` does."""
-        await self.registry.refresh()
-        await asyncio.to_thread(self.migrations.look, self.store.heard)
-
     async def run(self, pause: float) -> None:
         while True:
-            await self.look()
+            await self.registry.refresh()
             await asyncio.sleep(pause)
 
 
@@ -215,15 +212,15 @@ async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter
     """Polls `looks` times with each watcher; returns the number of requests by kind."""
     before = place.counts()
     for _ in range(looks):
-        await asyncio.gather(*(watcher.look() for watcher in watchers))
+        await asyncio.gather(*(watcher.registry.refresh() for watcher in watchers))
     return place.counts() - before
 
 
 async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
-    """Number of requests by kind, to compare all loaded domains with the store (every FULL_LOOK seconds)."""
+    """Number of requests by kind that compare all loaded domains with the store (every FULL_LOOK seconds)."""
     before = place.counts()
-    await asyncio.to_thread(store.stamps, {f"d{number}": frozenset({1}) for number in range(RESIDENT)})
-    await asyncio.to_thread(MigrationStore(place.root).all)
+    names = [DEFAULT, *(f"d{number}" for number in range(RESIDENT))]
+    await asyncio.to_thread(store.read_each, names, store.stamp)
     return place.counts() - before
 
 
@@ -279,10 +276,7 @@ async def seen_after(
     taken: list[float] = []
     try:
         for domain in (f"d{number}" for number in range(times)):
-            facts = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
-            version = await asyncio.to_thread(store.publish, domain, facts, {}, None, DomainModel())
-            aliases = await asyncio.to_thread(store.aliases, domain, ENCODER)
-            await asyncio.to_thread(lambda d, v, a: store.promote(d, ENCODER, v, expected=a), domain, version, aliases)
+            version = await asyncio.to_thread(published, store, domain)
             answered = time.monotonic()
             async with asyncio.timeout(120):
                 while not all((domain, version) in watcher.seen for watcher in watchers):  # noqa: ASYNC110 - it polls
@@ -311,7 +305,7 @@ async def measured(place: Bucket) -> Result:
     pause: float = Settings.model_fields["poll_seconds"].default
     watchers = [Watcher(place.root) for _ in range(WATCHERS)]
     for watcher in watchers:  # one by one, because moto needs seconds for a listing
-        await watcher.look()
+        await watcher.registry.refresh()
         await watcher.load(RESIDENT)
     running = await asyncio.to_thread(running_jobs, place.root, WORKERS)
     jobs = await asyncio.to_thread(of_jobs, place, running)
@@ -333,8 +327,6 @@ async def measured(place: Bucket) -> Result:
     counts = {
         kind: count / COUNTING * WATCHERS / DISTANT_COUNT_SECONDS for kind, count in jobs["counts of jobs"].items()
     }
-    former = {kind: count * WATCHERS / pause for kind, count in FORMER.items()}
-    former["LIST"] += FORMER_FULL["LIST"] * WATCHERS / FULL_LOOK
     return {
         "domains": DOMAINS, "watchers": WATCHERS, "workers": WORKERS, "poll_seconds": pause,
         "requests_a_look": each, "requests_a_full_look": dict(full),
@@ -343,7 +335,6 @@ async def measured(place: Bucket) -> Result:
         "requests_a_second": {"looks": rates, "heartbeats": beats, "counts of jobs": counts},
         "dollars_a_month": {
             "looks": round(a_month(rates), 2),
-            "looks before the bell": round(a_month(former), 2),
             "heartbeats": round(a_month(beats), 2),
             "counts of jobs": round(a_month(counts), 2),
         },

@@ -11,6 +11,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
+from isosim.store.blobs import opened
 from loadtest import servers, texts
 from loadtest.many import multiply
 from loadtest.servers import Server
@@ -20,17 +21,16 @@ COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000
 
 
-def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> Path:
-    """Calibrates a domain and publishes the version; returns the version's folder."""
-    artifact = EncoderStore.at(store).find(encoder or setup.fp32)
+def fitted(setup: Setup, store: Path, count: int = SENTENCES) -> None:
+    """Calibrates the domain d0 on `count` sentences, and publishes the version as champion."""
+    artifact = EncoderStore.at(store).find(setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
-        domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
+        domain="d0", method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
     )
-    domains = DomainStore(store)
+    domains = DomainStore(opened(store))
     done = calibrate_job(wanted, CalibrationInput(sentences, []), artifact, domains, lambda *_: None, threads=2)
-    version, _, _ = done.publish(domains)
-    return store / "domains" / domain / str(version)
+    done.publish(domains)
 
 
 def stream(setup: Setup, count: int) -> list[bytes]:
@@ -45,13 +45,14 @@ def measure(setup: Setup) -> Result:
     ready: dict[int, float] = {}
     with ExitStack() as outer:
         store = outer.enter_context(servers.own_store(setup.store, setup.fp32))
-        first = fitted(setup, store)
+        fitted(setup, store)
         running: dict[int, Server] = {}
         for count in COUNTS:
-            multiply(first, count)
+            multiply(store, count)
             own = outer.enter_context(servers.own_store(setup.store, setup.fp32))
-            shutil.rmtree(own / "domains", ignore_errors=True)
-            shutil.copytree(store / "domains", own / "domains", copy_function=os.link)
+            for kind in ("domains", "versions"):
+                shutil.rmtree(own / kind, ignore_errors=True)
+                shutil.copytree(store / kind, own / kind, copy_function=os.link)
             server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
             drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # loads every domain
             resident[count], ready[count] = server.resident(), round(server.ready, 2)

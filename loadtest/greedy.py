@@ -45,7 +45,7 @@ def listing(port: int, taken: list[float]) -> Iterator[None]:
 def measure(setup: Setup) -> Result:
     stream = itertools.cycle([request("/similarity", texts.body_of(setup.pairs[:PAIRS]))])
     with servers.own_store(setup.store, setup.fp32) as store:
-        multiply(store / "domains" / "default" / "1", COUNT)
+        multiply(store, COUNT, "default")
         with servers.isosim(store, setup.fp32) as server:
             run(closed_loop(server.port, stream, CONNECTIONS, 1.0))  # fills the cache
             alone, beside, listed = [], [], list[float]()

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
-import orjson
 
-from isosim.store.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 from loadtest import servers
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup
@@ -24,21 +22,19 @@ ROOM = 150e6  # bytes for other memory: drift windows (28 MB), metrics, memory t
 PAIR = {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}
 
 
-def multiply(first: Path, count: int) -> None:
-    """Makes domains d1, d2, … with links to the files of a version. Only the manifest differs."""
-    manifest = read_manifest(first)
-    aliases = first.parent / "aliases.json"
-    for number in range(1, count):
-        folder = first.parents[1] / f"d{number}" / first.name
-        if folder.exists():
+def multiply(store: Path, count: int, domain: str = "d0") -> None:
+    """Makes domains d1, d2, … that are copies of a domain. Their files are links to its files."""
+    records, versions = store / "domains", store / "versions"
+    files = [file for file in (versions / domain).rglob("*") if file.is_file()]
+    for name in (f"d{number}" for number in range(1, count)):
+        record = records / f"{name}.json"
+        if record.exists():
             continue
-        folder.mkdir(parents=True)
-        for file in first.iterdir():
-            if file.name != MANIFEST:
-                os.link(file, folder / file.name)
-        facts = manifest | {"domain": f"d{number}"}
-        (folder / MANIFEST).write_bytes(orjson.dumps(facts | {SEAL: sealed_by(facts)}))
-        shutil.copyfile(aliases, folder.parent / aliases.name)
+        for file in files:
+            link = versions / name / file.relative_to(versions / domain)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, link)
+        shutil.copyfile(records / f"{domain}.json", record)
 
 
 def timed(client: httpx.Client, domains: Iterable[str]) -> list[float]:
@@ -75,7 +71,8 @@ def measure(setup: Setup) -> Result:
     from loadtest.domains import fitted  # noqa: PLC0415 - a circular import
 
     with servers.own_store(setup.store, setup.fp32) as store:
-        multiply(fitted(setup, store), COUNT)
+        fitted(setup, store)
+        multiply(store, COUNT)
         arenas = {"MALLOC_ARENA_MAX": "2"}  # see docs/how-to/many-domains.md
         with servers.isosim(store, setup.fp32, environment=arenas, resident_bytes=RESIDENT, **UNCACHED) as server:
             names = [f"d{number}" for number in range(COUNT)]

@@ -167,8 +167,10 @@ def own_store(store: Path, encoder: str) -> Iterator[Path]:
         own = Path(folder)
         (own / "encoders").mkdir()
         (own / "encoders" / encoder).symlink_to((store / "encoders" / encoder).resolve())
-        if (store / "domains" / "default").is_dir():
-            shutil.copytree(store / "domains" / "default", own / "domains" / "default")
+        if (store / "domains" / "default.json").exists():
+            (own / "domains").mkdir()
+            shutil.copy(store / "domains" / "default.json", own / "domains")
+            shutil.copytree(store / "versions" / "default", own / "versions" / "default")
         yield own
 
 

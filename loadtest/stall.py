@@ -3,7 +3,7 @@
 Bodies that are allowed and bodies that are refused arrive on all routes at once: hostile JSON of the largest size, and
 100 MB of text, NDJSON, labels, tables, vectors and archives. Meanwhile a process of its own asks /livez every 10 ms.
 
-Then the store hangs: another process holds the lock of a domain's folder, or the bucket is stopped (SIGSTOP).
+Then the store hangs: another process holds the lock of a domain, or the bucket is stopped (SIGSTOP).
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def longest(port: int, bodies: list[Body]) -> Result:
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
     """Holds the lock of the domain `default`, as a process that stops while it changes the domain does."""
-    with (store / "domains" / "default" / ".lock").open("a") as file:
+    with (store / "domains" / ".default.json.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -179,7 +179,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts RQ workers with given settings; all are gone after the test."""
+    """Starts workers with given settings; all are gone after the test."""
     running: list[Process] = []
 
     def begin(**settings: Any) -> Process:

@@ -185,8 +185,7 @@ def test_of_many_versions_the_newest_come_in_and_those_with_a_name(
 def test_an_import_that_is_killed_at_any_step_leaves_whole_versions_and_is_finished_by_another(
     source: Path,
     take: Take,
-    place: Open,
-    tmp_path: Path,
+    place: Open,  # noqa: F811
 ) -> None:
     content = exported(domains_of(source), "news", 2)
     step, ended = 0, False

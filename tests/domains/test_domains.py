@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,22 @@ def test_a_reader_that_missed_changes_compares_all_domains(blobs: Blobs, monkeyp
     for _ in range(3):
         publish(store, "d")
     assert watch.changes(["a", "b-c"]) >= {"a", "b-c"}
+
+
+def test_a_change_that_is_not_in_the_log_is_found_within_a_minute(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DomainStore(blobs)
+    watch = store.watch()
+    publish(store, "a")
+    assert watch.changes(["a"]) == {"a"}
+    monkeypatch.setattr(store.log, "append", lambda name, revision: None)  # it failed, or the process was killed
+    store.promote("a", ENCODER, 1)
+    assert watch.changes(["a"]) == set()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + changes_module.FULL_LOOK)
+    assert watch.changes(["a"]) == {"a"}
+    assert watch.changes(["a"]) == set()
 
 
 def test_a_damaged_log_of_changes_is_only_logged(blobs: Blobs, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,10 +72,8 @@ def test_an_image_starts_on_a_store_whose_default_record_is_garbage(image: Image
     assert "the default calibration of tiny cannot be put into the store" in server.log.read_text()
 
 
-def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path: Path) -> None:
-    """Jobs need a place that can be written: `jobs_folder`."""
-    (tmp_path / "jobs").mkdir()
-    server = image(mode="ro", jobs_folder=tmp_path / "jobs")
+def test_an_image_starts_on_a_read_only_store(image: Image, news: Path) -> None:
+    server = image(mode="ro")
     assert score(server, "news").json()["version"] == 2
     assert "Read-only file system" in server.log.read_text()
     assert list(domains_of(news).names()) == ["films", "news"]

@@ -29,11 +29,11 @@ def bucket(objects: Objects, tiny_store: Path, tiny: EncoderArtifact) -> Path:  
 
 @pytest.fixture(scope="module")
 def replicas(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Two servers on one bucket, each with jobs of its own."""
+    """Two servers on one bucket."""
     running: list[Process] = []
     folders = [tmp_path_factory.mktemp("replica") for _ in range(2)]
     given = {"model_store": address_of(bucket), "encoder": "tiny"}
-    yield [serve_with(folder, running, jobs_folder=folder, **given) for folder in folders]
+    yield [serve_with(folder, running, **given) for folder in folders]
     for process in running:
         process.kill()
 
@@ -109,20 +109,19 @@ def test_a_file_that_was_changed_in_the_bucket_is_named_and_not_served(
 ) -> None:
     calibrate(bucket, tiny, "hurt", "sn")
     storage = opened(bucket)
-    key = next(entry.key for entry in storage.list("domains/files/hurt/") if entry.key.endswith("weights.safetensors"))
+    key = next(entry.key for entry in storage.list("versions/hurt/") if entry.key.endswith("weights.safetensors"))
     storage.write(key, storage.read(key)[0][:-1] + b"x")
     answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
     assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
     assert "weights.safetensors does not match" in answer.json()["error"]
     storage.delete([key])
     answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
-    assert "weights.safetensors is missing" in answer.json()["error"]
+    assert "a file is missing" in answer.json()["error"]
 
 
 def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket: Path, tmp_path: Path) -> None:
     for words, given, why in (
-        (["serve"], {}, "ISOSIM_JOBS_FOLDER"),
-        (["serve"], {"jobs_folder": tmp_path, "model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
+        (["serve"], {"model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
         (["serve"], {"model_store": "ftp://bucket"}, "ftp:// is not supported"),
     ):
         settings = {"model_store": address_of(bucket), "encoder": "tiny", "port": 0} | given
@@ -132,9 +131,7 @@ def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket:
 
 
 def test_doctor_tries_conditional_writes(bucket: Path, tmp_path: Path) -> None:
-    done = command("doctor", model_store=address_of(bucket), encoder="tiny", jobs_folder=tmp_path)
+    done = command("doctor", model_store=address_of(bucket), encoder="tiny")
     assert "read and written, and conditional writes work" in done.stdout, done.stdout
-    without = command("doctor", model_store=address_of(bucket), encoder="tiny")
-    assert "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER" in without.stdout
     shown = command("domains", "show", "films", model_store=address_of(bucket), encoder="tiny")
     assert "films" in shown.stdout, shown.stderr

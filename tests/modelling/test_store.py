@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.export import checkpoints, encoder
 from isosim.export.graph import PARITY
 from isosim.export.model_store import export
 from isosim.store.artifacts import verified
+from tests.stores import domains_of
 
 
 def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:
@@ -33,4 +33,4 @@ def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_t
 
 
 def test_an_encoder_without_a_shipped_calibration_leaves_the_default_domain_empty(store: Path) -> None:
-    assert DomainStore(store).versions("default") == []
+    assert domains_of(store).read("default").versions == {}

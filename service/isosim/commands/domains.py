@@ -18,6 +18,7 @@ from isosim.commands.shared import (
     confirmed,
     domain_names,
     domain_store,
+    job_store,
     known,
     stored,
     stored_version,
@@ -30,7 +31,6 @@ from isosim.domains.removal import remove_domain
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.jobs.store import JobStore
 from isosim.scoring.advice import check_lost, lost_targets
 from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
@@ -296,7 +296,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     name = DomainRef.parse(domain).name
     if name != domain:
         raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
-    store, jobs = domain_store(settings), JobStore(settings.jobs_root)
+    store, jobs = domain_store(settings), job_store(settings)
     try:
         count = len(store.read(name).versions)
         versions = f"{count} version{'' if count == 1 else 's'}"
@@ -304,11 +304,10 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
         versions = "all its versions"
     confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
     try:
-        ended = remove_domain(store, jobs, name)
+        cancelled = [job.id for job in remove_domain(store, jobs, name)]
     except UnknownDomain:
         known(settings, name)  # raises an error that lists the known domains
         raise
-    cancelled = [jobs.cancel(job.id).id for job in ended]
     if as_json:
         print_json({"domain": name, "deleted": True, "versions": [], "cancelled": cancelled})
         return

@@ -113,9 +113,13 @@ def domain_store(settings: Settings) -> DomainStore:
     return DomainStore(opened(settings.model_store))
 
 
+def job_store(settings: Settings) -> JobStore:
+    return JobStore(opened(settings.model_store))
+
+
 def prune(settings: Settings, domain: str) -> None:
     """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
-    jobs = JobStore(settings.jobs_root)
+    jobs = job_store(settings)
     domain_store(settings).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 

@@ -122,7 +122,7 @@ class DomainStore:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self.records = Records(blobs, Domain, "domains/")
+        self.records = Records(blobs, Domain, "domains/", remedy="; rebuild it: isosim store repair {}")
         self.deletions = Records(blobs, Deleted, "deleted/")
         self.blocks = Records(blobs, Block, "history/")
         self.log = ChangeLog(blobs)
@@ -164,10 +164,6 @@ class DomainStore:
             return self.records.read(self.checked(name))
         except FileNotFoundError:
             return self._blank(name)
-        except CorruptArtifact as error:
-            told = CorruptArtifact(f"{error}; rebuild it: isosim store repair {name}")
-            told.place = error.place
-            raise told from error
 
     def _blank(self, name: str) -> Domain:
         """A domain without versions, which continues the numbers of a deleted one."""
@@ -258,7 +254,8 @@ class DomainStore:
         """Publishes the files of a folder as a new version.
 
         Args:
-            folder: holds the version's files and no others, except a manifest, which is replaced.
+            folder: holds the version's files and no others, except for a manifest, which is written anew: the folder
+                may be that of a version of another store.
             version: its facts; `number`, `files` and `upload` are set here, and `created` if it is empty.
             epoch: the domain's epoch before the work on the version began; None skips the check.
             least: the version's number, unless the domain has used it or a higher one.
@@ -352,10 +349,9 @@ class DomainStore:
         version = self.read(name).version(name, number)
         return [self.records.key(name), *(self._place(name, version.upload) + file for file in version.files)]
 
-    def size(self, name: str, number: int) -> int:
+    def size(self, name: str, version: Version) -> int:
         """Bytes of a version's files."""
-        place = self._place(name, self.read(name).version(name, number).upload)
-        return sum(entry.size for entry in self.blobs.list(place))
+        return sum(entry.size for entry in self.blobs.list(self._place(name, version.upload)))
 
     def load(self, name: str, number: int) -> StoredVersion:
         """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that is damaged."""

@@ -253,7 +253,7 @@ class DomainTest:
     def derived(self) -> int:
         """Bytes of the tables that are computed from the arrays at the first text."""
         centres, shift = self.standardization.centres, self.combination.length_shift[0]
-        return 8 * (rows_for(centres) * 2 * self.standardization.location.shape[1] + rows_for(shift))
+        return 8 * (rows_for(centres) * 2 * int(self.standardization.location.shape[1]) + rows_for(shift))
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from isosim.errors import Unavailable
-from isosim.store.artifacts import fsync
+from isosim.store.artifacts import Garbage, fsync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -95,6 +96,9 @@ class Blobs(Protocol):
     def files(self, prefix: str, names: Iterable[str]) -> AbstractContextManager[Path]:
         """A folder with the objects `prefix + name` as files, for reading only, until the context ends. Raises
         FileNotFoundError."""
+
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        """What killed processes have left of their writes, if it is older than `age` (s)."""
 
 
 class Folder:
@@ -216,6 +220,13 @@ class Folder:
             (folder / name).stat()
         yield folder
 
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        for path in self.root.rglob(".*"):
+            with contextlib.suppress(FileNotFoundError):  # its process has ended the write, or has given the lock back
+                found = path.stat()
+                if path.is_file() and time.time() - found.st_mtime > age:
+                    yield Garbage(str(path), "left unfinished", found.st_size, partial(path.unlink, missing_ok=True))
+
 
 class Bucket:
     """Object storage: S3, Google Cloud Storage, Azure, or anything else of obstore with conditional writes."""
@@ -292,6 +303,10 @@ class Bucket:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 list(pool.map(fetch, names))
             yield Path(folder)
+
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        """Nothing: a rule of the bucket ends incomplete uploads."""
+        return iter(())
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:

@@ -227,7 +227,7 @@ async def post_labels(
         content = await read_json_body(request, service)
         async with service.parsing_json:
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
-    if not await service.store(accepted_before, service, trace, idempotency_key):
+    if not await accepted_before(service, trace, idempotency_key):
         record = await service.store(service.domains.read, domain)
         Start(body.from_).check(domain, record, service.encoders.home(record).digest)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
@@ -322,11 +322,8 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
 
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
-    ended = await service.store(remove_domain, service.domains, service.jobs, domain)
+    await service.store(remove_domain, service.domains, service.jobs, domain)
     service.encoders.registry.remove(domain)
-    for job in ended:
-        await service.runner.stop(job.id)
-        await service.store(service.jobs.cancel, job.id)
     await service.encoders.follow(domain)
     return Response(status_code=204)
 

@@ -62,7 +62,7 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
         return
     limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
     held = settings.memory_cache_bytes + weights * (2 if alone else 1)
-    jobs = settings.redis_address is None and importlib.util.find_spec("torch") is not None
+    jobs = settings.local_worker and importlib.util.find_spec("torch") is not None
     room = plan_resident(limit, held, gpu=gpu, jobs=jobs)
     given = settings.resident_bytes
     if limit is not None and given > plan_resident(limit, held, gpu=gpu):

@@ -43,14 +43,9 @@ def look(settings: Settings) -> Iterator[Finding]:
     root = settings.model_store
     if remote(root):
         yield conditions(opened(root))
-        if settings.jobs_folder is not None:
-            yield folder(settings.jobs_folder, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
-            yield space(settings.jobs_folder, settings.max_calibration_bytes)
-        elif settings.redis_url is None:
-            yield fault("jobs", "a bucket can keep jobs only with Redis", "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER")
     else:
         yield conditions(opened(root.resolve()))
-        yield space(settings.jobs_root, settings.max_calibration_bytes)
+        yield space(root, settings.max_calibration_bytes)
     try:
         artifact = EncoderStore.at(root, settings.seed_store).find(settings.encoder)
         verified(artifact.folder)
