@@ -97,9 +97,7 @@ def test_a_promotion_that_finds_no_room_is_refused_and_the_champion_stays(with_n
     assert server.client.put("/domains/news/champion", json={"version": 1}).json()["champion"] == 1
 
 
-def test_a_job_whose_version_cannot_be_recorded_goes_on_when_it_can(
-    with_news: Volume, serve: Serve
-) -> None:
+def test_a_job_whose_version_cannot_be_recorded_goes_on_when_it_can(with_news: Volume, serve: Serve) -> None:
     """The file system refuses to replace the domain's record: something is mounted upon it."""
     server = serve(model_store=with_news.store, encoder="tiny")
     before = score(server, "news").content
