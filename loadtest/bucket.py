@@ -3,9 +3,9 @@
 Counts the requests of three tasks: polling the store, sending heartbeats of 100 running jobs, and counting the jobs.
 Then computes requests per second and cost per month, for the default intervals.
 
-The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published
-through the adapter. The other domains are copies of its objects. All 50 API processes are simulated in one process with
-the real adapters, because the machine has two cores.
+The bucket is a moto server in its own process, which counts the requests by kind. Only the first domain is published.
+The other domains are copies of its objects. All 50 API processes are simulated in one process, each with a store and a
+registry of its own, because the machine has two cores.
 
 For each listing, moto would read all keys of the bucket. Here, moto's listing is replaced by a search in sorted keys.
 """
@@ -18,28 +18,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 
-from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
-from isosim.domains.migrations import MigrationStore
-from isosim.domains.objects import ALIASES, MANIFESTS
-from isosim.domains.store import DomainStore
-from isosim.jobs.census import JobCensus
-from isosim.jobs.job import Job, JobRequest, Status
-from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import Calibration, DomainModel, DomainRef
-from isosim.scoring.registry import Registry
-from isosim.server.store_watch import DISTANT_COUNT_SECONDS
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.champions import Champions
+from isosim.domains.changes import FULL_LOOK
+from isosim.domains.domain import Version
+from isosim.domains.registry import Registry
+from isosim.domains.store import DomainStore, written
+from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Spool
+from isosim.jobs.store import Attempt, JobStore
+from isosim.scoring.calibration import DEFAULT, Calibration, DomainModel, DomainRef
+from isosim.server.store_watch import DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS, LIST_SECONDS
 from isosim.settings import Settings
-from isosim.store.artifacts import manifest_bytes
-from isosim.worker import DISTANT_HEARTBEAT
+from isosim.store.artifacts import MANIFEST
+from isosim.store.blobs import opened
+from isosim.worker.supervisor import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup
 
@@ -51,10 +52,6 @@ BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 # Price in $ per 1,000 requests, of S3 in us-east-1.
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}
-# Requests of an older release, which had no object `domains/bell`. FORMER: per poll (measured). FORMER_FULL: per
-# comparison of all domains. The older release listed the aliases of all domains, 1,000 in each request.
-FORMER = {"LIST": 1, "GET": 1}
-FORMER_FULL = {"LIST": DOMAINS // 1000}
 
 MOTO = """
 import bisect, collections, json, sys
@@ -164,20 +161,24 @@ def bucket() -> Iterator[Bucket]:
                 os.environ[name] = value
 
 
+def published(store: DomainStore, name: str) -> int:
+    """Publishes a version of a domain as its champion; returns its number."""
+    version = Version(0, ENCODER, "tiny", "identity", {}, "", "", sentences=2)
+    with written({}, None, DomainModel()) as folder:
+        return store.publish(name, folder, version, promote=lambda _: True).number
+
+
 def filled(place: Bucket, count: int) -> DomainStore:
     """A store of domains d0, d1, …, each with a champion and the same files."""
-    store = DomainStore(place.root)
-    facts = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
-    store.publish("d0", facts, {}, None, DomainModel())
-    store.promote("d0", ENCODER, 1, expected=store.aliases("d0", ENCODER))
-    manifest, files = store.contents("d0", 1)
-    aliases = store.storage.aliases("d0").content
-    assert aliases is not None  # noqa: S101 - it was just promoted
+    store = DomainStore(opened(place.root))
+    published(store, "d0")
+    record, *files = store.keys("d0", 1)
+    manifest = files[0].rpartition("/")[0] + f"/{MANIFEST}"
+    contents = {key: store.blobs.read(key)[0] for key in (record, manifest, *files)}
     objects: dict[str, bytes] = {}
     for name in (f"d{number}" for number in range(1, count)):
-        objects[f"{MANIFESTS}{name}!1"] = manifest_bytes(manifest | {"domain": name})
-        objects[ALIASES + name] = aliases
-        objects |= {f"domains/files/{name}/{manifest['upload']}/{file}": content for file, content in files.items()}
+        for key, content in contents.items():
+            objects[key.replace("/d0", f"/{name}", 1)] = content.replace(b'"d0"', f'"{name}"'.encode())
     place.fill(objects)
     return store
 
@@ -188,10 +189,10 @@ class Watcher:
     def __init__(self, root: Path) -> None:
         # (domain, version) -> time (s, monotonic) at which this watcher began to serve the version
         self.seen: dict[tuple[str, int], float] = {}
-        calibrator: Any = None  # not needed, because versions of the method `identity` have no weights
-        self.store = DomainStore(root)
-        self.registry = Registry(StoredCalibrations(self.store, calibrator, ENCODER), ENCODER, on_champion=self._see)
-        self.migrations = MigrationStore(root)
+        source = StoredCalibrations(DomainStore(opened(root)))
+        calibrator: Any = object()  # not used, because versions of the method `identity` have no weights
+        source.calibrators[ENCODER] = calibrator
+        self.registry = Registry(source, ENCODER, on_champion=self._see)
 
     def _see(self, calibration: Calibration) -> None:
         self.seen[calibration.domain, calibration.version] = time.monotonic()
@@ -200,14 +201,9 @@ class Watcher:
         for number in range(count):
             await self.registry.resolve(DomainRef(f"d{number}"))
 
-    async def look(self) -> None:
-        """Polls once, as `Encoders.refresh` does."""
-        await self.registry.refresh()
-        await asyncio.to_thread(self.migrations.look, self.store.heard)
-
     async def run(self, pause: float) -> None:
         while True:
-            await self.look()
+            await self.registry.refresh()
             await asyncio.sleep(pause)
 
 
@@ -215,60 +211,65 @@ async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter
     """Polls `looks` times with each watcher; returns the number of requests by kind."""
     before = place.counts()
     for _ in range(looks):
-        await asyncio.gather(*(watcher.look() for watcher in watchers))
+        await asyncio.gather(*(watcher.registry.refresh() for watcher in watchers))
     return place.counts() - before
 
 
 async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
-    """Number of requests by kind, to compare all loaded domains with the store (every FULL_LOOK seconds)."""
+    """Number of requests by kind that compare all loaded domains with the store (every FULL_LOOK seconds)."""
     before = place.counts()
-    await asyncio.to_thread(store.stamps, {f"d{number}": frozenset({1}) for number in range(RESIDENT)})
-    await asyncio.to_thread(MigrationStore(place.root).all)
+    names = [DEFAULT, *(f"d{number}" for number in range(RESIDENT))]
+    await asyncio.to_thread(store.read_each, names, store.stamp)
     return place.counts() - before
 
 
-def running_jobs(root: Path, count: int) -> list[tuple[JobStore, Job]]:
-    """Running jobs, each with a job store of its own."""
+def running_jobs(root: Path, count: int) -> list[Attempt]:
+    """Running jobs, each begun by a worker of its own."""
     found = []
     for number in range(count):
-        jobs, request = JobStore(root), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never", sentences=1)
-        with jobs.spool() as spool:
+        jobs, request = JobStore(opened(root)), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never")
+        with Spool() as spool:
             spool.extend(["A sentence."])
-            made = jobs.create(request, spool, [], None)
-        found.append((jobs, jobs.begin(made.id)))
+            jobs.create(request, spool, [])
+        attempt = jobs.claim(f"worker-{number}")
+        assert attempt is not None  # noqa: S101 - it was just posted
+        found.append(attempt)
     return found
 
 
-def beat(jobs: JobStore, job: Job) -> None:
-    assert jobs.beat(replace(job, heartbeat=time.time()))  # noqa: S101 - no one else is at it
+def beat(attempt: Attempt) -> None:
+    attempt.beat("embedding", 0.5)
 
 
-def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Counter[str]]:
-    """Number of requests by kind: for a heartbeat of each job, and for COUNTING counts of the jobs."""
+def of_jobs(place: Bucket, running: list[Attempt]) -> dict[str, Counter[str]]:
+    """Number of requests by kind: for a heartbeat of each job, for COUNTING counts of the jobs, and for COUNTING
+    removals of old records."""
     before = place.counts()
-    for jobs, job in running:
-        beat(jobs, job)
+    for attempt in running:
+        beat(attempt)
     beats = place.counts() - before
-    censuses = [JobCensus(JobStore(place.root)) for _ in range(COUNTING)]
-    for census in censuses:
-        census.take()
+    counting = [JobStore(opened(place.root)) for _ in range(COUNTING)]
     before = place.counts()
-    for census in censuses:
-        assert census.take().counts[Status.RUNNING] == len(running)  # noqa: S101 - it was just begun
-    return {"heartbeats": beats, "counts of jobs": place.counts() - before}
+    for jobs in counting:
+        assert len(jobs.survey()[0]) == len(running)  # noqa: S101 - all of them run
+    counts = place.counts() - before
+    before = place.counts()
+    for jobs in counting:
+        jobs.sweep()
+    return {"heartbeats": beats, "counts of jobs": counts, "sweeps of jobs": place.counts() - before}
 
 
-async def heartbeats(running: list[tuple[JobStore, Job]]) -> None:
+async def heartbeats(running: list[Attempt]) -> None:
     """Replaces each job's record every DISTANT_HEARTBEAT seconds, one job after another at equal intervals."""
     for number in itertools.count():
         began = time.monotonic()
-        await asyncio.to_thread(beat, *running[number % len(running)])
+        await asyncio.to_thread(beat, running[number % len(running)])
         await asyncio.sleep(max(0.0, DISTANT_HEARTBEAT / len(running) - (time.monotonic() - began)))
 
 
 async def seen_after(
     store: DomainStore,
-    running: list[tuple[JobStore, Job]],
+    running: list[Attempt],
     watchers: list[Watcher],
     pause: float,
     times: int,
@@ -279,10 +280,7 @@ async def seen_after(
     taken: list[float] = []
     try:
         for domain in (f"d{number}" for number in range(times)):
-            facts = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
-            version = await asyncio.to_thread(store.publish, domain, facts, {}, None, DomainModel())
-            aliases = await asyncio.to_thread(store.aliases, domain, ENCODER)
-            await asyncio.to_thread(lambda d, v, a: store.promote(d, ENCODER, v, expected=a), domain, version, aliases)
+            version = await asyncio.to_thread(published, store, domain)
             answered = time.monotonic()
             async with asyncio.timeout(120):
                 while not all((domain, version) in watcher.seen for watcher in watchers):  # noqa: ASYNC110 - it polls
@@ -301,7 +299,7 @@ def resident() -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
-def a_month(rates: dict[str, float]) -> float:
+def a_month(rates: Mapping[str, float]) -> float:
     """Cost ($) per month of requests, from the requests per second of each kind."""
     return sum(PRICES[kind] / 1000 * rate * MONTH for kind, rate in rates.items())
 
@@ -311,7 +309,7 @@ async def measured(place: Bucket) -> Result:
     pause: float = Settings.model_fields["poll_seconds"].default
     watchers = [Watcher(place.root) for _ in range(WATCHERS)]
     for watcher in watchers:  # one by one, because moto needs seconds for a listing
-        await watcher.look()
+        await watcher.registry.refresh()
         await watcher.load(RESIDENT)
     running = await asyncio.to_thread(running_jobs, place.root, WORKERS)
     jobs = await asyncio.to_thread(of_jobs, place, running)
@@ -330,22 +328,32 @@ async def measured(place: Bucket) -> Result:
     for kind, count in full.items():
         rates[kind] = rates.get(kind, 0.0) + count * WATCHERS / FULL_LOOK
     beats = {kind: count / DISTANT_HEARTBEAT for kind, count in jobs["heartbeats"].items()}
-    counts = {
-        kind: count / COUNTING * WATCHERS / DISTANT_COUNT_SECONDS for kind, count in jobs["counts of jobs"].items()
-    }
-    former = {kind: count * WATCHERS / pause for kind, count in FORMER.items()}
-    former["LIST"] += FORMER_FULL["LIST"] * WATCHERS / FULL_LOOK
+    counts: Counter[str] = Counter()
+    for what, pause_of in (("counts of jobs", DISTANT_COUNT_SECONDS), ("sweeps of jobs", DISTANT_SWEEP_SECONDS)):
+        for kind, count in jobs[what].items():
+            counts[kind] += count / COUNTING * WATCHERS / pause_of  # type: ignore[assignment]
+    before = place.counts()
+    champions = Champions(store)
+    await asyncio.to_thread(champions.read)
+    first = place.counts() - before
+    before = place.counts()
+    await asyncio.to_thread(champions.read)
+    again = place.counts() - before
+    listings = {kind: count * WATCHERS / LIST_SECONDS for kind, count in again.items()}
     return {
         "domains": DOMAINS, "watchers": WATCHERS, "workers": WORKERS, "poll_seconds": pause,
         "requests_a_look": each, "requests_a_full_look": dict(full),
         "requests_of_100_heartbeats": dict(jobs["heartbeats"]),
         "requests_of_a_count_of_jobs": {kind: count / COUNTING for kind, count in jobs["counts of jobs"].items()},
-        "requests_a_second": {"looks": rates, "heartbeats": beats, "counts of jobs": counts},
+        "requests_of_a_sweep_of_jobs": {kind: count / COUNTING for kind, count in jobs["sweeps of jobs"].items()},
+        "requests_of_a_first_listing": dict(first),
+        "requests_of_a_listing": dict(again),
+        "requests_a_second": {"looks": rates, "heartbeats": beats, "jobs": counts, "listings": listings},
         "dollars_a_month": {
             "looks": round(a_month(rates), 2),
-            "looks before the bell": round(a_month(former), 2),
             "heartbeats": round(a_month(beats), 2),
-            "counts of jobs": round(a_month(counts), 2),
+            "jobs": round(a_month(counts), 2),
+            "listings": round(a_month(listings), 2),
         },
         "seen_seconds": {"50": percentiles(delays), "5": percentiles(few)},
         "memory_of_1000_looks": grown,
@@ -366,6 +374,12 @@ def lines(result: Result) -> list[Line]:
     return [
         Line("promotion seen by 50 API processes, 10,000 domains", seen["50"]["max"], 2.0, at_most=True, unit=" s"),
         Line("the same, 5 API processes", seen["5"]["max"], 2.0, at_most=True, unit=" s"),
+        Line(
+            "$ a month of 50 API processes and 100 workers", sum(result["dollars_a_month"].values()), 618, at_most=True
+        ),
+        Line(
+            "requests of a listing of 10,000 domains", sum(result["requests_of_a_listing"].values()), 10, at_most=True
+        ),
         Line("requests of a look", sum(result["requests_a_look"].values()), 1.0, at_most=True),
         Line("memory of 1,000 looks", result["memory_of_1000_looks"] / 1e6, 5.0, at_most=True, unit=" MB"),
     ]

@@ -21,12 +21,12 @@ COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000
 
 
-def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> None:
-    """Calibrates a domain and publishes the version as its champion."""
-    artifact = EncoderStore(store).find(encoder or setup.fp32)
+def fitted(setup: Setup, store: Path, count: int = SENTENCES) -> None:
+    """Calibrates the domain d0 on `count` sentences, and publishes the version as champion."""
+    artifact = EncoderStore.at(store).find(setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
-        domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
+        domain="d0", method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
     )
     domains = DomainStore(opened(store))
     done = calibrate_job(wanted, CalibrationInput(sentences, []), artifact, domains, lambda *_: None, threads=2)

@@ -1,6 +1,6 @@
-"""Domains for the tests."""
+"""Domains and jobs for the tests."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,26 @@ from isosim.arrays import Weights
 from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore, written
 from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import Job, JobRequest
+from isosim.jobs.posted import Spool
+from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import opened
 
 
 def domains_of(store: Path) -> DomainStore:
     return DomainStore(opened(store))
+
+
+def jobs_of(store: Path) -> JobStore:
+    return JobStore(opened(store))
+
+
+def post_job(jobs: JobStore, request: JobRequest, texts: Iterable[str] = (), **given: Any) -> Job:
+    """A queued job, as the API makes it."""
+    with Spool() as spool:
+        spool.extend(texts)
+        return jobs.create(request, spool, [], **given)
 
 
 def record_of(store: Path, name: str) -> Path:

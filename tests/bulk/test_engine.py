@@ -13,7 +13,6 @@ import pytest
 from isosim.bulk.engine import Engine
 from isosim.bulk.places import Place
 from isosim.bulk.plan import Plan, plan_for
-from isosim.domains.store import DomainStore
 from isosim.errors import InvalidInput
 from isosim.export.brought import register
 from isosim.fitting.job import CalibrationInput, calibrate_job
@@ -23,6 +22,7 @@ from isosim.scoring.calibration import DomainRef
 from isosim.scoring.similarity import cosine
 from tests.bulk.conftest import TEXTS, asked
 from tests.processes import Serve
+from tests.stores import domains_of
 
 FLAGS = ("flags_a", "flags_b")
 
@@ -97,7 +97,7 @@ def test_brought_vectors_are_scored_and_passed_on(tmp_path: Path) -> None:
     ours = register(tmp_path / "store", "ours", 8, unit=False)
     vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
-    domains, request = DomainStore(tmp_path / "store"), JobRequest("default", ours.digest, "ours")
+    domains, request = domains_of(tmp_path / "store"), JobRequest("default", ours.digest, "ours")
     inputs = CalibrationInput([], (), NpyFile(tmp_path / "v.npy"))
     calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
     (tmp_path / "v.jsonl").write_text(

@@ -11,11 +11,11 @@ from isosim.bulk.calibrating import SPACE, Corpus, SampleWorker, fit_sample, ran
 from isosim.bulk.cluster import cluster
 from isosim.bulk.inputs import Part, Source, cut, sources_of
 from isosim.bulk.readers import reader_of
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from tests.bulk.conftest import TEXTS, run_options
+from tests.stores import domains_of
 
 
 def corpus_of(tmp_path: Path, texts: list[str]) -> tuple[list[Source], list[Part]]:
@@ -65,7 +65,7 @@ def test_a_calibration_of_a_sample_is_the_one_that_one_process_fits(
     )
     assert facts["promoted"]
     assert facts["report"]["sample"] == {"rows": 1800, "unusable": 0, "texts": 300, "asked": 300}
-    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     texts = sorted(TEXTS, key=lambda text: rank(text, 3))[:300]
     request = JobRequest("alone", artifact.digest, artifact.id, sentences=300, **asked)
     version = calibrate_job(request, CalibrationInput(texts), artifact, domains, lambda *_: None, threads=1).publish(

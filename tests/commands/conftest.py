@@ -36,7 +36,7 @@ def calibrated_store(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: 
     """The tiny encoder; `default@1` identity, `tickets@1` centring, `tickets@2` (champion) soft whitening."""
     store = tmp_path_factory.mktemp("calibrated") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    artifact = EncoderStore(store).find(tiny.id)
+    artifact = EncoderStore.at(store).find(tiny.id)
     for domain, method in (("default", "identity"), ("tickets", "centring"), ("tickets", "soft")):
         calibrate(store, artifact, domain, method)
     return store
@@ -53,7 +53,7 @@ def publish_repeated(store: Path, domain: str) -> None:
     """A version made from texts of which a fifth has one vector."""
     x = texts_with(0.2)
     scale = reference_of(x, intervals=True)
-    publish(domains_of(store), domain, EncoderStore(store).find("tiny"), DomainModel(scale, scale), sentences=len(x))
+    publish(domains_of(store), domain, EncoderStore.at(store).find("tiny"), DomainModel(scale, scale), sentences=len(x))
 
 
 def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:

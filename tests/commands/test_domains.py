@@ -9,10 +9,9 @@ import pytest
 from isosim.commands.calibration import print_advice
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
-from tests.stores import copy_version, domains_of, files_of, publish, record_of
+from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, publish, record_of
 from tests.text import sentences
 
 
@@ -150,10 +149,9 @@ def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path) 
 def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_rests_on(
     run: Run, own_store: Path, tiny: EncoderArtifact
 ) -> None:
-    domains, jobs = domains_of(own_store), JobStore(own_store)
+    domains, jobs = domains_of(own_store), jobs_of(own_store)
     assert [copy_version(domains, "tickets", 1) for _ in range(2)] == [3, 4]
-    with jobs.spool() as spool:
-        jobs.create(JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2), spool, [], None)
+    post_job(jobs, JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2))
     text = "\n".join(sentences(200))
     words = ("calibrate", "-", "--domain", "tickets", "--method", "identity", "--promote", "never")
     done = run(*words, stdin=text, model_store=own_store, keep_versions=1)

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 from isosim.commands import store as command_of
-from isosim.domains.seeding import seed
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.settings import Settings
+from isosim.store.blobs import address_of, opened, remote
 from isosim.store.identity import create
-from isosim.store.object_storage import address, opened, remote
 from tests.commands.conftest import command
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, jobs_of, post_job, publish
 
 KEEP = 2
 DAY = 86400.0
@@ -42,7 +41,7 @@ def published(root: Path, encoder: EncoderArtifact, count: int) -> DomainStore:
 
 
 def settings(root: Path, tmp_path: Path) -> Settings:
-    return Settings(model_store=root, jobs_folder=tmp_path / "jobs", keep_versions=KEEP, encoder="tiny")
+    return Settings(model_store=root, keep_versions=KEEP, encoder="tiny")
 
 
 def collect(root: Path, tmp_path: Path, age: float, *, encoders: bool = False) -> list[tuple[str, str]]:
@@ -58,10 +57,7 @@ def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
     domains = published(root, tiny, 6)
-    jobs = JobStore(tmp_path / "jobs")
-    with jobs.spool() as spool:
-        asked = JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20)
-        jobs.create(asked, spool, [], None)
+    post_job(jobs_of(root), JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20))
     assert collect(root, tmp_path, DAY) == []
     assert sorted(domains.read("news").versions) == [1, 2, 3, 4, 5, 6]
     old = [(found.why, found.size > 4000) for found in command_of.garbage(settings(root, tmp_path), -1, encoders=False)]
@@ -84,8 +80,8 @@ def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: Encode
 def test_encoders_go_only_when_asked_and_only_those_nobody_names(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
-    exports = EncoderStore(root)
+    copy_encoders(tiny_store, root)
+    exports = EncoderStore.at(root)
     published(root, tiny, 1)
     assert collect(root, tmp_path, -1, encoders=True) == []
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
@@ -96,13 +92,13 @@ def test_encoders_go_only_when_asked_and_only_those_nobody_names(
 def test_an_encoder_that_nobody_names_is_gone_for_good(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
     assert list(command_of.garbage(given, -1, encoders=False)) == []
     (found,) = command_of.garbage(given, -1, encoders=True)
     assert (found.why, found.size > 10_000) == ("an unused encoder", True)
     found.remove()
-    assert EncoderStore(root).ids() == []
+    assert EncoderStore.at(root).ids() == []
 
 
 def test_what_was_left_unfinished_goes(root: Path, tmp_path: Path, tiny: EncoderArtifact) -> None:
@@ -121,7 +117,7 @@ def test_what_was_left_unfinished_goes(root: Path, tmp_path: Path, tiny: Encoder
 def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    create(root)
+    create(opened(root))
     published(root, tiny, 1)
     if remote(root):
         opened(root).write("versions/news/0123/weights.safetensors", b"half")
@@ -129,7 +125,7 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     left = tmp_path / "jobs" / "jobs" / ".spool-0123"
     left.write_bytes(b"half a text")
     os.utime(left, (time.time() - 2 * DAY,) * 2)
-    store = address(root) if remote(root) else root
+    store = address_of(root)
     given: dict[str, Any] = {"model_store": store, "jobs_folder": tmp_path / "jobs"}
     dry = command("store", "gc", "--dry-run", "--json", **given)
     assert json.loads(dry.stdout) == {

@@ -19,7 +19,7 @@ from isosim.domains.domain import Domain
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, IsosimError
-from isosim.store.object_storage import remote
+from isosim.store.blobs import remote
 from tests.stores import domains_of, publish
 
 PUBLISH = """

@@ -45,7 +45,7 @@ def server(serve: Serve, news: Path) -> Server:
 
 
 def answering(store: Path) -> tuple[int | None, int | None]:
-    found = domains_of(store).read("news").served(EncoderStore(store).find("tiny").digest)
+    found = domains_of(store).read("news").served(EncoderStore.at(store).find("tiny").digest)
     return found.champion, found.previous
 
 

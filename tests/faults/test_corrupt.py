@@ -135,7 +135,7 @@ def test_garbage_for_a_record_stops_neither_the_champion_nor_other_domains_and_c
     serve: Serve, news: Path
 ) -> None:
     domains = domains_of(news)
-    digest = EncoderStore(news).find("tiny").digest
+    digest = EncoderStore.at(news).find("tiny").digest
     hurt = [f"hurt-{number}" for number in range(len(GARBAGE))]
     for domain in hurt:
         copied(news, domain)
@@ -214,7 +214,7 @@ def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: S
     flip(files_of(news, "news", 2) / "weights.safetensors")
     refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
     # Another process promotes it all the same: the watcher refuses it too.
-    domains_of(news).promote("news", EncoderStore(news).find("tiny").digest, 2)
+    domains_of(news).promote("news", EncoderStore.at(news).find("tiny").digest, 2)
     wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
     assert score(server, "news").content == before
 
@@ -230,7 +230,7 @@ def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: s
 
 
 def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     own = encoders.find("tiny")
 
     def write(folder: Path) -> dict[str, object]:

@@ -21,7 +21,7 @@ def more_versions(store: Path) -> str:
     """`news` gets versions up to VERSIONS; the encoder's digest."""
     while copy_version(domains_of(store), "news", 2) < VERSIONS:
         pass
-    return EncoderStore(store).find("tiny").digest
+    return EncoderStore.at(store).find("tiny").digest
 
 
 def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve: Serve, news: Path) -> None:
@@ -82,7 +82,7 @@ def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versi
 
 def test_a_swap_under_load_fails_no_request(serve: Serve, news: Path) -> None:
     server = serve(model_store=news, encoder="tiny")
-    digest = EncoderStore(news).find("tiny").digest
+    digest = EncoderStore.at(news).find("tiny").digest
     with Load(server, "news") as load:
         load.may_change = True
         for version in (1, 2, 1, 2):

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from isosim.arrays import Weights
+from isosim.domains.domain import Version
 from isosim.domains.store import StoredVersion
 from isosim.encoders.onnx_engine import PREFIX, open_session
 from isosim.encoders.store import EncoderArtifact, EncoderStore
@@ -19,7 +20,7 @@ from isosim.scoring.calibration import DomainModel
 CPU = ["CPUExecutionProvider"]
 IDS = np.array([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0]])
 TOKENS = {"input_ids": IDS, "attention_mask": (IDS > 0).astype(np.int64), "token_type_ids": np.zeros_like(IDS)}
-MANIFEST = {"domain": "letters", "version": 3, "method": "flow"}
+VERSION = Version(3, "a" * 64, "tiny", "flow", {}, "", "")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def weights(tiny: EncoderArtifact) -> Weights:
 @pytest.fixture(scope="module")
 def bundled(tiny: EncoderArtifact, weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "model.onnx"
-    bundle(tiny, StoredVersion(MANIFEST, weights, None), path)
+    bundle(tiny, "letters", StoredVersion(VERSION, weights, DomainModel()), path)
     return path
 
 
@@ -64,16 +65,16 @@ def test_a_bundle_runs_on_a_plain_onnx_runtime_and_says_where_it_comes_from(
 
 
 def test_a_bundled_identity_gives_pooled_twice(tiny: EncoderArtifact, tmp_path: Path) -> None:
-    bundle(tiny, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "model.onnx")
+    bundle(tiny, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "model.onnx")
     pooled, latent = open_session(tmp_path / "model.onnx", CPU, threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, latent)
 
 
 def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Path, tmp_path: Path) -> None:
-    encoder = EncoderStore(store).find("tiny")
+    encoder = EncoderStore.at(store).find("tiny")
     before = encoder.joined.read_bytes()
-    bundle(encoder, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "model.onnx")
+    bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "model.onnx")
     assert encoder.joined.read_bytes() == before
     onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.joined)
     with pytest.raises(CorruptArtifact, match=r"model\.onnx"):
-        bundle(encoder, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "other.onnx")
+        bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "other.onnx")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.export import checkpoints, encoder
 from isosim.export.graph import PARITY
 from isosim.export.model_store import export
 from isosim.store.artifacts import verified
+from tests.stores import domains_of
 
 
 def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoin
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     said: list[str] = []
     again = export(store, "tiny", checkpoint, spec, said.append)
-    assert again == EncoderStore(store).find("tiny")
+    assert again == EncoderStore.at(store).find("tiny")
     assert again.folder.name == again.digest == spec.digest
     assert any("already has encoder" in line for line in said)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path in before} == before
@@ -25,7 +25,7 @@ def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoin
 def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_torch(
     tiny_checkpoint: Path, store: Path
 ) -> None:
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     assert artifact.tokenizer.read_bytes() == (tiny_checkpoint / "tokenizer.json").read_bytes()
     manifest = verified(artifact.folder)
     assert 0 <= manifest["parity"] <= PARITY
@@ -33,4 +33,4 @@ def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_t
 
 
 def test_an_encoder_without_a_shipped_calibration_leaves_the_default_domain_empty(store: Path) -> None:
-    assert DomainStore(store).versions("default") == []
+    assert domains_of(store).read("default").versions == {}

@@ -12,11 +12,10 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest, Status
-from isosim.jobs.store import JobStore
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, jobs_of, post_job, publish
 
 SCOPES = ("read", "calibrate", "admin")
 
@@ -56,12 +55,13 @@ RESTRICTED = "restricted"
 
 def furnish(store: Path, encoder: EncoderArtifact, domain: str) -> str:
     """A domain with two versions that change nothing, both promoted in turn, and the job that could have made them."""
-    jobs = JobStore(store)
+    jobs = jobs_of(store)
     for _ in range(2):
         publish(domains_of(store), domain, encoder, sentences=300)
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest(domain, encoder.digest, encoder.id), spool, [], None)
-    jobs.end(jobs.begin(job.id), Status.SUCCEEDED, version=2, promoted=True, report={})
+    job = post_job(jobs, JobRequest(domain, encoder.digest, encoder.id))
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    attempt.end(Status.SUCCEEDED, version=2, promoted=True, report={})
     return job.id
 
 

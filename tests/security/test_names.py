@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from isosim.domains.domain import EncoderAliases
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput, IsosimError, NotFound
-from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DOMAIN_REF
 from tests.processes import Serve, Server
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, jobs_of, publish
 from tests.text import sentences
 
 CANARY = "canary of the test"
@@ -63,7 +62,7 @@ def tree(folder: Path) -> set[str]:
 @example("..")
 @example("")
 def test_no_store_makes_a_path_of_a_wrong_name(place: Path, tiny: EncoderArtifact, name: str) -> None:
-    store, jobs = domains_of(place / "store"), JobStore(place / "store")
+    store, jobs = domains_of(place / "store"), jobs_of(place / "store")
     before = tree(place)
     calls: list[Callable[[], object]] = [
         lambda: store.read(name), lambda: store.stamp(name), lambda: store.report(name, 1), lambda: store.load(name, 1),
@@ -75,9 +74,9 @@ def test_no_store_makes_a_path_of_a_wrong_name(place: Path, tiny: EncoderArtifac
     for call in calls:
         with pytest.raises(InvalidInput):
             call()
-    for ask in (jobs.read, jobs.begin, jobs.requeue, jobs.decide, jobs.decided, jobs.discard, jobs.texts):
+    for ask in (jobs.read, jobs.cancel):
         with pytest.raises(NotFound):
-            list(ask(name)) if ask == jobs.texts else ask(name)  # type: ignore[operator]
+            ask(name)
     assert tree(place) == before
     assert list(store.names()) == []
 

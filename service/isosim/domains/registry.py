@@ -134,9 +134,7 @@ class Registry:
 
     def holds(self, ref: DomainRef) -> bool:
         """Whether the calibration that a reference names is in memory; also True for the champion of `default`."""
-        if ref.version == "champion":
-            return ref.name == DEFAULT or self._champion(ref.name) is not None
-        return (ref.name, ref.version) in self._loaded or (ref.name, ref.version) == (DEFAULT, 0)
+        return ref == DomainRef(DEFAULT) or self._in_memory(ref, None) is not None
 
     @property
     def homes(self) -> set[str]:
@@ -222,7 +220,8 @@ class Registry:
         try:
             record = await self._call(self.source.read, name)
         except (CorruptArtifact, OSError) as error:
-            self._report(name, error)
+            if ref.version == "champion":
+                self._report(name, error)
             raise
         if isinstance(ref.version, int):
             return await self._pinned(name, record, ref.version)
@@ -248,16 +247,18 @@ class Registry:
                     f"a version of this encoder, or name one in the request ({name}@N)"
                 )
             raise UnknownDomain(name)
-        calibration = self._loaded.get((name, champion))  # not None if a request named the version by number
-        if calibration is None:
-            try:
-                calibration = await self._load(name, record, champion)
-            except NotFound as error:  # no 404, because the request did not name this version
-                self._report(name, error)
-                raise CorruptArtifact(f"the champion of {name!r} is missing ({error}); promote another") from error
-            except (IsosimError, OSError) as error:
-                self._report(name, error)
-                raise
+        try:
+            calibration = await self._load(name, record, champion)
+        except NotFound as error:
+            now = await self._call(self.source.read, name)
+            if now.revision != record.revision:  # the domain was deleted meanwhile, or has another champion
+                return await self._serving(name, now, encoder)
+            self._report(name, error)
+            # No 404, because the request did not name this version.
+            raise CorruptArtifact(f"the champion of {name!r} is missing ({error}); promote another") from error
+        except (IsosimError, OSError) as error:
+            self._report(name, error)
+            raise
         current = self._resident(name, record).serving.get(encoder)  # set if a refresh has loaded a champion meanwhile
         if current is None:
             self._serve(encoder, calibration)
@@ -277,11 +278,13 @@ class Registry:
         number: int,
         call: Callable[..., Coroutine[Any, Any, Calibration]] | None = None,
     ) -> Calibration:
-        """Loads a version in a thread, and remembers whether its files are damaged.
+        """The version in memory, or else loads it in a thread, and remembers whether its files are damaged.
 
         Raises:
             CorruptArtifact: the files are damaged; the message names the remedy.
         """
+        if (name, number) in self._loaded:
+            return self._loaded[name, number]
         try:
             calibration = await (call or self._call)(self.source.load, name, record.version(name, number))
         except CorruptArtifact as error:
@@ -292,7 +295,7 @@ class Registry:
             told.place = error.place
             raise told from error
         self.damaged.discard((name, number))
-        return calibration
+        return self._loaded.get((name, number), calibration)  # another call may have loaded it meanwhile
 
     def _report(self, domain: str, error: Exception) -> None:
         """Reports that a request failed because a champion could not be loaded; logs a repeated reason only once."""
@@ -311,35 +314,47 @@ class Registry:
         self._domains.setdefault(name, Resident(record))
         return self._know(name, record)
 
-    def _know(self, name: str, record: Domain) -> Resident:
-        """Replaces the record of a resident domain, unless it is older."""
-        resident = self._domains[name]
-        before = resident.record.home(self.own)
-        if record.revision >= resident.record.revision:
+    def _know(self, name: str, record: Domain, before: Domain | None = None) -> Resident:
+        """Replaces the record of a resident domain, unless it is older.
+
+        If the known record still is `before`, an older one replaces it too: a copy of the store was put back.
+        """
+        resident, shown = self._domains[name], self._champion(name)
+        if record.revision >= resident.record.revision or resident.record is before:
             resident.record = record
-        if resident.record.home(self.own) != before:
-            champion = self._champion(name)
-            self.on_dropped(name) if champion is None else self.on_champion(champion)
+        self._tell(name, shown)
         return resident
+
+    def _tell(self, name: str, before: Calibration | None) -> None:
+        """Reports the champion that answers for a domain if it is no longer `before`. Version 0 counts as none."""
+        now = self._champion(name)
+        if now is not before and now is not None and now.version:
+            self.on_champion(now)
+        elif now is not before and before is not None and before.version:
+            self.on_dropped(name)
 
     def _serve(self, encoder: str, calibration: Calibration) -> None:
         name, resident = calibration.domain, self._domains[calibration.domain]
-        before = resident.serving.get(encoder)
+        shown, before = self._champion(name), resident.serving.get(encoder)
         resident.serving[encoder] = calibration
         self._reported.pop(name, None)
+        self._tell(name, shown)  # before `_keep`, which may evict this calibration at once
+        if calibration.version:
+            resident.versions.add(calibration.version)  # so that the domain stays when the former champion goes
+        if before is not None and before.version != calibration.version:
+            facts = {"domain": name, "from": before.version, "to": calibration.version, "encoder": encoder[:12]}
+            log.info("another version answers", extra={"facts": facts})
+            self._release((name, before.version))  # before `_keep`, so that no other calibration has to go
         if calibration.version:
             self._keep(calibration)
-        if resident.record.home(self.own) == encoder and calibration is not before:
-            self.on_champion(calibration) if calibration.version else self.on_dropped(name)
-        if before is not None and before.version != calibration.version:
-            self._release((name, before.version))
 
     def _keep(self, calibration: Calibration) -> None:
         """Keeps a calibration in memory. Evicts the least recently used ones while `size` exceeds `resident_bytes`."""
         key = (calibration.domain, calibration.version)
-        former = self._loaded.pop(key, None)
-        self.size += calibration.size - (0 if former is None else former.size)
-        self._loaded[key] = calibration
+        if key not in self._loaded:
+            self.size += calibration.size
+            self._loaded[key] = calibration
+        self._loaded.move_to_end(key)
         self._domains[key[0]].versions.add(key[1])
         kept = {one.version for one in self._domains[DEFAULT].serving.values()}
         while self.size > self.resident_bytes:
@@ -369,11 +384,11 @@ class Registry:
 
     def _dismiss(self, name: str, encoder: str) -> None:
         """No champion of this encoder serves the domain any longer; the next request for it reads the store."""
-        resident = self._domains[name]
+        resident, shown = self._domains[name], self._champion(name)
         champion = resident.serving.pop(encoder)
-        resident.miss = None
-        if resident.record.home(self.own) == encoder:
-            self.on_dropped(name)
+        if not resident.serving:
+            resident.miss = None
+        self._tell(name, shown)
         self._release((name, champion.version))
 
     async def refresh(self, changed: str | None = None) -> None:
@@ -433,20 +448,30 @@ class Registry:
                 resident.miss = None
 
     async def _take_over(self, name: str) -> None:
+        resident = self._domains.get(name)
+        before = None if resident is None else resident.record
         record = await asyncio.to_thread(self.source.read, name)
         if name != DEFAULT and record.served(record.home(self.own)).champion is None:
             self._evicted.pop(name, None)
             self.on_gone(name)
         if name not in self._domains:
             return
-        resident = self._know(name, record)  # before champions are loaded, because loading may fail
-        for encoder, builtin in self._builtin.items():
-            await self._replace(name, record, encoder, builtin)
-        serving = {one.version for one in resident.serving.values()}
-        for number in resident.versions - set(record.versions) - serving:
-            self._release((name, number))
+        record = self._know(name, record, before).record  # before champions are loaded, because loading may fail
+        failures: list[Exception] = []
+        for encoder in list(self._builtin):
+            try:
+                await self._replace(name, record, encoder)
+            except (IsosimError, OSError) as error:  # the champions of other encoders must not wait for this one
+                failures.append(error)
+        resident = self._domains.get(name)
+        if resident is not None:
+            serving = {one.version for one in resident.serving.values()}
+            for number in resident.versions - set(resident.record.versions) - serving:
+                self._release((name, number))
+        if failures:
+            raise failures[0]
 
-    async def _replace(self, name: str, record: Domain, encoder: str, builtin: Calibration) -> None:
+    async def _replace(self, name: str, record: Domain, encoder: str) -> None:
         """Replaces an encoder's champion in memory if the record names another."""
         resident, champion = self._domains.get(name), record.served(encoder).champion
         if resident is None:  # evicted meanwhile
@@ -454,13 +479,17 @@ class Registry:
         current = resident.serving.get(encoder)
         if champion is None:
             if name == DEFAULT:
-                self._serve(encoder, builtin)
+                self._serve(encoder, self._builtin[encoder])
             elif current is not None:
                 self._dismiss(name, encoder)
         elif (current is None and name == DEFAULT) or (current is not None and current.version != champion):
             loaded = await self._load(name, record, champion, asyncio.to_thread)
-            # If the old champion left memory during the load, `loaded` is not used.
-            if current is None or (name in self._domains and encoder in self._domains[name].serving):
+            resident = self._domains.get(name)
+            # Not used if the old champion left memory during the load, or if a newer record names another champion;
+            # the next refresh reads that record.
+            if resident is None or resident.record.served(encoder).champion != champion:
+                return
+            if name == DEFAULT or encoder in resident.serving:
                 self._serve(encoder, loaded)
 
     def drop(self, domain: str, version: int) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
 from isosim.fitting.job import CalibrationInput, calibrate_job
@@ -21,6 +20,7 @@ from isosim.measurements.sources import HOME, sample
 from isosim.scoring.similarity import normalized
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 from tests.processes import Serve, environment
+from tests.stores import domains_of
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-for-the-clients"
@@ -41,11 +41,11 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
 def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path, Path]:
     """A store with an encoder of brought vectors, calibrated on some sentences, and unit vectors of others."""
     texts = sample(data, HOME, 5000, least=5000)
-    vectors = normalized(open_texts(EncoderStore(minilm_store).find("minilm"))(texts).vectors)
+    vectors = normalized(open_texts(EncoderStore.at(minilm_store).find("minilm"))(texts).vectors)
     np.save(folder / "unseen.npy", vectors[3000:])
     np.save(folder / "own.npy", vectors[:3000])
     ours = register(folder / "brought", "ours", 384, unit=True)
-    domains, request = DomainStore(folder / "brought"), JobRequest("default", ours.digest, ours.id)
+    domains, request = domains_of(folder / "brought"), JobRequest("default", ours.digest, ours.id)
     inputs = CalibrationInput([], (), NpyFile(folder / "own.npy"))
     calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
     return folder / "brought", folder / "unseen.npy"
@@ -55,7 +55,7 @@ def whiten(store: Path, data: Path, folder: Path) -> Path:
     """Adds the domain `whitened`, and returns a file of other sentences of the same kind."""
     texts = sample(data, HOME, 5800, least=5800)
     (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
-    artifact, domains = EncoderStore(store).find("minilm"), DomainStore(store)
+    artifact, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
     request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")
     calibrate_job(request, CalibrationInput(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(
         domains

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from isosim.domains.calibrations import OVERHEAD
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.faults.load import metric
 from tests.processes import Process, Server, serve_with
+from tests.stores import domains_of
 
 COUNT = 300
 ROOM = 20  # domains
@@ -26,7 +26,7 @@ def crowded(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.Te
     shutil.copytree(tiny_store / "encoders", store / "encoders")
     calibrate(store, tiny, "d0", "whitening")
     multiply(store, COUNT)
-    size = DomainStore(store).load("d0", 1).size + OVERHEAD
+    size = domains_of(store).load("d0", 1).size + OVERHEAD
     running: list[Process] = []
     yield serve_with(folder, running, model_store=store, encoder="tiny", resident_bytes=ROOM * size)
     for process in running:

@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from isosim.api.domains.schemas import EquatedThreshold
-from isosim.domains.store import Aliases, DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Unavailable
 from isosim.jobs.job import JobRequest
@@ -25,6 +24,7 @@ from isosim.settings import Settings
 from tests.commands.conftest import command
 from tests.encoders import export, save_bert
 from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(900)
@@ -62,12 +62,12 @@ def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
     from isosim.fitting.job import CalibrationInput, calibrate_job
 
-    artifact = EncoderStore(store).find(encoder)
+    artifact = EncoderStore.at(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)
     result = calibrate_job(
-        wanted, CalibrationInput(TEXTS[:400], []), artifact, DomainStore(store), lambda *_: None, threads=1
+        wanted, CalibrationInput(TEXTS[:400], []), artifact, domains_of(store), lambda *_: None, threads=1
     )
-    version, promoted, why = result.publish(DomainStore(store))
+    version, promoted, why = result.publish(domains_of(store))
     assert promoted, why
     return version
 
@@ -88,7 +88,7 @@ def site(tiny_store: Path, other_checkpoint: Path, tmp_path_factory: pytest.Temp
             return serve_with(folder, running, model_store=store, redis_url=redis.url, **settings)
 
         two = {"encoder": "tiny", "next_encoder": "other"}
-        digests = [EncoderStore(store).find(name).digest for name in ("tiny", "other")]
+        digests = [EncoderStore.at(store).find(name).digest for name in ("tiny", "other")]
         alone = start(encoder="tiny"), start(encoder="other")
         yield Site(store, start, *digests, start(**two), start(**two), *alone)
     finally:
@@ -273,18 +273,17 @@ def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
 
 
 def test_a_domain_does_not_move_to_an_encoder_without_a_champion(site: Site) -> None:
-    store = DomainStore(site.store)
-    aliases = site.store / "domains" / "tickets" / "aliases.json"
-    good = aliases.read_bytes()
+    domains = domains_of(site.store)
+    good = domains.read("tickets").aliases
+    old_alone = {site.old: good[site.old]}
+    domains.change("tickets", lambda tickets: replace(tickets, aliases=old_alone))  # no command does it
     try:
-        expected = store.aliases("tickets", site.new)
-        store._set("tickets", site.new, Aliases(None, None, expected.revision))  # no command does it
         server = site.start(encoder="tiny", next_encoder="other")
         state = server.client.get(MOVE).json()
         assert (state["new"]["version"], state["thresholds"]) == (None, None)
         refused(server.client.post(MOVE, json={}), "no champion")
     finally:
-        aliases.write_bytes(good)
+        domains.change("tickets", lambda tickets: replace(tickets, aliases=good))
 
 
 def test_champions_of_both_encoders_are_promoted_by_number(site: Site) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.store import JobStore
+from isosim.jobs.posted import Spool
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
+from tests.stores import domains_of, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -28,7 +28,7 @@ NEWS = "/domains/news/thresholds"
 
 
 def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair], **options: Any) -> None:
-    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(TEXTS), **options)
     calibrate_job(asked, CalibrationInput(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(
         domains
@@ -53,7 +53,10 @@ def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     redis = RedisServer(folder)
     redis.start()
     try:
-        yield [serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url) for _ in range(2)]
+        yield [
+            serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url, local_worker=False)
+            for _ in range(2)
+        ]
     finally:
         for process in running:
             process.kill()
@@ -136,13 +139,13 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
-    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(store), EncoderStore(store).find("tiny")
+    at, jobs, encoder = "/domains/news/threshold?precision=0.9", jobs_of(store), EncoderStore.at(store).find("tiny")
     for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
-        with jobs.spool() as spool:
-            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [], None)
+        with Spool() as spool:
+            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [])
     refused(server.client.get(at), 409, "was given no labels")
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, [], None).id
+    with Spool() as spool:
+        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, []).id
     told = f"'news' has no labels yet; a job with 1,200 labelled pairs is queued: GET /calibrate/{job}, and ask again"
     refused(server.client.get(at), 409, told)
     assert "similarity" in server.client.get("/domains/news@1/threshold?precision=0.9").json()  # this one has labels
@@ -303,10 +306,10 @@ def test_a_domain_has_fifty_at_most(server: Server) -> None:
 
 def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store: Path) -> None:
     save(server, fmr=0.1)
-    aliases = store / "domains" / "news" / "aliases.json"
-    stored = json.loads(aliases.read_text())
+    record = store / "domains" / "news.json"
+    stored = json.loads(record.read_text())
     stored["thresholds"]["related"] = {"fmr": "a tenth"}
-    aliases.write_text(json.dumps(stored))
+    record.write_text(json.dumps(stored))
     save(server, "other", fmr=0.2)
     assert server.client.get("/domains/news").json()["thresholds"].keys() == {"duplicates", "other"}
     refused(ask(server, "related"), 404, "no saved threshold 'related'")
@@ -315,14 +318,14 @@ def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store
 
 
 def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
-    domains = DomainStore(store)
+    domains = domains_of(store)
     stored = domains.load("normal", 1)
-    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
-    assert domains.publish("short", facts, {}, stored.weights, stored.model) == 1
+    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model, promote=False) == 1
     server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
     save(server, domain="short", fmr=0.1)
     assert scored(server, domain="short")["match"]
     assert server.client.delete("/domains/short").status_code == 204
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
-    assert "thresholds" not in json.loads((store / "domains" / "short" / "aliases.json").read_text())
+    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
+    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == {}

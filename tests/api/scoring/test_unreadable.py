@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import Process, Server, serve_with
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -31,7 +31,7 @@ def labels() -> list[LabelledPair]:
 
 
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
-    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
     calibrate_job(asked, CalibrationInput(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(
         domains

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.export.brought import register
@@ -16,6 +15,7 @@ from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.offline import open_texts
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.advice import Target, advise
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(1500)
@@ -23,7 +23,7 @@ TEXTS = sentences(1500)
 
 def calibrated(artifact: EncoderArtifact, inputs: CalibrationInput, store: Path, **asked: Any) -> Result:
     request = JobRequest("d", artifact.digest, artifact.id, **asked)
-    return calibrate_job(request, inputs, artifact, DomainStore(store), lambda _, __: None, threads=1)
+    return calibrate_job(request, inputs, artifact, domains_of(store), lambda _, __: None, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from isosim.arrays import Vectors
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
 from isosim.fitting import gate
@@ -23,6 +22,7 @@ from isosim.jobs.job import JobRequest
 from isosim.measurements import languages
 from tests.encoders import export, save_bert
 from tests.modelling.calibration.test_gate import by_looks
+from tests.stores import domains_of
 from tests.text import sentences
 
 SENTENCES = {
@@ -186,10 +186,10 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     tokenizer.train_from_iterator(chinese(1000), vocab_size=400, show_progress=False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     save_bert(tmp_path, seed=0, dim=32, layers=1)
-    encoder = EncoderStore(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
+    encoder = EncoderStore.at(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
     request = JobRequest("d", encoder.digest, encoder.id)
     result = calibrate_job(
-        request, CalibrationInput(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1
+        request, CalibrationInput(chinese(300)), encoder, domains_of(tmp_path), lambda *_: None, threads=1
     )
     assert result.report["sentences"] == 300
     assert result.model.reference is not None
@@ -201,7 +201,7 @@ def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
 ) -> None:
     request, posted = JobRequest("d", tiny.digest, tiny.id), CalibrationInput(chinese(300))
     with pytest.raises(InvalidInput, match=r"300 of [0-9]+ distinct sentences are unreadable"):
-        calibrate_job(request, posted, tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
+        calibrate_job(request, posted, tiny, domains_of(tmp_path), lambda *_: None, threads=1)
 
 
 def language(count: int, crowding: float, seed: int) -> languages.Language:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from isosim.arrays import Vectors
-from isosim.domains.store import DomainStore
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
@@ -19,6 +18,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.fitting.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from isosim.jobs.job import METHODS, JobRequest
 from isosim.jobs.offline import Encodings
+from tests.stores import domains_of
 from tests.text import sentences
 
 
@@ -85,7 +85,7 @@ def test_one_vector_that_differs_is_enough_for_finite_weights(method: str) -> No
 
 def test_text_whose_vectors_are_nearly_all_equal_is_refused(tiny: EncoderArtifact, tmp_path: Path) -> None:
     wanted = JobRequest("same", tiny.digest, tiny.id, sentences=250)
-    posted, domains = CalibrationInput(sentences(250)), DomainStore(tmp_path)
+    posted, domains = CalibrationInput(sentences(250)), domains_of(tmp_path)
     with pytest.raises(InvalidInput, match=r"only 2 distinct vectors.*cannot tell the sentences apart"):
         calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
 

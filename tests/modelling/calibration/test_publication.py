@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim import worker
 from isosim.arrays import Vectors
-from isosim.domains.store import Aliases, DomainStore
+from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import Conflict, JobCancelled
+from isosim.errors import Conflict
 from isosim.fitting import normalization, probability, reference
 from isosim.fitting.methods import FittedMap
 from isosim.fitting.publication import Result
-from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.job import Job, JobRequest
 from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainModel
+from tests.stores import domains_of, jobs_of, post_job
 
 DIM = 32
 
@@ -37,9 +37,7 @@ def model(x: Vectors) -> DomainModel:
 
 @pytest.fixture
 def domains(tmp_path: Path) -> DomainStore:
-    store = DomainStore(tmp_path)
-    store.prepare()
-    return store
+    return domains_of(tmp_path)
 
 
 def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Result:
@@ -48,7 +46,7 @@ def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = 
 
 
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
-    return domains.aliases("news", tiny.digest).champion
+    return domains.read("news").served(tiny.digest).champion
 
 
 def test_a_champion_whose_scale_no_longer_holds_is_replaced(tiny: EncoderArtifact, domains: DomainStore) -> None:
@@ -63,7 +61,7 @@ def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, dom
     promoted = []
     for seed in range(20):
         same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
-        promoted.append(same._wanted(domains, Aliases(1))[0])
+        promoted.append(same._wanted(domains, domains.read("news"), again=False)[0])
     assert sum(promoted) <= 6  # a coin would give ten
 
 
@@ -108,13 +106,13 @@ def post(
     domains: DomainStore, tiny: EncoderArtifact, given: Result, promote: str = "if_better", **facts: Any
 ) -> tuple[bool, str]:
     """Publishes the champion with new labels, as a job does."""
-    aliases = domains.aliases("news", tiny.digest)
-    assert aliases.champion is not None
-    base = domains.load("news", aliases.champion).model
+    now = champion(domains, tiny)
+    assert now is not None
+    base = domains.load("news", now).model
     assert base.reference is not None
     x, y, graded, seed = (given.report[name] for name in ("x", "y", "graded", "seed"))
     learnt, report = probability.fit(x, base.reference, y, seed, graded=graded, rival=base.probability)
-    posted = replace(given.request, base=aliases.champion, champion=aliases.champion, promote=promote)
+    posted = replace(given.request, base=now, champion=now, promote=promote)
     made = replace(
         given,
         request=posted,
@@ -188,70 +186,83 @@ def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_
     assert older.publish(domains)[:2] == (4, True)
 
 
-def job_of(jobs: JobStore, request: JobRequest) -> Job:
-    with jobs.spool() as spool:
-        spool.extend(["A boat."])
-        return jobs.create(request, spool, [], None)
+def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
+    """A job in its second attempt; its first one died when `champion` was the domain's champion."""
+    post_job(jobs, request, ["A boat."])
+    first = jobs.claim("worker", lambda _: champion)
+    assert first is not None
+    first.give_back("it died")
+    again = jobs.claim("worker", lambda _: 99)
+    assert again is not None
+    return again.job
 
 
-def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champion(
+def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champion(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     old = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     old.publish(domains)
-    job = jobs.begin(job_of(jobs, old.request).id, champion=champion(domains, tiny))
-    jobs.interrupt(job.id)  # its worker was killed; for a day nobody retries it
+    again = begun(jobs_of(tmp_path), old.request, champion(domains, tiny))
     old.publish(domains)
-    again = jobs.begin(jobs.requeue(job.id).id, champion=champion(domains, tiny))
-    jobs.decide(again.id, again.attempt)
-    done = worker.publish_result(jobs, domains, again, replace(old, request=again.request))
-    assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
-    assert done.report is not None
-    assert "version 2 has become champion since this job first began" in done.report["promotion"]
-    assert domains.report("news", 3)["promotion"] == done.report["promotion"]
+    made = replace(old, request=again.request)
+    assert made.publish(domains, again)[:2] == (3, False)
+    assert champion(domains, tiny) == 2
+    assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
 
 
-def test_a_job_that_is_retried_while_the_champion_stays_is_promoted(
+def test_a_job_that_is_repeated_while_the_champion_stays_is_promoted(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     for version in (1, 2):  # also a domain's first
-        job = jobs.begin(job_of(jobs, asked.request).id, champion=champion(domains, tiny))
-        jobs.interrupt(job.id)
-        again = jobs.begin(jobs.requeue(job.id).id)
-        done = worker.publish_result(jobs, domains, again, replace(asked, request=again.request))
-        assert (done.version, done.promoted, champion(domains, tiny)) == (version, True, version)
+        again = begun(jobs_of(tmp_path / str(version)), asked.request, champion(domains, tiny))
+        assert replace(asked, request=again.request).publish(domains, again)[:2] == (version, True)
+        assert champion(domains, tiny) == version
 
 
-def test_an_attempt_whose_place_was_taken_publishes_nothing(
+def test_an_attempt_whose_place_was_taken_and_its_successor_publish_one_version(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    """It had won the decision, and then its process stood still for so long that it was taken for dead."""
-    jobs = JobStore(tmp_path)
+    """It was allowed to publish, and then its process stood still for so long that it was taken for dead."""
     made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    first = jobs.begin(job_of(jobs, made.request).id)
-    assert jobs.decide(first.id, first.attempt)
-    jobs.interrupt(first.id)
-    second = jobs.begin(jobs.requeue(first.id).id)
-    with pytest.raises(JobCancelled):
-        worker.publish_result(jobs, domains, first, made)
-    assert (domains.versions("news"), champion(domains, tiny)) == ([], None)
-    assert worker.publish_result(jobs, domains, second, made).version == 1
+    second = begun(jobs_of(tmp_path), made.request, champion(domains, tiny))
+    first = replace(second, attempt=1)
+    assert made.publish(domains, second)[:2] == (1, True)
+    assert made.publish(domains, first)[:2] == (1, True)
+    assert (list(domains.read("news").versions), champion(domains, tiny)) == ([1], 1)
 
 
-def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
-    tiny: EncoderArtifact, domains: DomainStore
+def test_a_version_of_a_domain_that_is_deleted_meanwhile_is_not_published(
+    tiny: EncoderArtifact, domains: DomainStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a bucket the aliases are replaced before the versions go."""
     made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    turns = iter(["publish", "promote"])
+    made.publish(domains)
+    upload = domains.blobs.upload
 
-    def deleted_meanwhile(_: int) -> None:
-        if next(turns) == "promote":
-            (domains.root / "news" / "aliases.json").write_text('{"revision": 1, "generation": 1, "encoders": {}}')
+    def deleted_meanwhile(key: str, file: Path) -> None:
+        upload(key, file)
+        domains.remove("news")
 
+    monkeypatch.setattr(domains.blobs, "upload", deleted_meanwhile)
     with pytest.raises(Conflict, match="was deleted"):
-        made.publish(domains, check_turn=deleted_meanwhile)
-    assert champion(domains, tiny) is None
+        made.publish(domains)
+    assert domains.read("news").versions == {}
+    assert list(domains.blobs.list("versions/")) == []
+
+
+def test_a_version_is_compared_with_a_champion_that_came_while_it_was_written(
+    tiny: EncoderArtifact, domains: DomainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, made = (result(tiny, law(500, 0.5, seed), law(100, 0.5, seed + 1)) for seed in (1, 1))
+    upload = domains.blobs.upload
+    late = iter([other])
+
+    def promoted_meanwhile(key: str, file: Path) -> None:
+        for one in late:
+            assert one.publish(domains)[:2] == (1, True)
+        upload(key, file)
+
+    monkeypatch.setattr(domains.blobs, "upload", promoted_meanwhile)
+    version, promoted, why = made.publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
+    assert "with version 1" in why

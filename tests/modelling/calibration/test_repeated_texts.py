@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting import normalization
@@ -19,6 +18,7 @@ from isosim.scoring.equating import USUAL_RATES, equate, table
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
 from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
+from tests.stores import domains_of
 from tests.text import sentences
 
 FACTOR = 1.25
@@ -150,7 +150,7 @@ def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
 def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
     tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    domains = DomainStore(tmp_path_factory.mktemp("repeated"))
+    domains = domains_of(tmp_path_factory.mktemp("repeated"))
     plain = sentences(300)
     texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
     asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
