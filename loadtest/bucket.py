@@ -332,13 +332,12 @@ async def measured(place: Bucket) -> Result:
     for what, pause_of in (("counts of jobs", DISTANT_COUNT_SECONDS), ("sweeps of jobs", DISTANT_SWEEP_SECONDS)):
         for kind, count in jobs[what].items():
             counts[kind] += count / COUNTING * WATCHERS / pause_of  # type: ignore[assignment]
-    before = place.counts()
-    champions = Champions(store)
-    await asyncio.to_thread(champions.read)
-    first = place.counts() - before
-    before = place.counts()
-    await asyncio.to_thread(champions.read)
-    again = place.counts() - before
+    champions, listings_of = Champions(store), []
+    for _ in range(2):
+        counted = place.counts()
+        await asyncio.to_thread(champions.read)
+        listings_of.append(place.counts() - counted)
+    first, again = listings_of
     listings = {kind: count * WATCHERS / LIST_SECONDS for kind, count in again.items()}
     return {
         "domains": DOMAINS, "watchers": WATCHERS, "workers": WORKERS, "poll_seconds": pause,

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALLS = 32  # calls of the store under way in a process; each is a thread that mostly waits. Unmeasured
-DEADLINE = 10.0  # s; a bucket is given up after two attempts of 5 s (store/object_storage.py)
+DEADLINE = 10.0  # s; a bucket is given up after two attempts of 5 s (store/blobs.py)
 LONG = 600.0  # s; for calls that move a file of 100 MB
 LOCK_WAIT = 60.0  # s for a lock, in processes whose calls have no deadline: workers and commands
 # Seconds before the deadline at which a call gives up waiting for a lock, so that what was refused is not done later.

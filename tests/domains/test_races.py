@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from isosim.encoders.store import EncoderStore
 from tests.stores import domains_of, publish
-encoder, domains = EncoderStore(Path(sys.argv[2])).find("tiny"), domains_of(Path(sys.argv[1]))
+encoder, domains = EncoderStore.at(Path(sys.argv[2])).find("tiny"), domains_of(Path(sys.argv[1]))
 for _ in range(int(sys.argv[3])):
     print(publish(domains, "news", encoder, weights={"mean": np.zeros(200_000, np.float32)}), flush=True)
 """

@@ -162,7 +162,7 @@ def facts_of(version: Version, report: dict[str, Any]) -> list[tuple[str, str]]:
         ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
         ("unreadable", left_out(report)),
         ("created", version.created),
-        ("came from", None if origin is None else f"{origin['domain']}@{origin['version']}, {origin['imported']}"),
+        ("came from", None if origin is None else f"{origin.domain}@{origin.version}, {origin.imported}"),
     ]
     if reference is not None and reference.get("smallest_rate", 0) > 0.01:
         facts.append(
@@ -392,10 +392,14 @@ def import_archive(
         str | None, typer.Option("--as", help="new name of the domain, if the archive holds only one")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, change nothing")] = False,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="make the archive's champions the champions here, as after a loss")
+    ] = False,
+    yes: Yes = False,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the versions of an archive. Overwrites and promotes nothing, and may be repeated."""
+    """Add the versions of an archive. Overwrites nothing, and may be repeated."""
     from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
@@ -403,8 +407,12 @@ def import_archive(
         domain_store(settings),
         EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store)),
     )
+    if promote and not dry_run:
+        confirmed(f"Make the champions in {file} the champions here?", yes=yes)
     with file.open("rb") as content:
-        imported = import_domains(content, store, encoders, rename=rename, dry_run=dry_run)
+        imported = import_domains(
+            content, store, encoders, keep=settings.keep_versions, rename=rename, dry_run=dry_run, promote=promote
+        )
     if as_json:
         print_json(imported)
         return
@@ -412,7 +420,10 @@ def import_archive(
         is_there = "is there already" if one.there else "would be added" if dry_run else "is added"
         was = "" if one.was is None else f"; {one.was} in the archive"
         print(f"{one.source} {is_there}: {one.domain}@{one.version}, encoder {one.encoder}{was}")
-        if one.was == "champion" and not dry_run:
+        name = f"{one.domain}@{one.version}"
+        if name in imported.promoted:
+            print(f"  {name} {'would be' if dry_run else 'is'} the champion")
+        elif one.was == "champion" and not dry_run and not promote:
             print(
                 f"  to make it the champion: isosim domains promote {one.domain} {one.version} --encoder {one.encoder}"
             )

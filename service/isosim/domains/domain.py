@@ -32,6 +32,16 @@ class Migration:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where an imported version was made: its name and number there, and the release that wrote the archive."""
+
+    domain: str
+    version: int
+    release: str
+    imported: str  # ISO 8601, UTC
+
+
+@dataclass(frozen=True)
 class Version:
     """A calibration of a domain for one encoder. Its files lie in `versions/<domain>/<upload>/` and never change."""
 
@@ -46,7 +56,7 @@ class Version:
     sentences: int | None = None
     levels: tuple[int, ...] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
-    origin: dict[str, Any] | None = None  # where an imported version was made
+    origin: Origin | None = None  # where an imported version was made
 
 
 @dataclass(frozen=True)
@@ -114,10 +124,10 @@ class Domain:
         uploaded = (version for version in self.versions.values() if version.upload == upload)
         return next(uploaded, None if job is None else self.made_by(job))
 
-    def with_version(self, version: Version) -> "Domain":
-        """Adds a version, which gets the next number."""
-        own = replace(version, number=self.next)
-        return replace(self, versions=self.versions | {own.number: own}, next=self.next + 1)
+    def with_version(self, version: Version, least: int = 0) -> "Domain":
+        """Adds a version, which gets the number `least`, or the next one if that is higher."""
+        own = replace(version, number=max(self.next, least))
+        return replace(self, versions=self.versions | {own.number: own}, next=own.number + 1)
 
     def without_version(self, name: str, number: int) -> "Domain":
         """Raises NotFound, or Conflict if the version is champion or previous."""

@@ -66,9 +66,10 @@ class StoredVersion:
 
     @property
     def size(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of all arrays, and of the tables that the out-of-domain test makes of its own."""
         arrays = [*(self.weights or {}).values(), *(a for part in self.model.arrays().values() for a in part.values())]
-        return sum(array.nbytes for array in arrays)
+        derived = 0 if self.model.domain_test is None else self.model.domain_test.derived
+        return sum(array.nbytes for array in arrays) + derived
 
 
 def read_parts(folder: Path, names: Collection[str], called: str) -> tuple[Weights | None, DomainModel]:
@@ -247,6 +248,7 @@ class DomainStore:
         version: Version,
         *,
         epoch: int | None = None,
+        least: int = 0,
         promote: Callable[[Domain], bool] = lambda _: False,
     ) -> Version:
         """Publishes the files of a folder as a new version.
@@ -254,8 +256,9 @@ class DomainStore:
         Args:
             folder: holds the version's files and no others, except for a manifest, which is written anew: the folder
                 may be that of a version of another store.
-            version: its facts; `number`, `files`, `upload` and `created` are set here.
+            version: its facts; `number`, `files` and `upload` are set here, and `created` if it is empty.
             epoch: the domain's epoch before the work on the version began; None skips the check.
+            least: the version's number, unless the domain has used it or a higher one.
             promote: whether the version becomes the champion of its encoder in the same write. It is called with the
                 domain as it is then, again if the domain has changed meanwhile.
 
@@ -269,7 +272,7 @@ class DomainStore:
         place = self._place(self.checked(name), upload)
         names = sorted(file.name for file in folder.iterdir() if file.name != MANIFEST)
         files = {file: sha256(folder / file) for file in names}
-        own = replace(version, upload=upload, files=files, number=0, created=datetime.now(UTC).isoformat())
+        own = replace(version, upload=upload, files=files, number=0, created=version.created or now_in_utc())
         now = self.read(name)
         began = now.epoch if epoch is None else epoch
 
@@ -278,8 +281,8 @@ class DomainStore:
                 raise Conflict(f"domain {name!r} was deleted after this calibration began")
             if domain.published_as(upload, own.job):
                 return domain
-            after = domain.with_version(own)
-            return after.promoted(name, own.encoder, domain.next) if promote(domain) else after
+            after = domain.with_version(own, least)
+            return after.promoted(name, own.encoder, after.next - 1) if promote(domain) else after
 
         step(now)  # refuses before files are written
         if (earlier := now.published_as(upload, own.job)) is not None:
@@ -588,6 +591,10 @@ class DomainStore:
                     size = sum(file.size for file in files)
                     remove = partial(self.blobs.delete, keys)
                     yield Garbage(f"{self.blobs.address}/{place}", "left unfinished", size, remove)
+
+
+def now_in_utc() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def extended(there: Block | None, entries: Iterable[Entry]) -> Block:

@@ -249,6 +249,12 @@ class DomainTest:
     # Stored in each Verdict to tell which test made the verdict, without keeping the test's arrays in memory.
     identity: object = field(default_factory=object, compare=False, repr=False)
 
+    @property
+    def derived(self) -> int:
+        """Bytes of the tables that are computed from the arrays at the first text."""
+        centres, shift = self.standardization.centres, self.combination.length_shift[0]
+        return 8 * (rows_for(centres) * 2 * int(self.standardization.location.shape[1]) + rows_for(shift))
+
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
         """Tests N vectors: pooled (N, D), tokens (N,), levels (N, L) from `level_energies` -> columns (N,).
 
@@ -304,10 +310,14 @@ def row_of(tokens: Integers, count: int) -> Integers:
     return np.minimum(np.maximum(tokens, 1), count - 1)
 
 
+def rows_for(centres: Doubles) -> int:
+    """Rows of a table with one row for each number of tokens, up to the last of the centres (C,) of log tokens."""
+    return int(np.ceil(np.exp(centres[-1]))) + 1
+
+
 def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
     """Interpolates values (C, S) linearly in log tokens; constant outside the centres (C,). -> (tokens, S)"""
-    count = int(np.ceil(np.exp(centres[-1]))) + 1
-    lengths = np.log(np.maximum(np.arange(count), 1))
+    lengths = np.log(np.maximum(np.arange(rows_for(centres)), 1))
     return np.column_stack([np.interp(lengths, centres, column) for column in values.T])
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.store.object_storage import address, opened, remote
+from isosim.store.blobs import address_of, opened
+from tests.commands.conftest import command
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Process, Serve, Server, serve_with
@@ -55,51 +56,51 @@ def post(server: Server, content: bytes, key: str | None = None, **query: Any) -
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])
-def test_a_store_that_is_lost_comes_back_with_the_same_scores_bit_for_bit(
+def test_a_store_that_is_lost_comes_back_by_one_command_with_the_same_scores_bit_for_bit(
     place: str,
     serve_in: Callable[[Path, Path], Server],
     tiny_store: Path,
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Its domains are destroyed, bytes and all; what is left are the encoders and the archive."""
+    """Its domains are destroyed, bytes and all; what is left are the encoders and the archive. One command restores."""
     root = tmp_path / "store" if place == "folder" else request.getfixturevalue("objects").bucket()
     copy_encoders(tiny_store, root)
     server = serve_in(root, tmp_path / "jobs")
-    server.calibrate("news", TEXTS, method="whitening")
+    for method in ("soft", "whitening"):
+        server.calibrate("news", TEXTS, method=method, promote="always")
     server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
-    before = scores(server)
-    archive = server.client.get("/domains/news/export").raise_for_status().content
+    before, previous = scores(server), scores(server, "news@previous")
+    archive = tmp_path / "news.tar"
+    given = {"model_store": address_of(root), "encoder": "tiny"}
+    done = command("domains", "export", "--all", "-o", archive, **given)
+    assert done.returncode == 0, done.stderr
     server.kill()
     destroy(root)
+    unsure = command("domains", "import", archive, "--promote", **given)
+    assert (unsure.returncode, "--yes" in unsure.stderr) == (1, True)
+    done = command("domains", "import", archive, "--promote", "--yes", **given)
+    assert "news@2 is the champion" in done.stdout, done.stderr
     new = serve_in(root, tmp_path / "jobs")
-    assert new.client.get("/domains/news").status_code == 404
-    done = post(new, archive).raise_for_status().json()
-    assert [(one["source"], one["version"], one["was"]) for one in done["versions"]] == [("news@1", 1, "champion")]
-    assert done["thresholds"] == ["news/duplicates"]
-    assert new.client.get("/domains/news").json()["champion"] is None
-    new.client.put("/domains/news/champion", json={"version": 1}).raise_for_status()
-    assert scores(new) == before
-    facts = new.client.get("/domains/news/versions/1").json()
-    assert (facts["origin"]["domain"], facts["origin"]["version"]) == ("news", 1)
+    assert (scores(new), scores(new, "news@previous")) == (before, previous)
+    found = new.client.get("/domains/news").json()
+    assert (found["champion"], found["previous"]) == (2, 1)
+    facts = new.client.get("/domains/news/versions/2").json()
+    assert (facts["origin"]["domain"], facts["origin"]["version"]) == ("news", 2)
 
 
 def destroy(root: Path) -> None:
     """All that a store holds of its domains."""
-    if not remote(root):
-        shutil.rmtree(root / "domains")
-        return
-    storage = opened(root)
-    storage.delete([entry.key for entry in storage.list("domains/")])
+    blobs = opened(root)
+    lost = ("domains/", "versions/", "deleted/", "history/", "changes.json", "champions.json")
+    blobs.delete([entry.key for entry in blobs.list("") if entry.key.startswith(lost)])
 
 
 @pytest.fixture
 def serve_in(tmp_path: Path) -> Iterator[Callable[[Path, Path], Server]]:
     """Servers of a store in a folder or a bucket, with jobs of their own."""
     running: list[Process] = []
-    yield lambda root, jobs: serve_with(
-        tmp_path, running, model_store=address(root) if remote(root) else root, encoder="tiny"
-    )
+    yield lambda root, jobs: serve_with(tmp_path, running, model_store=address_of(root), encoder="tiny")
     for process in running:
         process.kill()
 

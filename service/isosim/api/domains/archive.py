@@ -1,6 +1,7 @@
 """Export of domains to archives and import from them: GET /domains/{domain}/export, POST /domains/import."""
 
 from contextlib import AsyncExitStack
+from threading import Event
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -78,15 +79,21 @@ async def import_archive(
             "import a larger archive with the command isosim domains import",
         )
         file.seek(0)
-        with one_of_few(service, trace.grant):
-            imported = await service.store.within(
-                LONG,
-                import_domains,
-                file,
-                service.domains,
-                encoders,
-                rename=rename,
-                dry_run=dry_run,
-                permit=trace.grant.check_domain,
-            )
+        stopped = Event()
+        try:
+            with one_of_few(service, trace.grant):
+                imported = await service.store.within(
+                    LONG,
+                    import_domains,
+                    file,
+                    service.domains,
+                    encoders,
+                    keep=service.settings.keep_versions,
+                    rename=rename,
+                    dry_run=dry_run,
+                    permit=trace.grant.check_domain,
+                    proceed=lambda: not stopped.is_set(),
+                )
+        finally:
+            stopped.set()  # the thread goes on if the request ends before it
     return ImportState.model_validate(imported, from_attributes=True)

@@ -171,7 +171,8 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     stored = service.domains.read(domain).version(domain, version)
     facts = summary(service, domain, stored).model_dump()
     report = service.domains.report(domain, version)
-    return VersionState(domain=domain, files=stored.files, report=report, origin=stored.origin, **facts)
+    origin = None if stored.origin is None else vars(stored.origin)
+    return VersionState(domain=domain, files=stored.files, report=report, origin=origin, **facts)
 
 
 @router.get("/{domain}/history", dependencies=ADMIN, responses=documented(404, 422))
