@@ -18,7 +18,8 @@ ENV PATH=/opt/isosim/bin:$PATH \
     ORT_DISABLE_TELEMETRY=1 \
     PIP_ROOT_USER_ACTION=ignore \
     ISOSIM_HOST=0.0.0.0 \
-    ISOSIM_MODEL_STORE=/model_store
+    ISOSIM_MODEL_STORE=/model_store \
+    ISOSIM_SEED_STORE=/opt/isosim/seed_store
 # Libraries look up the name of the user id. The chart and docker-compose.yml use the same id.
 RUN groupadd --gid 10001 isosim \
     && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin isosim \
@@ -147,6 +148,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # The layers from here on change with the code: the package, its bill of materials, labels.
 FROM worker-packages AS worker
+COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
@@ -166,7 +168,7 @@ LABEL org.opencontainers.image.version="${VERSION}" \
 
 
 FROM gpu-packages AS gpu
-COPY --from=carried /baked /opt/isosim/model_store
+COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
@@ -177,7 +179,7 @@ COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp
 USER 10001:10001
-CMD ["serve"]
+CMD ["serve", "--init"]
 # A large encoder on a cold GPU takes minutes to start.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
 ARG VERSION=0.2.0
@@ -187,7 +189,7 @@ LABEL org.opencontainers.image.version="${VERSION}" \
 
 
 FROM cpu-packages AS cpu
-COPY --from=carried /baked /opt/isosim/model_store
+COPY --from=carried /baked /opt/isosim/seed_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
@@ -198,7 +200,7 @@ COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp
 USER 10001:10001
-CMD ["serve"]
+CMD ["serve", "--init"]
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
 ARG VERSION=0.2.0
 ARG REVISION=unknown

@@ -147,7 +147,7 @@ def write(texts: list[str], file: Path) -> Path:
 
 
 def measure(setup: Setup) -> Result:
-    artifact = EncoderStore(setup.store).find(setup.fp32)
+    artifact = EncoderStore.at(setup.store).find(setup.fp32)
     texts = short_sentences(setup.data, setup.sentences)
     with tempfile.TemporaryDirectory(prefix="isosim-bulk-") as name:
         folder = Path(name)

@@ -23,7 +23,7 @@ SENTENCES = 3000
 
 def fitted(setup: Setup, store: Path, count: int = SENTENCES) -> None:
     """Calibrates the domain d0 on `count` sentences, and publishes the version as champion."""
-    artifact = EncoderStore(store).find(setup.fp32)
+    artifact = EncoderStore.at(store).find(setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
         domain="d0", method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
@@ -50,9 +50,9 @@ def measure(setup: Setup) -> Result:
         for count in COUNTS:
             multiply(store, count)
             own = outer.enter_context(servers.own_store(setup.store, setup.fp32))
-            for part in ("domains", "versions"):
-                shutil.rmtree(own / part, ignore_errors=True)
-                shutil.copytree(store / part, own / part, copy_function=os.link)
+            for kind in ("domains", "versions"):
+                shutil.rmtree(own / kind, ignore_errors=True)
+                shutil.copytree(store / kind, own / kind, copy_function=os.link)
             server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
             drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # loads every domain
             resident[count], ready[count] = server.resident(), round(server.ready, 2)

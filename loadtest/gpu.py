@@ -245,7 +245,7 @@ def main() -> None:
     found: dict[str, Any] = {"hardware": hardware() | {"gpu": gpu or "none", "driver": driver}, "encoders": {}}
     pairs = [] if given.data is None else texts.sts_pairs(given.data)
     names = [name for name in given.encoders.split(",") if (given.store / "encoders" / name).is_dir()]
-    artifacts = {name: EncoderStore(given.store).find(name) for name in names}
+    artifacts = {name: EncoderStore.at(given.store).find(name) for name in names}
     fp32 = next(one for one in artifacts.values() if one.spec.precision == "fp32")
     reference = OnnxEncoder(fp32.encoder, CPU, 0, fp32.spec.pad_token_id)
     for name, artifact in artifacts.items():

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
-import orjson
 
-from isosim.store.artifacts import MANIFEST
 from loadtest import servers
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup
@@ -24,23 +22,19 @@ ROOM = 150e6  # bytes for other memory: drift windows (28 MB), metrics, memory t
 PAIR = {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}
 
 
-def multiply(store: Path, count: int, first: str = "d0") -> None:
-    """Makes domains d1, d2, … like the domain `first`, up to `count` domains with d0. The files of their versions are
-    links; only the manifests differ."""
-    uploads = list((store / "versions" / first).iterdir())
+def multiply(store: Path, count: int, domain: str = "d0") -> None:
+    """Makes domains d1, d2, … that are copies of a domain. Their files are links to its files."""
+    records, versions = store / "domains", store / "versions"
+    files = [file for file in (versions / domain).rglob("*") if file.is_file()]
     for name in (f"d{number}" for number in range(1, count)):
-        record = store / "domains" / f"{name}.json"
+        record = records / f"{name}.json"
         if record.exists():
             continue
-        for upload in uploads:
-            place = store / "versions" / name / upload.name
-            place.mkdir(parents=True)
-            for file in upload.iterdir():
-                if file.name != MANIFEST:
-                    os.link(file, place / file.name)
-            facts = orjson.loads((upload / MANIFEST).read_bytes())
-            (place / MANIFEST).write_bytes(orjson.dumps(facts | {"domain": name}))
-        shutil.copyfile(store / "domains" / f"{first}.json", record)
+        for file in files:
+            link = versions / name / file.relative_to(versions / domain)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, link)
+        shutil.copyfile(records / f"{domain}.json", record)
 
 
 def timed(client: httpx.Client, domains: Iterable[str]) -> list[float]:

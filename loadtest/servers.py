@@ -167,9 +167,9 @@ def own_store(store: Path, encoder: str) -> Iterator[Path]:
         own = Path(folder)
         (own / "encoders").mkdir()
         (own / "encoders" / encoder).symlink_to((store / "encoders" / encoder).resolve())
-        if (store / "domains" / "default.json").is_file():
+        if (store / "domains" / "default.json").exists():
             (own / "domains").mkdir()
-            shutil.copyfile(store / "domains" / "default.json", own / "domains" / "default.json")
+            shutil.copy(store / "domains" / "default.json", own / "domains")
             shutil.copytree(store / "versions" / "default", own / "versions" / "default")
         yield own
 

@@ -27,7 +27,7 @@ from statistics import median
 import numpy as np
 import orjson
 
-from isosim.domains.seeding import seed
+from isosim.store.blobs import opened
 from loadtest import bucket, hostile, servers
 from loadtest.bodies import DIMENSIONS, Body, large_bodies, small_bodies, vector_bodies
 from loadtest.setup import Line, Result, Setup
@@ -156,6 +156,13 @@ def while_stuck(
     }  # fmt: skip
 
 
+def copied(folder: Path, root: Path) -> None:
+    """The encoders of a folder, into a bucket."""
+    source, target = opened(folder), opened(root)
+    for entry in source.list("encoders/"):
+        target.upload(entry.key, folder / entry.key)
+
+
 def stuck_scoring(setup: Setup, stack: ExitStack) -> Result:
     """Cached scoring while the store hangs: a folder whose lock another process holds, and a stopped bucket."""
     fmr = orjson.dumps({"fmr": 0.01})
@@ -167,7 +174,7 @@ def stuck_scoring(setup: Setup, stack: ExitStack) -> Result:
     with servers.isosim(folder, setup.fp32) as server:
         in_folder = while_stuck(server.port, locked(folder), change)
     store = stack.enter_context(bucket.bucket())
-    seed(folder, store.root)
+    copied(folder, store.root)
     jobs = stack.enter_context(tempfile.TemporaryDirectory())
     with servers.isosim(store.root, setup.fp32, jobs_folder=jobs) as server:
         in_bucket = while_stuck(server.port, stopped(store.pid), change)

@@ -79,7 +79,7 @@ def contestants(setup: Setup, stack: ExitStack) -> dict[str, tuple[Server, list[
 def measure(setup: Setup) -> Result:
     loads: dict[str, dict[int, list[Load]]] = defaultdict(lambda: defaultdict(list))
     bare: dict[str, list[dict[str, dict[str, float]]]] = defaultdict(list)
-    artifacts = {name: EncoderStore(setup.store).find(encoder) for name, encoder in setup.encoders.items()}
+    artifacts = {name: EncoderStore.at(setup.store).find(encoder) for name, encoder in setup.encoders.items()}
     with ExitStack() as stack:
         everyone = contestants(setup, stack)
         running = [server for server, _ in everyone.values()]

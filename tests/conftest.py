@@ -127,7 +127,7 @@ def tiny_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def tiny(tiny_store: Path) -> EncoderArtifact:
-    return EncoderStore(tiny_store).find("tiny")
+    return EncoderStore.at(tiny_store).find("tiny")
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts RQ workers with given settings; all are gone after the test."""
+    """Starts workers with given settings; all are gone after the test."""
     running: list[Process] = []
 
     def begin(**settings: Any) -> Process:

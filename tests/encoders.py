@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from isosim.store.blobs import opened
+
 
 def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
     """Random weights of a BERT for the tiny vocabulary."""
@@ -25,3 +27,10 @@ def export(store: Path, name: str, source: str, **options: Any) -> Path:
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
     write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
     return store
+
+
+def copy_encoders(source: Path, target: Path) -> None:
+    """From a store into another one, which may be a bucket."""
+    into = opened(target)
+    for entry in opened(source).list("encoders/"):
+        into.write(entry.key, opened(source).read(entry.key)[0])

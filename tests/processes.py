@@ -123,7 +123,7 @@ class Server(Process):
     def wait_for(self, job: str, seconds: float = 1200.0) -> dict[str, Any]:
         def ended() -> Any:
             state = self.client.get(f"/calibrate/{job}").json()
-            return state if state["status"] not in ("queued", "running") else None
+            return state if state["status"] not in ("queued", "running", "publishing") else None
 
         found: dict[str, Any] = wait_until(ended, seconds)
         return found
@@ -200,10 +200,6 @@ class RedisServer:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-
-
-def accepts_jobs(server: Server) -> bool:
-    return server.client.post("/calibrate", json={"domain": "d", "texts": []}).status_code == 400
 
 
 def score(server: Server, domain: str) -> httpx.Response:

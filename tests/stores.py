@@ -1,6 +1,7 @@
-"""Domains for the tests."""
+"""Domains and jobs for the tests."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,42 @@ from isosim.arrays import Weights
 from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore, written
 from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import Job, JobRequest
+from isosim.jobs.posted import Spool
+from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainModel
 from isosim.store.blobs import opened
 
 
 def domains_of(store: Path) -> DomainStore:
     return DomainStore(opened(store))
+
+
+def jobs_of(store: Path) -> JobStore:
+    return JobStore(opened(store))
+
+
+def post_job(jobs: JobStore, request: JobRequest, texts: Iterable[str] = (), **given: Any) -> Job:
+    """A queued job, as the API makes it."""
+    with Spool() as spool:
+        spool.extend(texts)
+        return jobs.create(request, spool, [], **given)
+
+
+def record_of(store: Path, name: str) -> Path:
+    """The file of a domain's record, in a folder."""
+    return store / "domains" / f"{name}.json"
+
+
+def files_of(store: Path, name: str, version: int) -> Path:
+    """The folder of a version's files, in a folder."""
+    return store / "versions" / name / domains_of(store).read(name).version(name, version).upload
+
+
+def copy_version(domains: DomainStore, name: str, number: int, to: str | None = None, *, promote: bool = False) -> int:
+    """Publishes a version once more, by default in its own domain and not as champion, and returns its number."""
+    with domains.files(name, number) as (version, folder):
+        return domains.publish(to or name, folder, replace(version, job=None), promote=lambda _: promote).number
 
 
 def publish(

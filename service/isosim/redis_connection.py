@@ -15,8 +15,7 @@ log = logging.getLogger("isosim")
 
 START = 1.0  # seconds that a starting process waits for Redis to say whether it is a cluster
 CLUSTER = (
-    "Redis runs as a cluster (cluster_enabled:1), which refuses commands on several keys; the cache "
-    "and RQ's job queue need such commands"
+    "Redis runs as a cluster (cluster_enabled:1), which refuses commands on several keys; the cache needs such commands"
 )
 CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
 

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
+BUCKETS = {"s3:", "gs:", "az:"}  # Amazon S3 and what is compatible, Google Cloud Storage, Azure
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
@@ -53,11 +54,11 @@ class Settings(BaseSettings):
     # Addresses, store and encoder
     host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
-    model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix
-    jobs_folder: Path | None = None  # folder of jobs and posted text; unset: model_store; needed for s3 without Redis
+    model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix, gs://, az://
+    seed_store: Path | None = None  # second store, only read: encoders that the first lacks; set in images
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
     next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/migrate-encoder.md)
-    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS); several processes need it
+    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS), for a shared cache
     redis_password: SecretStr | None = None  # Redis's password, not percent-encoded, unlike one inside redis_url
     redis_ca_file: FilePath | None = None  # PEM file to verify Redis's certificate (rediss://); unset: the system's
 
@@ -98,7 +99,7 @@ class Settings(BaseSettings):
     max_characters: PositiveInt = 10_000  # characters in one text
     max_body_bytes: PositiveInt = 2_000_000  # bytes of a JSON body; 2 MB take 54 ms to parse, while others wait
     max_calibration_bytes: PositiveInt = 100_000_000  # bytes of a calibration as text, NDJSON or file; streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; a waiting job keeps them on disk
+    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; kept until the job ends
     max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; memory: 4 bytes per sentence and dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
     body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one for each 8,000 bytes; headers: half, at most 10 s
@@ -107,8 +108,8 @@ class Settings(BaseSettings):
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
-    keep_interrupted: PositiveInt = 24 * 3600  # seconds an interrupted job keeps its text for a retry; then it fails
-    max_queued_jobs: PositiveInt = 100  # maximum number of waiting jobs; each keeps its text on disk
+    local_worker: bool = True  # the API runs calibrations in a child process; false: only `isosim worker` does
+    max_queued_jobs: PositiveInt = 100  # maximum number of jobs that have not ended; the store keeps the text of each
     job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
     worker_threads: PositiveInt = 1  # threads that compute a calibration
     poll_seconds: PositiveFloat = 0.5  # seconds between checks of the store for new champions
@@ -157,19 +158,14 @@ class Settings(BaseSettings):
             raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, because only TLS uses certificates")
         return value
 
-    @field_validator("model_store")
+    @field_validator("model_store", "seed_store")
     @classmethod
-    def _is_a_folder_or_a_bucket(cls, value: Path) -> Path:
-        """Refuses URL schemes other than s3. In a Path, s3://bucket/prefix has become s3:/bucket/prefix."""
-        scheme = value.parts[0] if value.parts else ""
-        if SCHEME.fullmatch(scheme) and scheme != "s3:":
-            raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix")
+    def _is_a_folder_or_a_bucket(cls, value: Path | None) -> Path | None:
+        """Refuses other URL schemes. In a Path, s3://bucket/prefix has become s3:/bucket/prefix."""
+        scheme = value.parts[0] if value is not None and value.parts else ""
+        if SCHEME.fullmatch(scheme) and scheme not in BUCKETS:
+            raise ValueError(f"{scheme}// is not supported; give a folder, or s3://bucket/prefix, gs://… or az://…")
         return value
-
-    @property
-    def jobs_root(self) -> Path:
-        """The folder or bucket that contains `jobs/`."""
-        return self.jobs_folder or self.model_store
 
     @property
     def redis_address(self) -> str | None:

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from isosim.api.state import Phase
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.encoders import export
-from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
+from tests.processes import Process, Serve, Server, serve_with, wait_until
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
@@ -250,13 +251,15 @@ def test_the_version_of_another_encoder_is_409(serve: Serve, store: Path, tiny_c
     check(second.client.put("/domains/letters/champion", json={"version": 1}), 409, "Conflict", "encoder_mismatch")
 
 
-def test_a_missing_worker_is_503_with_the_remedy(serve: Serve, store: Path, redis_server: RedisServer) -> None:
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
+def test_a_server_that_cannot_calibrate_is_503_with_the_remedy(
+    serve: Serve, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    server = serve(model_store=store, encoder="tiny")
     response = server.client.post("/calibrate", json={"domain": "d", "texts": sentences(300)})
-    check(response, 503, "Unavailable", "isosim worker")
-    redis_server.kill()
-    check(server.client.post("/calibrate", json={"domain": "d", "texts": sentences(300)}), 503, "Unavailable", "Redis")
-    assert list((store / "jobs").glob("[!.]*")) == []  # a request that fails changes nothing
+    check(response, 503, "Unavailable", "ISOSIM_LOCAL_WORKER=false")
+    assert not [*store.glob("jobs/*"), *store.glob("open/*"), *store.glob("input/*")]
 
 
 async def ask(app: FastAPI, path: str) -> list[httpx.Response]:

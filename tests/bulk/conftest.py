@@ -28,7 +28,7 @@ def bulk_store(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest
     """The tiny encoder and `tickets@1`, soft whitening."""
     store = tmp_path_factory.mktemp("bulk") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    calibrate(store, EncoderStore(store).find(tiny.id), "tickets", "soft")
+    calibrate(store, EncoderStore.at(store).find(tiny.id), "tickets", "soft")
     return store
 
 

@@ -187,7 +187,7 @@ def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_pat
 
 def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:
     calibration = load_calibration(
-        bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"), ["CPUExecutionProvider"]
+        bulk_store, EncoderStore.at(bulk_store).find("tiny"), DomainRef("tickets"), ["CPUExecutionProvider"]
     )
     assert not threshold_of(calibration, 0.01).extrapolated
     assert threshold_of(calibration, 1e-5).extrapolated

@@ -129,7 +129,7 @@ def test_another_plan_is_refused_and_a_new_champion_is_not_taken(
             plan_for(asked(texts_file, **given), store, "tiny", out)  # type: ignore[arg-type]
     from isosim.encoders.store import EncoderStore
 
-    assert calibrate(store, EncoderStore(store).find("tiny"), "tickets", "centring") == 2
+    assert calibrate(store, EncoderStore.at(store).find("tiny"), "tickets", "centring") == 2
     assert plan_for(asked(texts_file), store, "tiny", out)[0] == first
     with pytest.raises(Conflict, match="version: 1, now 2"):
         plan_for(asked(texts_file, domain=DomainRef("tickets", 2)), store, "tiny", out)

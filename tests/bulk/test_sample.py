@@ -65,7 +65,7 @@ def test_a_calibration_of_a_sample_is_the_one_that_one_process_fits(
     )
     assert facts["promoted"]
     assert facts["report"]["sample"] == {"rows": 1800, "unusable": 0, "texts": 300, "asked": 300}
-    artifact, domains = EncoderStore(store).find("tiny"), domains_of(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     texts = sorted(TEXTS, key=lambda text: rank(text, 3))[:300]
     request = JobRequest("alone", artifact.digest, artifact.id, sentences=300, **asked)
     version = calibrate_job(request, CalibrationInput(texts), artifact, domains, lambda *_: None, threads=1).publish(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
 from tests.modelling.calibration.domains import reference_of, texts_with
 from tests.processes import environment
+from tests.stores import domains_of, publish
 from tests.text import sentences
 
 Finished = subprocess.CompletedProcess[str]
@@ -24,7 +24,7 @@ Run = Callable[..., Finished]
 
 def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) -> int:
     """A version of a domain, promoted."""
-    domains = DomainStore(store)
+    domains = domains_of(store)
     texts = sentences(400)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
     made = calibrate_job(asked, CalibrationInput(texts, []), artifact, domains, lambda _, __: None, threads=1)
@@ -36,7 +36,7 @@ def calibrated_store(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: 
     """The tiny encoder; `default@1` identity, `tickets@1` centring, `tickets@2` (champion) soft whitening."""
     store = tmp_path_factory.mktemp("calibrated") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    artifact = EncoderStore(store).find(tiny.id)
+    artifact = EncoderStore.at(store).find(tiny.id)
     for domain, method in (("default", "identity"), ("tickets", "centring"), ("tickets", "soft")):
         calibrate(store, artifact, domain, method)
     return store
@@ -51,14 +51,9 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
 
 def publish_repeated(store: Path, domain: str) -> None:
     """A version made from texts of which a fifth has one vector."""
-    artifact = EncoderStore(store).find("tiny")
     x = texts_with(0.2)
     scale = reference_of(x, intervals=True)
-    model = DomainModel(scale, scale)
-    facts = {"encoder": {"id": artifact.id, "digest": artifact.digest}, "sentences": len(x), "seed": 0, "levels": []}
-    domains = DomainStore(store)
-    version = domains.publish(domain, {"method": "identity", "job": None, **facts}, {}, None, model)
-    domains.promote(domain, artifact.digest, version, expected=domains.aliases(domain, artifact.digest))
+    publish(domains_of(store), domain, EncoderStore.at(store).find("tiny"), DomainModel(scale, scale), sentences=len(x))
 
 
 def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:

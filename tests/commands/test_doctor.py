@@ -3,10 +3,9 @@
 import contextlib
 import json
 import os
-import re
 import socket
 import subprocess
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from isosim.commands.diagnosis import machine, packages, redis_server
-from isosim.commands.diagnosis.redis_server import workers
+from isosim.domains.domain import EncoderAliases
+from isosim.encoders.store import EncoderArtifact
 from isosim.settings import Settings
 from tests.commands.conftest import Run
 from tests.processes import RedisServer, Serve, free_port, wait_until
+from tests.stores import domains_of, files_of, record_of
 
 
 def examined(run: Run, *words: str, code: int = 0, **settings: Any) -> dict[str, list[dict[str, Any]]]:
@@ -81,31 +82,30 @@ def test_a_missing_default_calibration_is_a_warning(run: Run, store: Path) -> No
 
 
 def test_a_broken_champion_is_named(run: Run, own_store: Path) -> None:
-    broken = own_store / "domains" / "tickets" / "2" / "weights.safetensors"
+    broken = files_of(own_store, "tickets", 2) / "weights.safetensors"
     broken.write_bytes(b"")
     finding = one(examined(run, code=1, model_store=own_store), "domain")
     assert "weights.safetensors" in finding["found"]
     assert "rollback tickets" in finding["remedy"]
 
 
-def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(run: Run, own_store: Path) -> None:
-    tickets = own_store / "domains" / "tickets"
-    (tickets / "2" / "weights.safetensors").write_bytes(b"")
+def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(
+    run: Run, own_store: Path, tiny: EncoderArtifact
+) -> None:
+    domains = domains_of(own_store)
+    (files_of(own_store, "tickets", 2) / "weights.safetensors").write_bytes(b"")
 
     def remedy() -> str:
         found: str = one(examined(run, code=1, model_store=own_store), "domain")["remedy"]
         return found
 
-    aliases = json.loads((tickets / "aliases.json").read_text())
-    for named in aliases["encoders"].values():
-        named["previous"] = None
-    (tickets / "aliases.json").write_text(json.dumps(aliases))
+    domains.change("tickets", lambda domain: replace(domain, aliases={tiny.digest: EncoderAliases(champion=2)}))
     assert "isosim domains promote tickets 1" in remedy()
-    (tickets / "1" / "manifest.json").write_text("{")
+    (files_of(own_store, "tickets", 1) / "report.json").write_text("{")
     assert "rollback" not in remedy()
     assert "isosim calibrate FILE --domain tickets" in remedy()
-    (tickets / "aliases.json").write_text("{")
-    assert "delete the domain's aliases.json" in remedy()
+    record_of(own_store, "tickets").write_text("{")
+    assert remedy() == "isosim store repair tickets"
 
 
 def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:
@@ -165,25 +165,6 @@ def test_redis_is_asked_what_it_is(run: Run, redis_server: RedisServer) -> None:
     assert one(found, "redis")["found"].startswith("version ")
     assert one(found, "redis latency")["found"].startswith("ping ")
     assert one(found, "redis eviction")["state"] == "warning"  # as installed: no bound
-    assert "isosim worker" in one(found, "workers")["remedy"]
-
-
-def test_the_workers_are_those_with_a_heartbeat_and_its_age_is_shown(redis_server: RedisServer) -> None:
-    """As RQ stores them: a name in a set, which outlives a killed worker, and a heartbeat in a hash that expires."""
-    with Redis.from_url(redis_server.url) as redis:
-        redis.sadd("rq:workers:isosim", "rq:worker:killed")
-        assert workers(redis).found == "none: POST /calibrate answers 503"
-        for name, age in (("running", 20), ("hung", 300)):
-            redis.sadd("rq:workers:isosim", f"rq:worker:{name}")
-            beat = datetime.now(UTC) - timedelta(seconds=age)
-            redis.hset(f"rq:worker:{name}", "last_heartbeat", beat.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-        finding = workers(redis)
-        assert finding.state == "ok"
-        assert re.fullmatch("2, last heartbeat [2-5][0-9], 3[0-9]{2} s ago", finding.found)
-        redis.delete("rq:worker:running")
-        finding = workers(redis)
-    assert (finding.state, finding.remedy) == ("warning", "start one with: isosim worker")
-    assert re.match("1, last heartbeat 3[0-9]{2} s ago: a running worker", finding.found)
 
 
 def test_a_redis_that_refuses_every_lookup_is_a_fault(run: Run, redis_server: RedisServer) -> None:
@@ -227,13 +208,13 @@ def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:
     assert (refused["state"], "ISOSIM_REDIS_URL" in refused["found"]) == ("fault", True)
 
 
-def test_what_redis_evicts_must_not_be_jobs() -> None:
+def test_what_redis_evicts_and_how_fast_it_is() -> None:
     gib = 2**30
-    assert redis_server.eviction("allkeys-lru", gib, 0).state == "fault"
+    assert redis_server.eviction("allkeys-lru", gib, 0).state == "ok"
+    assert redis_server.eviction("volatile-lru", 0, 0).state == "warning"
     assert redis_server.eviction("noeviction", gib, gib - 1).state == "warning"
     assert redis_server.eviction("noeviction", gib, gib).state == "fault"
     assert redis_server.eviction("volatile-lru", gib, gib).state == "ok"
-    assert redis_server.version("4.0.9").state == "fault"
     assert redis_server.latency([0.06] * 20, 0.05).state == "fault"
     assert redis_server.latency([0.001] * 19 + [0.04], 0.05).state == "warning"
 

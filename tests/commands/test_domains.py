@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from isosim.commands.calibration import print_advice
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Advice, Target
 from tests.commands.conftest import Run
+from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, publish, record_of
 from tests.text import sentences
 
 
@@ -27,51 +26,49 @@ def test_bare_it_lists(run: Run) -> None:
     assert json.loads(run("domains", "--json").stdout) == json.loads(run("domains", "list", "--json").stdout)
 
 
-def test_what_is_damaged_is_named_and_hides_no_other_version(run: Run, own_store: Path) -> None:
-    (own_store / "domains" / "tickets" / "1" / "manifest.json").write_text("{")
-    (own_store / "domains" / "default" / "aliases.json").write_text("[]")
+def test_a_damaged_record_is_named_and_hides_no_other_domain(run: Run, own_store: Path) -> None:
+    record_of(own_store, "tickets").write_text("{")
     listed = run("domains", model_store=own_store)
     assert [line.split("\t")[:4] for line in listed.stdout.splitlines()] == [
-        ["default", "1", "unreadable", "identity"],
-        ["tickets", "1", "unreadable", ""],
-        ["tickets", "2", "champion", "soft"],
+        ["default", "1", "champion", "identity"],
+        ["tickets", "", "unreadable", ""],
     ]
-    assert "tickets@1" in listed.stderr
-    assert "manifest.json" in listed.stderr
-    assert "default@1" in listed.stderr
+    assert "domains/tickets.json" in listed.stderr
+    assert "isosim store repair tickets" in listed.stderr
     rows = json.loads(run("domains", "--json", model_store=own_store).stdout)
-    assert [(row["version"], row["method"]) for row in rows] == [(1, "identity"), (1, None), (2, "soft")]
+    assert [(row["domain"], row["version"], row["method"]) for row in rows] == [
+        ("default", 1, "identity"), ("tickets", None, None)
+    ]  # fmt: skip
 
 
 def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
     done = run("domains", "show", "tickets")
     assert done.stdout.startswith("tickets@2 (champion): soft\n")
-    report = DomainStore(calibrated_store).report("tickets", 2)
+    report = domains_of(calibrated_store).report("tickets", 2)
     assert report["reason"] in done.stdout
     assert f"similarity ≥ {report['reference']['threshold_at_1_percent']:.4f}" in done.stdout
     earlier = json.loads(run("domains", "show", "tickets@1", "--json").stdout)
     assert (earlier["version"], earlier["alias"], earlier["method"]) == (1, "previous", "centring")
-    assert earlier["report"] == DomainStore(calibrated_store).report("tickets", 1)
+    assert earlier["report"] == domains_of(calibrated_store).report("tickets", 1)
 
 
-def test_show_has_the_gates_candidates_as_a_table(run: Run, own_store: Path) -> None:
-    report = own_store / "domains" / "tickets" / "2" / "report.json"
-    facts = json.loads(report.read_text())
+def test_show_has_the_gates_candidates_as_a_table(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
     evidence = {"agreement": 0.99, "effective_rank": 30.0, "copies_z": None}
-    facts["candidates"] = [{"method": "identity", "evidence": evidence}]
-    report.write_text(json.dumps(facts))
+    publish(
+        domains_of(own_store), "tickets", tiny, report={"candidates": [{"method": "identity", "evidence": evidence}]}
+    )
     lines = run("domains", "show", "tickets", model_store=own_store).stdout.splitlines()
     assert lines[-2:] == ["candidate\tagreement\teffective rank", "identity\t0.99\t30"]
 
 
 def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
-    store = DomainStore(own_store)
+    store = domains_of(own_store)
     done = run("domains", "promote", "tickets", "1", "--yes", "--json", model_store=own_store)
     assert json.loads(done.stdout) == {"domain": "tickets", "champion": 1, "previous": 2}
-    assert store.aliases("tickets", tiny.digest).champion == 1
+    assert store.read("tickets").served(tiny.digest).champion == 1
     back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
     assert back.stdout == "tickets: champion tickets@2, previous tickets@1\n"
-    assert store.aliases("tickets", tiny.digest).champion == 2
+    assert store.read("tickets").served(tiny.digest).champion == 2
 
 
 def test_nothing_changes_where_nobody_can_be_asked(run: Run, own_store: Path) -> None:
@@ -95,21 +92,21 @@ def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
     assert "has no version 9" in refused("promote", "tickets", "9")
     assert "no domain 'nowhere'" in refused("rollback", "nowhere")
     assert "default, tickets" in refused("delete", "nowhere", "1")
-    broken = own_store / "domains" / "tickets" / "1" / "reference.npz"
+    broken = files_of(own_store, "tickets", 1) / "reference.npz"
     broken.write_bytes(broken.read_bytes() + b"x")
-    assert "does not match the SHA-256" in refused("promote", "tickets", "1")
-    assert "does not match the SHA-256" in refused("rollback", "tickets")
+    assert "does not match its SHA-256" in refused("promote", "tickets", "1")
+    assert "does not match its SHA-256" in refused("rollback", "tickets")
 
 
 def test_a_domain_is_deleted_with_its_versions_and_again_without_complaint(run: Run, own_store: Path) -> None:
-    store = DomainStore(own_store)
+    store = domains_of(own_store)
     assert run("domains", "delete", "tickets", model_store=own_store).returncode == 1  # nobody could be asked
-    assert store.versions("tickets") == [1, 2]
+    assert sorted(store.read("tickets").versions) == [1, 2]
     for _ in range(2):
         done = run("domains", "delete", "tickets", "--yes", "--json", model_store=own_store)
         answer = {"domain": "tickets", "deleted": True, "versions": [], "cancelled": []}
         assert json.loads(done.stdout) == answer, done.stderr
-    assert (store.versions("tickets"), store.domains()) == ([], ["default"])
+    assert (store.read("tickets").versions, list(store.names())) == ({}, ["default"])
     for name, why in (("default", "cannot be deleted"), ("nowhere", "no domain 'nowhere'")):
         done = run("domains", "delete", name, "--yes", model_store=own_store)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -143,10 +140,8 @@ def test_a_champion_that_cannot_be_deleted_is_told_what_can(run: Run, own_store:
     assert "is champion or previous and cannot be deleted; promote others first, or delete the whole dom" in done.stderr
 
 
-def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
-    store = DomainStore(own_store)
-    stored = store.load("tickets", 1)
-    extra = store.publish("tickets", stored.manifest, {}, stored.weights, stored.model)
+def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path) -> None:
+    extra = copy_version(domains_of(own_store), "tickets", 1)
     done = run("domains", "delete", "tickets", str(extra), "--yes", "--json", model_store=own_store)
     assert json.loads(done.stdout) == {"domain": "tickets", "deleted": extra, "versions": [1, 2]}
 
@@ -154,17 +149,14 @@ def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, 
 def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_rests_on(
     run: Run, own_store: Path, tiny: EncoderArtifact
 ) -> None:
-    domains, jobs = DomainStore(own_store), JobStore(own_store)
-    found = domains.load("tickets", 1)
-    facts = {name: value for name, value in found.manifest.items() if name not in ("domain", "version", "files")}
-    assert [domains.publish("tickets", facts, {}, found.weights, found.model) for _ in range(2)] == [3, 4]
-    with jobs.spool() as spool:
-        jobs.create(JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2), spool, [], None)
+    domains, jobs = domains_of(own_store), jobs_of(own_store)
+    assert [copy_version(domains, "tickets", 1) for _ in range(2)] == [3, 4]
+    post_job(jobs, JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2))
     text = "\n".join(sentences(200))
     words = ("calibrate", "-", "--domain", "tickets", "--method", "identity", "--promote", "never")
     done = run(*words, stdin=text, model_store=own_store, keep_versions=1)
     assert done.returncode == 0, done.stderr
-    assert domains.versions("tickets") == [1, 2, 3, 5]
+    assert sorted(domains.read("tickets").versions) == [1, 2, 3, 5]
 
 
 def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, own_store: Path) -> None:

@@ -24,6 +24,7 @@ def server() -> Iterator[RemoteServer]:
 def test_an_encoder_is_added_listed_checked_calibrated_and_removed(server: RemoteServer, tmp_path: Path) -> None:
     store, key = tmp_path / "store", tmp_path / "key"
     key.write_text("a-secret-key")
+    assert command("store", "init", model_store=store).returncode == 0
     added = command(
         "encoder", "add", "far", "--url", server.url, "--model", "m", "--key-file", key, "--prompt", "p: ",
         "--max-length", "50", model_store=store,
@@ -81,6 +82,9 @@ def unit_vectors(count: int, dim: int = 24) -> Any:
 
 def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_databases_unit(tmp_path: Path) -> None:
     store, vectors = tmp_path / "store", unit_vectors(400)
+    unmade = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
+    assert (unmade.returncode, "isosim store init" in unmade.stderr, store.exists()) == (1, True, False)
+    assert command("store", "init", model_store=store).returncode == 0
     added = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
     assert (added.returncode, added.stdout.strip()) == (0, "ours"), added.stderr
     again = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)

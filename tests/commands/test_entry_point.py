@@ -1,7 +1,6 @@
 """What all commands share: exit codes, errors in one line, help, completion."""
 
 import json
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -14,6 +13,7 @@ from isosim.cli import COMMANDS, load
 from isosim.settings import Settings
 from tests.commands.conftest import Run
 from tests.processes import environment
+from tests.stores import domains_of
 from tests.text import sentences
 
 
@@ -216,7 +216,7 @@ def test_the_shell_completes_commands_domains_versions_and_encoders(calibrated_s
         "tickets@1", "tickets@2", "tickets@previous",
     ]  # fmt: skip
     assert completed(calibrated_store, "isosim serve --encoder ", 3) == ["tiny"]
-    shutil.rmtree(own_store / "domains" / "tickets")
+    domains_of(own_store).remove("tickets")
     assert completed(calibrated_store, f"isosim threshold --model-store {own_store} ", 4) == ["default"]
     assert completed(own_store / "nowhere", "isosim threshold ", 2) == []
     assert completed(own_store, "isosim domains delete ../tickets ", 4) == []  # no name: the store refuses it

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Run, publish_repeated
+from tests.commands.conftest import Finished, Run, publish_repeated
 from tests.processes import Serve, environment
 from tests.text import sentences
 
@@ -340,14 +340,17 @@ def test_a_table_without_a_row_says_what_is_missing(run: Run, own_store: Path, t
 
 
 def test_labels_say_what_was_read_and_which_precisions_they_reach(run: Run, own_store: Path, tmp_path: Path) -> None:
+    def changing(*words: str, stdin: str = "") -> Finished:
+        return run(*words, stdin=stdin, model_store=own_store)
+
     texts, file = sentences(90), tmp_path / "pairs.csv"
     scored = objects(
-        run("similarity", "--json", stdin="".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(texts))).stdout
+        changing("similarity", "--json", stdin="".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(texts))).stdout
     )
     scored.sort(key=lambda row: row["similarity"], reverse=True)
     rows = [f'"{row["a"]}","{row["b"]}",{int(number < 30)},why\n' for number, row in enumerate(scored)]
     file.write_text("".join(["a,b,label,comment\n", *rows, f'"{scored[0]["b"]}","{scored[0]["a"]}",0,typo\n']))
-    done = run("label", str(file), "--domain", "tickets", "--promote", "always")
+    done = changing("label", str(file), "--domain", "tickets", "--promote", "always")
     assert done.returncode == 0, done.stderr
     assert "  labels: 90 read, 88 distinct pairs used, 33.0% matches\n" in done.stdout
     assert "  left out: 1 pairs that are labelled both 0 and 1 (labels 1 and 90, counted from 1" in done.stdout
@@ -355,15 +358,15 @@ def test_labels_say_what_was_read_and_which_precisions_they_reach(run: Run, own_
     assert "\nprecision\t95 % interval\tsimilarity ≥\trecall" in done.stdout
     assert "\n0.8\t" in done.stdout
 
-    assert run("threshold", "tickets", "--precision", "0.8", "--save", "sure").returncode == 0
+    assert changing("threshold", "tickets", "--precision", "0.8", "--save", "sure").returncode == 0
     file.write_text("".join([*rows[:40], rows[40].replace(",0,why", ",2,why")]).replace(",why", ""))
-    refused = run("label", str(file), "--domain", "tickets")
+    refused = changing("label", str(file), "--domain", "tickets")
     assert (refused.returncode, "1 of 41 is neither 0 nor 1: 2 in line 41" in refused.stderr) == (1, True), (
         refused.stderr
     )
-    graded = run("label", str(file), "--domain", "tickets", "--grades", "--promote", "always")
+    graded = changing("label", str(file), "--domain", "tickets", "--grades", "--promote", "always")
     assert "  not promoted: it would make saved thresholds unreachable: sure (" in graded.stdout, graded.stderr
 
-    lost = run("domains", "promote", "tickets", "2", "--yes")
+    lost = changing("domains", "promote", "tickets", "2", "--yes")
     assert (lost.returncode, "makes saved thresholds unreachable: sure (" in lost.stderr) == (1, True), lost.stderr
-    assert run("domains", "promote", "tickets", "2", "--yes", "--without", "sure").returncode == 0
+    assert changing("domains", "promote", "tickets", "2", "--yes", "--without", "sure").returncode == 0

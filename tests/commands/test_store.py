@@ -1,4 +1,5 @@
-"""`isosim store gc`: what nobody needs goes, from a folder and from a bucket; what anybody may hold stays."""
+"""`isosim store`: what nobody needs goes, from a folder and from a bucket; what anybody may hold stays; what is damaged
+is rebuilt."""
 
 import json
 import os
@@ -10,18 +11,16 @@ import numpy as np
 import pytest
 
 from isosim.commands import store as command_of
-from isosim.domains.seeding import seed
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import DomainModel
 from isosim.settings import Settings
-from isosim.store.artifacts import building
+from isosim.store.blobs import address_of, opened, remote
 from isosim.store.identity import create
-from isosim.store.object_storage import address, opened, remote
 from tests.commands.conftest import command
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
+from tests.stores import domains_of, jobs_of, post_job, publish
 
 KEEP = 2
 DAY = 86400.0
@@ -33,17 +32,16 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return found
 
 
-def publish(root: Path, encoder: EncoderArtifact, count: int) -> DomainStore:
-    domains = DomainStore(root)
-    facts = {"method": "sn", "encoder": {"id": encoder.id, "digest": encoder.digest}}
-    for _ in range(count):
-        domains.publish("news", facts, {}, {"mean": np.zeros(1000, np.float32)}, DomainModel())
-    domains.promote("news", encoder.digest, 1, expected=domains.aliases("news", encoder.digest))
+def published(root: Path, encoder: EncoderArtifact, count: int) -> DomainStore:
+    """Versions of `news`, the first one champion."""
+    domains = domains_of(root)
+    for number in range(count):
+        publish(domains, "news", encoder, weights={"mean": np.zeros(1000, np.float32)}, promote=not number)
     return domains
 
 
 def settings(root: Path, tmp_path: Path) -> Settings:
-    return Settings(model_store=root, jobs_folder=tmp_path / "jobs", keep_versions=KEEP, encoder="tiny")
+    return Settings(model_store=root, keep_versions=KEEP, encoder="tiny")
 
 
 def collect(root: Path, tmp_path: Path, age: float, *, encoders: bool = False) -> list[tuple[str, str]]:
@@ -51,46 +49,40 @@ def collect(root: Path, tmp_path: Path, age: float, *, encoders: bool = False) -
     removed = []
     for found in command_of.garbage(settings(root, tmp_path), age, encoders=encoders):
         found.remove()
-        removed.append((found.name.rpartition("/")[2].rpartition("!")[2], found.why))
+        removed.append((found.name.rstrip("/").rpartition("/")[2].rpartition("!")[2], found.why))
     return removed
 
 
 def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    domains = publish(root, tiny, 6)
-    jobs = JobStore(tmp_path / "jobs")
-    with jobs.spool() as spool:
-        asked = JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20)
-        jobs.create(asked, spool, [], None)
+    domains = published(root, tiny, 6)
+    post_job(jobs_of(root), JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20))
     assert collect(root, tmp_path, DAY) == []
-    assert domains.versions("news") == [1, 2, 3, 4, 5, 6]
+    assert sorted(domains.read("news").versions) == [1, 2, 3, 4, 5, 6]
+    old = [(found.why, found.size > 4000) for found in command_of.garbage(settings(root, tmp_path), -1, encoders=False)]
+    assert old == [("an old version", True)] * 2
     assert {why for _, why in collect(root, tmp_path, -1)} == {"an old version"}
-    assert domains.versions("news") == [1, 2, 5, 6]
-    assert collect(root, tmp_path, -1) == [
-        ("3", "placeholder for the number of a deleted version"),
-        ("4", "placeholder for the number of a deleted version"),
-    ]
+    assert sorted(domains.read("news").versions) == [1, 2, 5, 6]
     assert collect(root, tmp_path, -1) == []
-    assert [domains.load("news", version).manifest["version"] for version in (1, 2, 5, 6)] == [1, 2, 5, 6]
-    assert domains.aliases("news", tiny.digest).champion == 1
+    assert [domains.load("news", number).version.number for number in (1, 2, 5, 6)] == [1, 2, 5, 6]
+    assert domains.read("news").served(tiny.digest).champion == 1
 
 
 def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: EncoderArtifact) -> None:
-    domains = publish(root, tiny, 3)
+    domains = published(root, tiny, 3)
     domains.delete("news", 3)
     domains.delete("news", 2)
-    assert collect(root, tmp_path, -1) == [("2", "placeholder for the number of a deleted version")]
-    facts = {"method": "sn", "encoder": {"id": tiny.id, "digest": tiny.digest}}
-    assert domains.publish("news", facts, {}, None, DomainModel()) == 4
+    assert collect(root, tmp_path, -1) == []
+    assert publish(domains, "news", tiny) == 4
 
 
 def test_encoders_go_only_when_asked_and_only_those_nobody_names(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
-    exports = EncoderStore(root)
-    publish(root, tiny, 1)
+    copy_encoders(tiny_store, root)
+    exports = EncoderStore.at(root)
+    published(root, tiny, 1)
     assert collect(root, tmp_path, -1, encoders=True) == []
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
     assert list(command_of.garbage(given, -1, encoders=True)) == []  # a version names it
@@ -100,51 +92,40 @@ def test_encoders_go_only_when_asked_and_only_those_nobody_names(
 def test_an_encoder_that_nobody_names_is_gone_for_good(
     root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
 ) -> None:
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
     assert list(command_of.garbage(given, -1, encoders=False)) == []
     (found,) = command_of.garbage(given, -1, encoders=True)
     assert (found.why, found.size > 10_000) == ("an unused encoder", True)
     found.remove()
-    assert EncoderStore(root).ids() == []
+    assert EncoderStore.at(root).ids() == []
 
 
-def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
-    root: Path, tmp_path: Path, tiny: EncoderArtifact
-) -> None:
-    domains = publish(root, tiny, 1)
+def test_what_was_left_unfinished_goes(root: Path, tmp_path: Path, tiny: EncoderArtifact) -> None:
+    domains = published(root, tiny, 1)
+    domains.blobs.write("versions/news/0123/weights.safetensors", b"half")
+    wanted = [("0123", "left unfinished")]
     if remote(root):
-        storage = opened(root)
-        storage.write("domains/files/news/0123/weights.safetensors", b"half")
-        storage.write("encoders/tiny/0123/model.onnx", b"half")
-        assert collect(root, tmp_path, DAY) == []
-        assert sorted(collect(root, tmp_path, -1)) == [("", "left unfinished"), ("0123", "left unfinished")]
-        assert [entry.key for entry in storage.list("encoders/")] == []
-    else:
-        old = root / "domains" / "news" / ".building-old"
-        old.mkdir()
-        (old / "weights.safetensors").write_bytes(b"half")
-        assert collect(root, tmp_path, DAY) == [], "too young"
-        with building(root / "domains" / "news") as held:
-            for folder in (old, held):
-                os.utime(folder, (time.time() - 2 * DAY,) * 2)
-            assert collect(root, tmp_path, DAY) == [(".building-old", "left unfinished")]
-            assert held.is_dir()
-    assert domains.load("news", 1).manifest["version"] == 1
+        domains.blobs.write("encoders/tiny/0123/model.onnx", b"half")
+        wanted *= 2
+    assert collect(root, tmp_path, DAY) == [], "too young"
+    assert collect(root, tmp_path, -1) == wanted
+    assert list(domains.blobs.list("encoders/")) == []
+    assert domains.load("news", 1).version.number == 1
 
 
 def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    create(root)
-    publish(root, tiny, 1)
+    create(opened(root))
+    published(root, tiny, 1)
     if remote(root):
-        opened(root).write("domains/files/news/0123/weights.safetensors", b"half")
+        opened(root).write("versions/news/0123/weights.safetensors", b"half")
     (tmp_path / "jobs" / "jobs").mkdir(parents=True)
     left = tmp_path / "jobs" / "jobs" / ".spool-0123"
     left.write_bytes(b"half a text")
     os.utime(left, (time.time() - 2 * DAY,) * 2)
-    store = address(root) if remote(root) else root
+    store = address_of(root)
     given: dict[str, Any] = {"model_store": store, "jobs_folder": tmp_path / "jobs"}
     dry = command("store", "gc", "--dry-run", "--json", **given)
     assert json.loads(dry.stdout) == {
@@ -155,3 +136,35 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
     assert not left.exists()
     refused = command("store", "gc", "--older-than", "5s", **given)
     assert (refused.returncode, "at least 60s" in refused.stderr) == (1, True)
+
+
+def test_a_repair_keeps_what_can_be_read_and_says_what_to_do_about_the_rest(
+    root: Path, tmp_path: Path, tiny: EncoderArtifact
+) -> None:
+    create(root)
+    domains = published(root, tiny, 2)
+    domains.promote("news", tiny.digest, 2)
+    before, key = domains.read("news"), domains.records.key("news")
+    given: dict[str, Any] = {"model_store": address(root) if remote(root) else root}
+
+    def repaired() -> Any:
+        done = command("store", "repair", "news", "--json", **given)
+        return json.loads(done.stdout)
+
+    champions = {tiny.digest: {"champion": 2, "previous": 1, "rolled_back": False}}
+    sound = {"domain": "news", "versions": [1, 2], "revision": before.revision, "served": champions}
+    assert repaired() == sound
+    domains.blobs.write(key, domains.blobs.read(key)[0].replace(b'"thresholds": {}', b'"thresholds": 1'))
+    assert repaired() == sound | {"revision": before.revision + 1}
+
+    domains.blobs.write(key, b"{")
+    done = command("store", "repair", "news", **given)
+    assert done.stdout.splitlines() == [
+        f"news: versions 1, 2, revision {domains.read('news').revision}",
+        "  no champion could be read; to make one: isosim domains promote news VERSION",
+    ], done.stderr
+    assert domains.read("news").revision > before.revision + 1
+    assert domains.load("news", 2).weights is not None
+    assert command("store", "repair", "../news", **given).returncode == 1
+    assert command("store", "repair", "nothing", **given).stdout == "nothing: versions none, revision 0\n"
+    assert list(domains.names()) == ["news"]

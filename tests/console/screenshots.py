@@ -124,7 +124,7 @@ def main() -> None:
             server = Server(None, folder, arguments.url, httpx.Client(base_url=arguments.url, timeout=60))  # type: ignore[arg-type]
         else:
             shutil.copytree("model_store/encoders", folder / "store" / "encoders")
-            install_default(folder / "store", EncoderStore(folder / "store").find("minilm"), print)
+            install_default(folder / "store", EncoderStore.at(folder / "store").find("minilm"), print)
             server = serve_with(folder, running, model_store=folder / "store", worker_threads=2)
             prepare(server, arguments.data)
         playwright = stack.enter_context(sync_playwright())

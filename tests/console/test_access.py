@@ -147,9 +147,9 @@ def test_two_versions_side_by_side_are_not_cut_at_any_width(visit: Visit, shown:
 def test_three_hundred_domains_are_short_lines_with_their_versions_folded(
     visit: Visit, serve: Serve, store: Path
 ) -> None:
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     calibrate(store, artifact, "d0", "sn")
-    multiply(store / "domains" / "d0" / "1", 300)
+    multiply(store, 300)
     analyst = visit(serve(model_store=store, encoder="tiny"), "#/domains")
     assert analyst.page.locator("tr.domain").count() == 50
     assert analyst.page.evaluate("document.documentElement.scrollHeight") < 3500  # 50 cards took 8,600

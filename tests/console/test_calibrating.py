@@ -4,17 +4,16 @@ import contextlib
 import re
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from isosim.encoders.store import EncoderStore
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from tests.console.conftest import Visit, labelled
 from tests.faults.jobs import running_job
 from tests.processes import Process, Serve, Server, serve_with, start, wait_until
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 OUTCOME = re.compile(r"Version \d+ of")
@@ -153,40 +152,24 @@ def test_a_running_calibration_can_be_cancelled(visit: Visit, server: Server) ->
     assert analyst.page.get_by_role("row", name=re.compile("gone cancelled")).count() == 1
 
 
-def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server, store: Path) -> None:
-    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
-        job = jobs.create(wanted, spool, [], None)
-    jobs.beat(replace(jobs.begin(job.id), stage="embedding"))
-    jobs.interrupt(job.id)  # its worker was killed
-    analyst = visit(server, f"#/job/{job.id}")
-    analyst.sees("The worker went away; the text is still there. It was attempt 1.")
-    analyst.presses("Retry")
-    analyst.sees("Version 1 of letters", 120)
-
-
-def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, server: Server, store: Path) -> None:
-    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
-        job = jobs.begin(jobs.create(wanted, spool, [], None).id)
-    jobs.beat(replace(job, stage="embedding", progress=0.1))
+def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", local_worker=False)
+    jobs, encoder = jobs_of(store), EncoderStore.at(store).find("tiny")
+    wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
+    job = post_job(jobs, wanted, sentences(300))
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    attempt.beat("embedding", 0.1)
     analyst = visit(server, f"#/job/{job.id}")
     analyst.sees("10 %")
     time.sleep(1)
-    jobs.beat(replace(job, stage="embedding", progress=0.4))
+    attempt.beat("embedding", 0.4)
     analyst.sees(re.compile(r"^40 %, about \d+ seconds? until they are read; comparing and measuring come after"))
 
 
 def test_a_failed_calibration_says_why_and_what_to_do(visit: Visit, server: Server, store: Path) -> None:
-    jobs = JobStore(store)
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        job = jobs.create(JobRequest("letters", "0" * 64, "another", method="sn", sentences=300), spool, [], None)
-    server.client.post(f"/calibrate/{job.id}/retry")
+    wanted = JobRequest("letters", "0" * 64, "another", method="sn", sentences=300)
+    job = post_job(jobs_of(store), wanted, sentences(300))
     analyst = visit(server, f"#/job/{job.id}")
     analyst.sees("It has failed.", 60)
     analyst.sees(re.compile("no encoder 'another"))
@@ -238,13 +221,11 @@ def test_a_large_paste_does_not_freeze_the_page(visit: Visit, tiny_server: Serve
 def test_a_full_queue_is_said_with_the_time_to_wait(visit: Visit, serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", max_queued_jobs=1)
     running_job(server, "one")
-    texts = sentences(300)
-    assert server.client.post("/calibrate", json={"domain": "two", "texts": texts}).status_code == 202
     analyst = visit(server, "#/calibrate")
     analyst.fills("Or paste", "\n".join(sentences(300)))
     analyst.fills("Domain", "three")
     analyst.presses("Start the calibration")
     said = analyst.alert()
-    assert "1 calibrations are queued; the limit is 1" in said
+    assert "1 calibrations are queued or running; the limit is 1" in said
     assert "It asks to wait 60 seconds." in said
     assert analyst.page.get_by_role("button", name="Try again").is_disabled()

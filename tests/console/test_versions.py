@@ -337,9 +337,9 @@ def test_an_empty_sentence_is_said_at_its_field(visit: Visit, shown: Server) -> 
 
 
 def test_of_many_domains_some_are_shown_and_the_others_found(visit: Visit, serve: Serve, store: Path) -> None:
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     calibrate(store, artifact, "d0", "sn")
-    multiply(store / "domains" / "d0" / "1", 250)
+    multiply(store, 250)
     server = serve(model_store=store, encoder="tiny")
     analyst = visit(server, "#/domains")
     analyst.sees("d142")

@@ -1,7 +1,8 @@
 """Helm itself, out of helm-python-sdk: reads a request on stdin, writes its answer on stdout. Runs in `.venv-deploy`.
 
 Of the chart in the checkout, or of the folder or archive that is named. {"lint": values} gives the messages,
-{"render": values} the manifests by template, or {"refused": why}.
+{"render": values} the manifests of an installation by template, or {"refused": why}; {"upgrade": values} those of an
+upgrade.
 """
 
 import json
@@ -17,9 +18,13 @@ CHART = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[2] / "k8s"
 def answer(request: dict[str, Any]) -> Any:
     if "lint" in request:
         return lint(CHART, request["lint"], strict=True)
+    upgrade = "upgrade" in request
     with Chart.load(CHART) as chart:
         try:
-            return chart.render(request["render"], name="similarity", namespace="scoring")
+            return chart.render(
+                request["upgrade" if upgrade else "render"], name="similarity", namespace="scoring",
+                is_install=not upgrade, is_upgrade=upgrade,
+            )  # fmt: skip
         except HelmError as error:
             return {"refused": str(error)}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from isosim.store.object_storage import address
+from isosim.store.blobs import address_of
 from tests.deploy import stand_ins
 from tests.deploy.engine import Container, Engine, answers
-from tests.faults.jobs import LONG, becomes, retry, state
+from tests.faults.jobs import LONG, becomes, state
 from tests.faults.load import Load
 from tests.objects import Objects, start_objects
-from tests.processes import Server, accepts_jobs, score, wait_until
+from tests.processes import Server, score, wait_until
 from tests.text import sentences
 
 FILES = ("-f", "docker-compose.yml", "-f", "docker-compose.bucket.yml")
@@ -48,7 +48,7 @@ def stack(
         "WORKER_IMAGE": worker,
         "REDIS_IMAGE": stand_ins.redis(engine, tmp_path_factory.mktemp("stand-ins")),
         "API_PORT": PORTS,
-        "MODEL_STORE": address(objects.bucket()),
+        "MODEL_STORE": address_of(objects.bucket()),
     }
     project = Engine(engine.name, engine.environment | chosen, engine.compose)
     compose = [*project.compose, *FILES]
@@ -84,7 +84,7 @@ def serves(server: Server, domain: str) -> int | None:
     return version
 
 
-def test_the_encoder_of_the_image_and_its_calibration_are_in_the_bucket_and_every_replica_scores_alike(
+def test_every_replica_scores_alike_with_the_encoder_of_the_image_and_its_calibration_in_the_bucket(
     replicas: list[Server], stack: dict[str, list[Container]], objects: Objects
 ) -> None:
     found = [answers(server.url).json() for server in replicas]
@@ -92,7 +92,6 @@ def test_the_encoder_of_the_image_and_its_calibration_are_in_the_bucket_and_ever
         assert answer["cosine"] == [pytest.approx(0.6674459, abs=1e-4)]
         assert answer["percentile"][0] > 0.99
         assert answer["similarity"] == found[0]["similarity"]
-    assert "put into the model store" in "".join(container.log() for container in stack["api"])
     for container in (*stack["api"], *stack["worker"]):
         there = container.python("import os; print(*os.listdir('/model_store'))").split()
         assert not {"domains", "encoders", "jobs"} & set(there)  # nothing that another machine would have to share
@@ -166,11 +165,7 @@ def test_a_bucket_that_hangs_and_comes_back_loses_nothing_and_scoring_goes_on(
             objects.go_on()
         load.answered(10)
     load.nothing_was_lost(slowest=10)
-    ended = wait_until(lambda: s if (s := state(second, running))["status"] not in {"queued", "running"} else None, 600)
-    if ended["status"] == "interrupted":
-        retry(second, running)
     assert becomes(second, running, "succeeded", 600)["version"] == 1
-    wait_until(lambda: accepts_jobs(first))
     job = second.calibrate("tickets", SHORT, method="sn", promote="always")
     assert (job["status"], job["version"]) == ("succeeded", before + 1), job
     wait_until(lambda: serves(first, "tickets") == before + 1, seconds=2)

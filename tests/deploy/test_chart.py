@@ -18,7 +18,7 @@ import yaml
 from isosim.commands import encoders
 from isosim.encoders.embeddings_api import checked_url
 from isosim.encoders.store import Endpoint
-from isosim.store.object_storage import opened
+from isosim.store.blobs import opened
 from tests.deploy.chart import (
     ALONE,
     ANYBODY,
@@ -94,19 +94,20 @@ def test_kubernetes_knows_every_field(rendered: dict[str, list[Manifest]], versi
     assert judged(deployment.replace("enableServiceLinks", "enableServiceLink")).returncode != 0
 
 
+EVERY_POD = {"api", "worker", "test", "redis", "init"}
 ARGUED = {  # checkov's check: the pods it may find something about, and why it stays
     "CKV_K8S_8": ({"test", "worker"}, "liveness: the worker's process ends by itself, and asking through Redis would "
         "restart all workers with their work when Redis is away; the test runs once"),
     "CKV_K8S_9": ({"test", "worker"}, "readiness: neither serves anything"),
     "CKV_K8S_11": ({"redis"}, "processor limit: it has one thread; throttled, it would answer lookups after the 50 ms "
         "that they may take"),
-    "CKV_K8S_15": ({"api", "worker", "test", "redis"}, "pull policy Always makes the registry a condition of every "
+    "CKV_K8S_15": (EVERY_POD, "pull policy Always makes the registry a condition of every "
         "restart; tags are versions, and digests can be given"),
-    "CKV_K8S_35": ({"api", "worker", "redis"}, "secrets as files: the service takes the address of Redis from its "
+    "CKV_K8S_35": (EVERY_POD - {"test"}, "secrets as files: the service takes the address of Redis from its "
         "environment, redis-server its password from its arguments; keys are a file"),
-    "CKV_K8S_40": ({"api", "worker", "test", "redis"}, "user above 10000: of `assigned` alone, where the cluster gives "
+    "CKV_K8S_40": (EVERY_POD, "user above 10000: of `assigned` alone, where the cluster gives "
         "one; test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice has the others"),
-    "CKV_K8S_43": ({"api", "worker", "test", "redis"}, "digests: of images that the operator builds; image.digests"),
+    "CKV_K8S_43": (EVERY_POD, "digests: of images that the operator builds; image.digests"),
 }  # fmt: skip
 
 
@@ -470,7 +471,26 @@ def test_the_way_to_the_bucket_is_open_for_those_who_ask_it(rendered: dict[str, 
     door = {"ports": [{"port": 9000, "protocol": "TCP"}], "to": BUCKET["networkPolicy"]["bucket"]["peers"]}
     policies = {m["metadata"]["name"]: m["spec"] for m in rendered["bucket"] if m["kind"] == "NetworkPolicy"}
     open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
-    assert open_to == {"api", "worker"}
+    assert open_to == {"api", "worker", "init"}
+
+
+def test_a_store_is_made_by_an_installation_alone(rendered: dict[str, list[Manifest]]) -> None:
+    for name, found in rendered.items():
+        specs = pods(found)
+        commands = {one: spec["containers"][0].get("command") for one, spec in specs.items()}
+        if name == "alone":  # a pod that has a store of its own
+            assert commands["api"] == ["isosim", "serve", "--init"]
+            assert "init" not in specs
+            continue
+        assert (commands["api"], commands["init"]) == (["isosim", "serve"], ["isosim", "store", "init"]), name
+        init, api = specs["init"], specs["api"]
+        assert init["serviceAccountName"] == api["serviceAccountName"]
+        assert init["containers"][0]["envFrom"] == api["containers"][0]["envFrom"]
+        stored = {"tmp", "model-store", "cache", "jobs", "bucket-ca"}
+        assert stored & {one["name"] for one in api["volumes"]} <= {one["name"] for one in init["volumes"]}
+    (texts,) = ask_helm([{"upgrade": COMBINATIONS["bucket"]}])
+    assert "init" not in pods(list(manifests(texts)))
+    assert not any(manifest["metadata"]["name"].endswith("-init") for manifest in manifests(texts))
 
 
 def test_without_a_remote_encoder_nothing_waits_for_one(rendered: dict[str, list[Manifest]]) -> None:

@@ -185,7 +185,7 @@ def test_the_network_lets_through_what_is_needed_and_nothing_else(rendered: dict
         for manifest in found
         if (template := manifest if manifest["kind"] == "Pod" else manifest.get("spec", {}).get("template"))
     }
-    assert labels.keys() == {"api", "worker", "redis", "test"}
+    assert labels.keys() == {"api", "worker", "redis", "test", "init"}
     policies = [manifest["spec"] for manifest in found if manifest["kind"] == "NetworkPolicy"]
     everything = [p for p in policies if all(selects(p["podSelector"], these) for these in labels.values())]
     assert [p["policyTypes"] for p in everything] == [["Ingress", "Egress"]]

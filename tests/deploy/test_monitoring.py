@@ -52,7 +52,6 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         server = serve_with(folder, processes, **settings)
         worker = folder / "worker.log"
         processes.append(Process(start(["worker"], worker, **settings), worker))
-        wait_until(lambda: "\nisosim_workers 1.0\n" in server.client.get("/metrics").text)
         address = server.url.removeprefix("http://")
 
         def again() -> None:

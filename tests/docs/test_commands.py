@@ -97,7 +97,7 @@ def test_every_command_runs(
 def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:
     import onnx
 
-    graph = onnx.load(EncoderStore(minilm_store).find("minilm").joined, load_external_data=False).graph
+    graph = onnx.load(EncoderStore.at(minilm_store).find("minilm").joined, load_external_data=False).graph
     types = {onnx.TensorProto.INT64: "TYPE_INT64", onnx.TensorProto.FLOAT: "TYPE_FP32"}
     weights = {tensor.name for tensor in graph.initializer}
     found = {

@@ -1,7 +1,9 @@
 """Domains: whole records, whatever is written, killed, deleted or damaged; in a folder and in buckets."""
 
+import contextlib
 import logging
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.domains import changes as changes_module
 from isosim.domains.domain import Domain, EncoderAliases, Version
+from isosim.domains.history import RECENT, Author, Entry, author
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, UnknownDomain
+from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
 from tests.store.machines import Crashing, Killed, run_on
@@ -52,6 +56,7 @@ class Machine(RuleBasedStateMachine):
         self.killed = False  # since the last look: the change may not be in the log
         self.known: dict[str, Domain] = {}  # the domain at the last look
         self.uploads: dict[tuple[str, int], str] = {}  # of each number that was ever in a record
+        self.entries: dict[str, dict[int, Entry]] = {}  # of each domain's history
 
     def now(self, name: str) -> Domain:
         return self.known.get(name, Domain())
@@ -170,6 +175,9 @@ class Machine(RuleBasedStateMachine):
         with pytest.raises(CorruptArtifact):
             self.store.read(name)
         after = self.store.repair(name)
+        assert after.history[-1].what == "repaired"
+        if whole:
+            self.entries.pop(name, None)  # those in the record are lost
         assert after.next >= before.next
         if not whole:
             assert (after.aliases, after.epoch) == (before.aliases, before.epoch)
@@ -189,6 +197,12 @@ class Machine(RuleBasedStateMachine):
             if number not in before.versions:
                 with self.other.files(name, number) as (_, folder):
                     assert (folder / "weights").read_bytes() == b"1"
+        entries = {entry.number: entry for entry in self.other.history(name)}
+        assert list(entries) == sorted(entries, reverse=True)
+        assert max(entries, default=0) == found.changes
+        assert self.entries.get(name, {}).items() <= entries.items()
+        assert len(found.history) <= 2 * RECENT
+        self.entries[name] = entries
         self.known[name] = found
 
     @invariant()
@@ -349,6 +363,22 @@ def test_a_reader_that_missed_changes_compares_all_domains(blobs: Blobs, monkeyp
     assert watch.changes(["a", "b-c"]) >= {"a", "b-c"}
 
 
+def test_a_change_that_is_not_in_the_log_is_found_within_a_minute(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DomainStore(blobs)
+    watch = store.watch()
+    publish(store, "a")
+    assert watch.changes(["a"]) == {"a"}
+    monkeypatch.setattr(store.log, "append", lambda name, revision: None)  # it failed, or the process was killed
+    store.promote("a", ENCODER, 1)
+    assert watch.changes(["a"]) == set()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + changes_module.FULL_LOOK)
+    assert watch.changes(["a"]) == {"a"}
+    assert watch.changes(["a"]) == set()
+
+
 def test_a_damaged_log_of_changes_is_only_logged(blobs: Blobs, caplog: pytest.LogCaptureFixture) -> None:
     store = DomainStore(blobs)
     watch = store.watch()
@@ -368,3 +398,44 @@ def test_a_name_that_breaks_the_rule_is_refused(blobs: Blobs, name: str) -> None
     for call in calls:
         with pytest.raises(InvalidInput):
             call()
+
+
+def test_a_history_names_each_change_and_outlives_the_record(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    token = author.set(Author("key", request="r1"))
+    try:
+        publish(store, "a", promote=always)
+        store.set_target("a", "x", Target(0.01))
+        for _ in range(130):
+            store.set_target("a", "y", Target(0.1))
+            store.set_target("a", "y", None)
+        store.remove("a")
+        publish(store, "a")
+    finally:
+        author.reset(token)
+    entries = list(store.history("a"))[::-1]
+    assert [entry.number for entry in entries] == [*range(1, 266)]
+    assert [(one.what, one.subject, one.before, one.after) for one in (*entries[:4], *entries[-2:])] == [
+        ("version_published", "minilm", None, 1),
+        ("promoted", "minilm", None, 1),
+        ("threshold_saved", "x", None, {"fmr": 0.01}),
+        ("threshold_saved", "y", None, {"fmr": 0.1}),
+        ("domain_deleted", None, 1, None),
+        ("version_published", "minilm", None, 2),
+    ]
+    assert {(one.by, one.request, one.job) for one in entries} == {("key", "r1", None)}
+    assert [entry.number for entry in store.history("a", before=3)] == [2, 1]
+    assert len(store.read("a").history) <= 2 * RECENT
+
+
+def test_a_history_is_whole_where_a_process_is_killed_between_block_and_record(blobs: Blobs) -> None:
+    crashing = Crashing(blobs)
+    store, killed = DomainStore(blobs), DomainStore(crashing)  # type: ignore[arg-type]
+    publish(store, "a")
+    for number in range(2 * RECENT + 5):
+        crashing.left, crashing.after = 1 + number % 6, bool(number % 2)
+        with contextlib.suppress(Killed):
+            killed.set_target("a", "x", Target((1 + number) / 100))
+    crashing.left = -1
+    numbers = [entry.number for entry in store.history("a")]
+    assert numbers == [*range(store.read("a").changes, 0, -1)]

@@ -3,16 +3,14 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from isosim.encoders.store import EncoderStore
 from tests.commands.conftest import calibrate
-from tests.faults.line import Line
 from tests.faults.volume import Volume, mount
-from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 
 ROOM = 12_000_000  # bytes beside the encoder: some posted texts and versions
 
@@ -39,7 +37,7 @@ def news_store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The tiny encoder; `news@1` whitening and `news@2` (champion) sn, `films@1` soft; copy it before writing to it."""
     store = tmp_path_factory.mktemp("news") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     for domain, method in (("news", "whitening"), ("news", "sn"), ("films", "soft")):
         calibrate(store, artifact, domain, method)
     return store
@@ -50,28 +48,3 @@ def news(news_store: Path, tmp_path: Path) -> Path:
     """A copy of the test's own."""
     shutil.copytree(news_store, tmp_path / "news")
     return tmp_path / "news"
-
-
-@pytest.fixture
-def line(redis_server: RedisServer) -> Iterator[Line]:
-    """The way to Redis."""
-    with Line(redis_server.port) as made:
-        yield made
-
-
-StartQueue = Callable[..., tuple[Server, Process]]
-
-
-@pytest.fixture
-def queue(
-    serve: Serve, worker: Callable[..., Process], redis_server: RedisServer, store: Path, line: Line
-) -> StartQueue:
-    """Starts an RQ worker, whose way to Redis is the line, and a server that has its own; calibrations are taken."""
-
-    def begin(model_store: Path = store) -> tuple[Server, Process]:
-        process = worker(model_store=model_store, redis_url=line.url)
-        server = serve(model_store=model_store, encoder="tiny", redis_url=redis_server.url)
-        wait_until(lambda: accepts_jobs(server))
-        return server, process
-
-    return begin

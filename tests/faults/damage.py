@@ -5,12 +5,12 @@ import httpx
 from tests.processes import Server
 from tests.text import sentences
 
-GARBAGE = (
+GARBAGE = (  # for a domain's record
     "",
     "{",
     "[]",
-    '{"revision": 3, "encoders": {"DIGEST": 5}}',
-    '{"revision": 3, "encoders": {"DIGEST": {"champion": "2"}}}',
+    '{"revision": 3, "aliases": {"DIGEST": 5}}',
+    '{"revision": 3, "aliases": {"DIGEST": {"champion": [2]}}}',
 )
 
 

@@ -1,17 +1,17 @@
 """Calibrations that take a while, and the processes that run them."""
 
 import contextlib
-import fcntl
 import os
 import signal
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from isosim.jobs.store import JobStore
+from isosim.store.blobs import opened
 from tests.processes import Process, Server, wait_until
+from tests.stores import domains_of
 from tests.text import sentences
 
 TEXTS = sentences(300)
@@ -26,7 +26,7 @@ def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
 
 @dataclass
 class Held:
-    """A job that has begun and goes no further until it is let go: its process is stopped."""
+    """A job that has begun and goes no further until it is let go, within 30 s: its process is stopped."""
 
     job: str
     child: int
@@ -35,26 +35,14 @@ class Held:
         os.kill(self.child, signal.SIGCONT)
 
 
-def held_job(
-    server: Server, process: Process, store: Path, domain: str, stage: str = "embedding", **options: Any
-) -> Held:
-    """`process` runs the job in a child of its own: the server, or an RQ worker."""
+def held_job(server: Server, process: Process, domain: str, stage: str = "embedding", **options: Any) -> Held:
+    """`process` runs the job: the server, by its own worker, or another worker."""
     job = post(server, domain, LONG[:3000], **options)  # long enough to be met in each of its stages
-    wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0005)
-    child = at_work(process, job)
-    suspend(child, store, job)
-    assert record(store, job)["status"] == "running"
+    wait_until(lambda: state(server, job)["stage"] == stage, 60, every=0.005)
+    child = at_work(process)
+    os.kill(child, signal.SIGSTOP)
+    assert state(server, job)["status"] == "running"
     return Held(job, child)
-
-
-def suspend(child: int, store: Path, job: str) -> None:
-    """Stops a job's process while it does not hold the lock of the job's record, as nobody else could change the record
-    until the process goes on."""
-    with (store / "jobs" / job / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        os.kill(child, signal.SIGSTOP)
-        while "T" not in Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]:
-            time.sleep(0.001)  # the signal is on its way, and the process must not take the lock before it arrives
 
 
 def state(server: Server, job: str) -> dict[str, Any]:
@@ -67,64 +55,60 @@ def becomes(server: Server, job: str, status: str, seconds: float = 120.0) -> di
     return found
 
 
-def ended(server: Server, job: str) -> dict[str, Any]:
-    """The job, once it neither waits nor runs."""
-    return server.wait_for(job, 120)
-
-
-def retry(server: Server, job: str) -> None:
-    response = server.client.post(f"/calibrate/{job}/retry")
-    assert response.status_code == 202, response.text
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of the children of a process."""
-    found = []
+def descendants(pid: int) -> Iterator[int]:
+    """Process ids of the children of a process, and of theirs."""
+    parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
+            if fields[0] != "Z":
+                parents[int(entry.name)] = int(fields[1])
+    found = {pid}
+    while new := {child for child, parent in parents.items() if parent in found} - found:
+        found |= new
+        yield from new
 
 
-def at_work(process: Process, job: str) -> int:
-    """The child in which a job runs: of the server, whose command names it, or of an RQ worker, which has but one."""
+def running(process: Process, module: str) -> int:
+    """The descendant of a process that runs a Python module."""
 
     def find() -> int | None:
-        for child in children(process.popen.pid):
+        for child in descendants(process.popen.pid):
             with contextlib.suppress(OSError):
-                command = Path(f"/proc/{child}/cmdline").read_bytes()
-                if job.encode() in command or b"\0worker" in command:
+                if f"\0{module}\0".encode() in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         return None
 
-    found: int = wait_until(find, every=0.002)
+    found: int = wait_until(find, every=0.005)
     return found
 
 
-def record(store: Path, job: str) -> dict[str, Any]:
-    """A job's record as it is stored."""
-    found: dict[str, Any] = orjson.loads((store / "jobs" / job / "job.json").read_bytes())
-    return found
+def at_work(process: Process) -> int:
+    """The child in which a worker, or a server's own worker, runs a job."""
+    return running(process, "isosim.worker.calibrating")
 
 
 def whole_versions(store: Path, domain: str) -> list[int]:
     """A domain's versions, each read back and compared with its hashes."""
-    from isosim.domains.store import DomainStore
-
-    domains = DomainStore(store)
-    for version in domains.versions(domain):
+    domains = domains_of(store)
+    versions = sorted(domains.read(domain).versions)
+    for version in versions:
         domains.load(domain, version)
-    return domains.versions(domain)
+    return versions
 
 
 def holds(store: Path, text: str) -> bool:
-    """Is the text anywhere among the jobs?"""
-    files = [path for path in (store / "jobs").rglob("*") if path.is_file()]
-    return any(text.encode() in path.read_bytes() for path in files)
+    """Is the text anywhere in the store?"""
+    blobs = opened(store)
+    return any(
+        text.encode() in blobs.read(entry.key)[0]
+        for entry in blobs.list("")
+        if entry.key.startswith(("input/", "jobs/", "open/"))
+    )
+
+
+def jobs_of(store: Path) -> JobStore:
+    return JobStore(opened(store))
 
 
 def kill(pid: int) -> None:
@@ -137,21 +121,3 @@ def running_job(server: Server, domain: str) -> str:
     job: str = server.client.post("/calibrate", json=body).json()["job"]
     wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"))
     return job
-
-
-def child_of(process: Process, words: str) -> int:
-    """The process id of a descendant whose command line holds the words."""
-
-    def find() -> int | None:
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-            if words in command and parent == process.popen.pid:
-                return int(entry.name)
-        return None
-
-    found: int = wait_until(find)
-    return found

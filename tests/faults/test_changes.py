@@ -10,10 +10,10 @@ import httpx
 import httpx2
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
-from isosim_client import Client, Conflict, Retries
-from tests.processes import Serve, Server, wait_until
+from isosim_client import Client, Retries
+from tests.processes import Serve, Server
+from tests.stores import copy_version, domains_of
 from tests.text import sentences
 
 NEWS = "/domains/news"
@@ -21,10 +21,17 @@ LABELS = [(text, text, number % 2) for number, text in enumerate(sentences(40))]
 
 
 @contextmanager
-def damaged(path: Path, seconds: float) -> Iterator[None]:
-    """Garbage in a file that was not there, for a while."""
-    path.write_text("{")
-    timer = threading.Timer(seconds, path.unlink)
+def changes_cannot_be_read(store: Path, seconds: float) -> Iterator[None]:
+    """A folder is in the place of the log of changes for a while: no server can look what has changed."""
+    place, away = store / "changes.json", store / "away.json"
+    place.rename(away)
+    place.mkdir()
+
+    def restore() -> None:
+        place.rmdir()
+        away.rename(place)
+
+    timer = threading.Timer(seconds, restore)
     timer.start()
     try:
         yield
@@ -38,16 +45,13 @@ def server(serve: Serve, news: Path) -> Server:
 
 
 def answering(store: Path) -> tuple[int | None, int | None]:
-    found = DomainStore(store).aliases("news", EncoderStore(store).find("tiny").digest)
+    found = domains_of(store).read("news").served(EncoderStore.at(store).find("tiny").digest)
     return found.champion, found.previous
 
 
 def third_version(store: Path) -> int:
     """A copy of the first one, not promoted."""
-    domains = DomainStore(store)
-    stored = domains.load("news", 1)
-    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
-    return domains.publish("news", facts, domains.report("news", 1), stored.weights, stored.model)
+    return copy_version(domains_of(store), "news", 1)
 
 
 def champion(response: httpx.Response) -> int:
@@ -62,7 +66,7 @@ def refused(response: httpx.Response, word: str) -> None:
 
 
 def test_a_change_is_answered_as_made_whatever_cannot_be_read_after_it(server: Server, news: Path) -> None:
-    with damaged(news / "domains" / ".migrations.json", 3.0):
+    with changes_cannot_be_read(news, 3.0):
         first = server.client.post(f"{NEWS}/rollback")  # as an older client sends it
         assert champion(first) == 1
         assert champion(server.client.put(f"{NEWS}/champion", json={"version": 2})) == 2
@@ -71,7 +75,7 @@ def test_a_change_is_answered_as_made_whatever_cannot_be_read_after_it(server: S
 
 
 def test_a_rollback_by_the_client_is_not_undone_by_its_retry(server: Server, news: Path) -> None:
-    with Client(server.url) as client, damaged(news / "domains" / ".migrations.json", 3.0):
+    with Client(server.url) as client, changes_cannot_be_read(news, 3.0):
         answer = client.rollback("news")
     assert (answer.champion, answer.previous) == (1, 2)
     assert answering(news) == (1, 2)
@@ -164,18 +168,3 @@ def test_the_same_change_sent_at_the_same_time_is_made_once(server: Server, news
             answers = list(pool.map(changes[number // 2 % 2], [start] * 8))
             assert [champion(answer) for answer in answers] == [3 - start] * 8
             assert answering(news) == (3 - start, start)
-
-
-def test_a_release_that_knows_no_rollbacks_may_change_the_same_store(server: Server, news: Path) -> None:
-    """Its promotion keeps what stands beside the encoders in `aliases.json`; that must not pass for a rollback."""
-    assert champion(server.client.post(f"{NEWS}/rollback", json={"from": 2})) == 1
-    assert third_version(news) == 3
-    place = news / "domains" / "news" / "aliases.json"
-    digest = EncoderStore(news).find("tiny").digest
-    content = place.read_text().replace('"champion": 1', '"champion": 3').replace('"previous": 2', '"previous": 1')
-    place.write_text(content.replace('"revision": 4', '"revision": 5'))
-    assert DomainStore(news).aliases("news", digest).champion == 3
-    wait_until(lambda: server.client.get(NEWS).json()["champion"] == 3)
-    refused(server.client.post(f"{NEWS}/rollback", json={"from": 1}), "now uses version 3")
-    with pytest.raises(Conflict):
-        Client(server.url).rollback("news", seen=Client(server.url).domain("films"))

@@ -1,6 +1,5 @@
 """The machine's clock jumps by hours, forward and back: nothing alive is taken for dead, nothing in use is swept."""
 
-import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.jobs import TEXTS, at_work, becomes, held_job, kill, post, state, whole_versions
+from tests.faults.jobs import becomes, held_job, state, whole_versions
 from tests.faults.load import Load
 from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
@@ -52,9 +51,7 @@ def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serv
         half = len(upload) // 2
         head = "POST /calibrate?domain=slow&method=sn HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n"
         connection.sendall(f"{head}content-length: {len(upload)}\r\n\r\n{upload[:half]}".encode())
-        wait_until(lambda: list((store / "jobs").glob(".spool-*")))
-
-        held = held_job(server, server, store, "held")  # which says nothing for as long as it is held
+        held = held_job(server, server, "held")  # which says nothing for as long as it is held
         with Load(server) as load:
             for offset in JUMPS:
                 before = date(server)
@@ -71,19 +68,3 @@ def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serv
         answer = connection.recv(65536).decode()
         assert answer.startswith("HTTP/1.1 202 ")
     assert whole_versions(store, "held") == [1]
-
-
-def test_an_interrupted_job_keeps_its_text_when_the_clock_jumps(jump: Jump, serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", keep_interrupted=3600)
-    job = post(server, "killed", TEXTS)
-    kill(at_work(server, job))
-    assert becomes(server, job, "interrupted")["attempt"] == 1
-    before = date(server)
-    jump("+10d")
-    wait_until(lambda: date(server)[:16] != before[:16])
-    sweepable = store / "jobs" / f".spool-{'0' * 32}"
-    sweepable.write_text("left by a process that died")
-    os.utime(sweepable, (0, 0))
-    wait_until(lambda: not sweepable.exists(), 120)  # it has looked once more for what has to go
-    assert state(server, job)["status"] == "interrupted"
-    assert (store / "jobs" / job / "input").exists()

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isosim.domains.store import Aliases, DomainStore
 from isosim.encoders.store import EncoderStore
 from tests.commands.conftest import command
 from tests.faults.damage import GARBAGE, ask, refused
 from tests.faults.load import metric
 from tests.processes import Serve, score, wait_until
+from tests.stores import copy_version, domains_of, files_of, record_of
 from tests.text import sentences
 
-FILES = ("manifest.json", "weights.safetensors", "reference.npz", "raw_reference.npz", "report.json")
+FILES = ("weights.safetensors", "reference.npz", "raw_reference.npz", "report.json")
 
 
 def flip(path: Path) -> None:
@@ -36,7 +36,8 @@ def empty(path: Path) -> None:
 
 def swap(path: Path) -> None:
     """The same file of the version before."""
-    shutil.copy(path.parents[1] / "1" / path.name, path)
+    store, domain = path.parents[3], path.parents[1].name
+    shutil.copy(files_of(store, domain, 1) / path.name, path)
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "empty": empty, "swapped": swap}
@@ -44,14 +45,8 @@ DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "empty
 
 def copied(store: Path, domain: str) -> None:
     """A domain with the versions of `news`, as if calibrated under this name."""
-    domains = DomainStore(store)
     for version in (1, 2):
-        stored = domains.load("news", version)
-        facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
-        report = domains.report("news", version)
-        made = domains.publish(domain, facts, report, stored.weights, stored.model)
-        digest = stored.manifest["encoder"]["digest"]
-        domains.promote(domain, digest, made, expected=domains.aliases(domain, digest))
+        copy_version(domains_of(store), "news", version, domain, promote=True)
 
 
 def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_its_domain_alone(
@@ -64,7 +59,7 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
     server = serve(model_store=news, encoder="tiny")
     before = {domain: score(server, domain).json()["similarity"] for domain in (*cases, "films")}
     for domain, (damage, name) in cases.items():
-        DAMAGE[damage](news / "domains" / domain / "2" / name)
+        DAMAGE[damage](files_of(news, domain, 2) / name)
     for domain in (*cases, "films"):
         assert score(server, domain).json()["similarity"] == before[domain]
     server.stop()
@@ -74,13 +69,12 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
     listed = {found["domain"]: found for found in back.client.get("/domains").json()["domains"]}
     for domain, (_, name) in cases.items():
         answer = ask(back, domain)
-        refused(answer, "belongs to version 1" if domain == "swapped-manifest" else name)
+        refused(answer, name)
         assert f"version 2 of '{domain}'" in answer.json()["error"]
         assert "promote another version, or restore this one from a backup" in answer.json()["error"]
         assert str(news) not in answer.text
         assert score(back, f"{domain}@1").json()["version"] == 1  # a rollback would do
-        assert bool(listed[domain]["unreadable"]) == (name == "manifest.json")
-        assert str(news) not in str(listed[domain])
+        assert listed[domain]["unreadable"] == []  # no file is read for a listing
     assert len(back.client.get("/v1/models").json()["data"]) == 2 * (len(cases) + 3) + 1
     domain = "flipped-weights"
     assert back.client.post(f"/domains/{domain}/rollback").json()["champion"] == 1
@@ -89,7 +83,7 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
 
 def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: Serve, news: Path) -> None:
     copied(news, "default")
-    flip(news / "domains" / "default" / "2" / "weights.safetensors")
+    flip(files_of(news, "default", 2) / "weights.safetensors")
     server = serve(model_store=news, encoder="tiny")
     refused(ask(server, "default"), "weights.safetensors")
     assert score(server, "news").json()["version"] == 2
@@ -97,27 +91,26 @@ def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: 
 
 
 def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log_once(serve: Serve, news: Path) -> None:
-    flip(news / "domains" / "news" / "2" / "weights.safetensors")
-    (news / "domains" / "films" / "aliases.json").write_text("{")
+    flip(files_of(news, "news", 2) / "weights.safetensors")
+    record_of(news, "films").write_text("{")
     server = serve(model_store=news, encoder="tiny")
     for _ in range(3):
         refused(ask(server, "news"), "weights.safetensors")
-        refused(ask(server, "films"), "aliases.json")
+        refused(ask(server, "films"), "isosim store repair films")
 
     def reported() -> list[str]:
         return [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
 
     lines = wait_until(lambda: len(found := reported()) >= 2 and found)  # a thread writes them
-    assert [f"{news}/domains/{domain}" in line for domain, line in zip(("news/2", "films"), lines, strict=True)] == [
-        True, True
-    ]  # fmt: skip
+    places = files_of(news, "news", 2), record_of(news, "films")
+    assert [str(place) in line for place, line in zip(places, lines, strict=True)] == [True, True], lines
     assert [("champion of news" in line, "weights.safetensors" in line) for line in lines] == [
         (True, True), (False, False)
     ], lines  # fmt: skip
 
 
 def test_a_version_that_could_not_be_loaded_is_listed_as_damaged_until_it_can(serve: Serve, news: Path) -> None:
-    weights = news / "domains" / "news" / "2" / "weights.safetensors"
+    weights = files_of(news, "news", 2) / "weights.safetensors"
     whole = weights.read_bytes()
     server = serve(model_store=news, encoder="tiny")
 
@@ -138,11 +131,11 @@ def test_a_version_that_could_not_be_loaded_is_listed_as_damaged_until_it_can(se
     assert listed() == [(True, False), (True, False)]
 
 
-def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_can_be_set_right(
+def test_garbage_for_a_record_stops_neither_the_champion_nor_other_domains_and_can_be_set_right(
     serve: Serve, news: Path
 ) -> None:
-    domains = DomainStore(news)
-    digest = EncoderStore(news).find("tiny").digest
+    domains = domains_of(news)
+    digest = EncoderStore.at(news).find("tiny").digest
     hurt = [f"hurt-{number}" for number in range(len(GARBAGE))]
     for domain in hurt:
         copied(news, domain)
@@ -150,37 +143,62 @@ def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_ca
     before = {domain: score(server, domain).json()["similarity"] for domain in (*hurt, "news")}
     assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
     for domain, garbage in zip(hurt, GARBAGE, strict=True):
-        (news / "domains" / domain / "aliases.json").write_text(garbage.replace("DIGEST", digest))
-    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= len(hurt))
-    domains.promote("news", digest, 2, expected=domains.aliases("news", digest))
+        record_of(news, domain).write_text(garbage.replace("DIGEST", digest))
+        assert server.client.put(f"/domains/{domain}/champion", json={"version": 1}).status_code == 503
+    domains.promote("news", digest, 2)
     wait_until(lambda: score(server, "news").json()["version"] == 2)
     for domain in (*hurt, "news"):
         assert score(server, domain).json()["similarity"] == before[domain]
+    listed = {found["domain"]: found for found in server.client.get("/domains").json()["domains"]}
+    assert listed.keys() == {"default", "films", "news", *hurt}
+    assert [name for name, found in listed.items() if found["unreadable"]] == hurt
     for domain in hurt:
-        refused(
-            server.client.put(f"/domains/{domain}/champion", json={"version": 1}), "delete it and promote a version"
-        )
-        assert "aliases.json" in server.client.get(f"/domains/{domain}").json()["unreadable"][0]
+        remedy = f"isosim store repair {domain}"
+        refused(server.client.put(f"/domains/{domain}/champion", json={"version": 1}), remedy)
+        refused(server.client.post(f"/domains/{domain}/rollback"), remedy)
+        refused(server.client.put(f"/domains/{domain}/thresholds/same", json={"fmr": 0.1}), remedy)
+        assert server.client.get(f"/domains/{domain}").json() == listed[domain]
+        assert remedy in listed[domain]["unreadable"][0]
+        assert (listed[domain]["champion"], listed[domain]["versions"]) == (None, [])
+        assert str(news) not in str(listed[domain])
     server.stop()
 
     back = serve(model_store=news, encoder="tiny")
     assert score(back, "news").json()["similarity"] == before["news"]
     for domain in hurt:
-        refused(ask(back, domain), "aliases.json")
-        (news / "domains" / domain / "aliases.json").unlink()
+        refused(ask(back, domain), f"domains/{domain}.json")
+    for domain in hurt[1:]:
+        repaired = command("store", "repair", domain, "--json", model_store=news)
+        assert json.loads(repaired.stdout)["versions"] == [1, 2], repaired.stderr
+        assert score(back, f"{domain}@2").json()["similarity"] == before[domain]
         assert back.client.put(f"/domains/{domain}/champion", json={"version": 2}).json()["champion"] == 2
         assert score(back, domain).json()["similarity"] == before[domain]
+    assert back.client.delete(f"/domains/{hurt[0]}").status_code == 204
+    assert back.client.get(f"/domains/{hurt[0]}").status_code == 404
+
+
+def test_a_repair_brings_a_running_server_the_champion_that_the_record_still_names(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    before = score(server, "news").content
+    record = record_of(news, "news")
+    record.write_text(record.read_text().replace('"thresholds": {}', '"thresholds": 1'))
+    refused(server.client.post("/domains/news/rollback"), "thresholds: Input should be an object")
+    repaired = json.loads(command("store", "repair", "news", "--json", model_store=news).stdout)
+    assert [one["champion"] for one in repaired["served"].values()] == [2]
+    state = server.client.get("/domains/news").json()
+    assert (state["champion"], state["previous"], state["revision"]) == (2, 1, repaired["revision"])
+    assert score(server, "news").content == before
+    assert server.client.post("/domains/news/rollback").json()["champion"] == 1
+    assert score(server, "news").json()["version"] == 1
 
 
 def test_a_champion_that_is_not_there_serves_on_where_it_is_loaded_and_is_a_503_at_a_start(
     serve: Serve, news: Path
 ) -> None:
-    domains = DomainStore(news)
-    digest = EncoderStore(news).find("tiny").digest
     server = serve(model_store=news, encoder="tiny")
     before = score(server, "news").content
-    shutil.rmtree(news / "domains" / "news" / "2")
-    assert domains.aliases("news", digest) == Aliases(2, 1, 2)
+    shutil.rmtree(files_of(news, "news", 2))
+    assert server.client.get("/domains/news").json()["champion"] == 2
     assert score(server, "news").content == before
     server.stop()
     back = serve(model_store=news, encoder="tiny")
@@ -193,12 +211,10 @@ def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: S
     server = serve(model_store=news, encoder="tiny")
     assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
     before = score(server, "news").content
-    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    flip(files_of(news, "news", 2) / "weights.safetensors")
     refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
     # Another process promotes it all the same: the watcher refuses it too.
-    domains = DomainStore(news)
-    digest = domains.manifest("news", 2)["encoder"]["digest"]
-    domains.promote("news", digest, 2, expected=domains.aliases("news", digest))
+    domains_of(news).promote("news", EncoderStore(news).find("tiny").digest, 2)
     wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
     assert score(server, "news").content == before
 
@@ -214,7 +230,7 @@ def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: s
 
 
 def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     own = encoders.find("tiny")
 
     def write(folder: Path) -> dict[str, object]:

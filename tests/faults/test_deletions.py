@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.migrations import MigrationStore
 from isosim.domains.removal import remove_domain
-from isosim.domains.seeding import seed
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
-from isosim.jobs.job import JobRequest, Status
-from isosim.jobs.store import JobStore
-from isosim.settings import Settings
-from isosim.store.object_storage import address
-from isosim.worker import Reporter, fit, publish_result
+from isosim.jobs.job import JobRequest
+from isosim.store.blobs import address_of
 from tests.commands.conftest import calibrate
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
-from tests.processes import RedisServer, Serve, Server, score, wait_until
+from tests.processes import Serve, Server, score, wait_until
+from tests.stores import domains_of, jobs_of, post_job
 from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change
@@ -30,17 +26,13 @@ def replicas(
 ) -> Iterator[list[Server]]:
     """Two servers on one store: `news@1` to `news@3`, the last one champion, and `films@1`."""
     root = tmp_path / "store" if request.param == "folder" else request.getfixturevalue("objects").bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     for domain, method in (("news", "whitening"), ("news", "sn"), ("news", "centring"), ("films", "soft")):
         calibrate(root, tiny, domain, method)
     if request.param == "folder":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        yield [serve(model_store=root, encoder="tiny", redis_url=redis.url) for _ in range(2)]
+        yield [serve(model_store=root, encoder="tiny") for _ in range(2)]
         return
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-    yield [serve(model_store=address(root), encoder="tiny", jobs_folder=folder) for folder in folders]
+    yield [serve(model_store=address_of(root), encoder="tiny") for _ in range(2)]
 
 
 def status(server: Server, name: str) -> int:
@@ -103,7 +95,7 @@ def test_a_deletion_cancels_the_calibrations_of_its_domain_alone_and_one_posted_
     states = [server.client.get(f"/calibrate/{job}").json()["status"] for job in jobs[:2]]
     assert states == ["cancelled", "cancelled"]
     assert server.wait_for(jobs[2])["status"] == "succeeded"
-    assert not list((news / "jobs").glob("*/input"))
+    assert not list(news.glob("input/*"))
     assert status(server, "news") == 404
     again = post("news", "one")
     assert again not in jobs
@@ -113,18 +105,18 @@ def test_a_deletion_cancels_the_calibrations_of_its_domain_alone_and_one_posted_
 
 
 def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_domain_back(
-    store: Path, tiny: EncoderArtifact
+    serve: Serve, store: Path, tiny: EncoderArtifact
 ) -> None:
+    """No cancel can stop it any more: its worker finds the domain deleted."""
     calibrate(store, tiny, "news", "sn")
-    jobs, domains = JobStore(store), DomainStore(store)
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
-        job = jobs.create(wanted, spool, [], None)
-    reporter = Reporter(jobs, jobs.begin(job.id))
-    result = fit(Settings(model_store=store, encoder="tiny"), jobs, domains, reporter)
-    assert jobs.decide(job.id, 1)  # it publishes: no cancel can stop it any more
-    assert remove_domain(domains, jobs, MigrationStore(store), "news") == []
-    done = publish_result(jobs, domains, reporter.job, result)
-    assert (done.status, domains.domains()) == (Status.FAILED, [])
-    assert "deleted after" in (done.error or "")
+    jobs, domains = jobs_of(store), domains_of(store)
+    wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
+    job = post_job(jobs, wanted, sentences(300))
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    attempt.publish()
+    assert remove_domain(domains, jobs, "news") == []
+    attempt.give_back("it died")
+    done = serve(model_store=store, encoder="tiny").wait_for(job.id)
+    assert (done["status"], list(domains.names())) == ("failed", [])
+    assert "deleted after" in done["error"]

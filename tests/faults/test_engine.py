@@ -39,7 +39,7 @@ def failing_on(token: int, model: onnx.ModelProto, dim: int) -> onnx.ModelProto:
 @pytest.fixture
 def poisoned(store: Path) -> Path:
     """A store whose encoder `poisoned` is `tiny` but for the token it fails on."""
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     tiny = encoders.find("tiny")
 
     def write(folder: Path) -> dict[str, object]:

@@ -1,7 +1,5 @@
-"""The image's entry point on a store that is damaged or read-only: what it cannot seed is said, and the server starts.
-
-The script runs as a process of its own in a mount namespace, where what an image carries lies in its place.
-"""
+"""The image's entry point on a store that is damaged or read-only: the server starts with the encoder that the image
+carries, and says what it cannot put into the store."""
 
 import json
 import shutil
@@ -13,19 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
-from tests.encoders import publish
+from isosim.store.blobs import opened
+from isosim.store.identity import create
 from tests.faults.conftest import root
-from tests.faults.damage import GARBAGE, ask, refused
+from tests.faults.damage import ask, refused
 from tests.faults.load import metric
 from tests.processes import Process, Server, environment, free_port, score, wait_until
+from tests.stores import domains_of, publish
 
 ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
-PLACE = (  # in a namespace of its own; /opt holds nothing that Python needs
-    'set -e; mount -t tmpfs none /opt; mkdir -p /opt/isosim/model_store; mount --bind "$1" /opt/isosim/model_store; '
-    '[ "$3" = rw ] || { mount --bind "$2" "$2"; mount -o remount,ro,bind "$2"; }; shift 3; exec "$@"'
-)
+READ_ONLY = 'set -e; mount --bind "$0" "$0"; mount -o remount,ro,bind "$0"; exec "$@"'  # in a namespace of its own
 
 pytestmark = root
 Image = Callable[..., Server]
@@ -33,22 +29,25 @@ Image = Callable[..., Server]
 
 @pytest.fixture
 def image(news: Path, tmp_path: Path) -> Iterator[Image]:
-    """Starts `isosim serve` on the store `news` as a container does; the image carries the tiny encoder."""
+    """Starts `isosim serve` on the store `news` as a container does; the image alone has the tiny encoder."""
     carried = tmp_path / "carried"
-    shutil.copytree(news / "encoders", carried / "encoders")
-    artifact = EncoderStore(carried).find("tiny")
-    publish(carried, artifact)
+    carried.mkdir()
+    create(opened(news))
+    (news / "encoders").rename(carried / "encoders")
+    artifact = EncoderStore.at(carried).find("tiny")
+    publish(domains_of(carried), "default", artifact)
     (carried / "exported.json").write_text(json.dumps({"id": artifact.id, "digest": artifact.digest}))
     running: list[Process] = []
 
     def start(*, mode: str = "rw", **settings: object) -> Server:
         port = free_port()
         log, url = tmp_path / f"image-{port}.log", f"http://127.0.0.1:{port}"
-        command = ["unshare", "--mount", "sh", "-c", PLACE, "sh", str(carried), str(news), mode]
+        command = ["unshare", "--mount", "sh", "-c", READ_ONLY, str(news)] if mode == "ro" else []
         with log.open("ab") as file:
             popen = subprocess.Popen(
-                [*command, sys.executable, str(ENTRY), "serve"], start_new_session=True, stdout=file,
-                stderr=subprocess.STDOUT, env=environment(model_store=news, port=port, **settings),
+                [*command, sys.executable, str(ENTRY), "serve", "--init"], start_new_session=True, stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment(model_store=news, seed_store=carried, port=port, **settings),
             )  # fmt: skip
         server = Server(popen, log, url, httpx.Client(base_url=url, timeout=60))
         running.append(server)
@@ -65,30 +64,25 @@ def image(news: Path, tmp_path: Path) -> Iterator[Image]:
         process.kill()
 
 
-def test_an_image_starts_on_a_store_whose_default_aliases_are_garbage(image: Image, news: Path) -> None:
-    default = news / "domains" / "default"
-    default.mkdir()
-    for garbage in GARBAGE[1:3]:
-        (default / "aliases.json").write_text(garbage)
-        server = image()
-        assert score(server, "news").json()["version"] == 2
-        refused(ask(server, "default"), "aliases.json")
-        said = "could not copy an encoder or calibration of this image into the model store: aliases.json"
-        assert said in server.log.read_text()
-        server.stop()
+def test_an_image_starts_on_a_store_whose_default_record_is_garbage(image: Image, news: Path) -> None:
+    (news / "domains" / "default.json").write_text("garbage")
+    server = image()
+    assert score(server, "news").json()["version"] == 2
+    refused(ask(server, "default"), "default.json")
+    assert "the default calibration of tiny cannot be put into the store" in server.log.read_text()
 
 
-def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path: Path) -> None:
-    """Jobs need a place that can be written: `jobs_folder`."""
-    (tmp_path / "jobs").mkdir()
-    server = image(mode="ro", jobs_folder=tmp_path / "jobs")
+def test_an_image_starts_on_a_read_only_store(image: Image, news: Path) -> None:
+    server = image(mode="ro")
     assert score(server, "news").json()["version"] == 2
     assert "Read-only file system" in server.log.read_text()
-    assert DomainStore(news).domains() == ["films", "news"]
+    assert list(domains_of(news).names()) == ["films", "news"]
 
 
 def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news: Path) -> None:
-    (news / "domains" / "news" / "2" / "weights.safetensors").write_bytes(b"")
+    domains = domains_of(news)
+    (key,) = [key for key in domains.keys("news", 2) if key.endswith("weights.safetensors")]
+    domains.blobs.write(key, b"")
     server = image()
     refused(ask(server, "news"), "weights.safetensors")
     assert score(server, "films").json()["version"] == 1

@@ -1,6 +1,5 @@
 """A store in object storage: replicas see each other's promotions, and an outage stops changes alone."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from isosim.domains.seeding import seed
-from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.store.object_storage import address, opened
+from isosim.encoders.store import EncoderArtifact
+from isosim.store.blobs import address_of, opened
 from tests.commands.conftest import calibrate, command
+from tests.encoders import copy_encoders
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import Process, Server, score, serve_with, wait_until
@@ -22,7 +21,7 @@ from tests.text import sentences
 def bucket(objects: Objects, tiny_store: Path, tiny: EncoderArtifact) -> Path:  # noqa: F811
     """The tiny encoder; `news@1` whitening and `news@2` (champion) sn, `films@1` soft."""
     root = objects.bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     for domain, method in (("news", "whitening"), ("news", "sn"), ("films", "soft")):
         calibrate(root, tiny, domain, method)
     return root
@@ -30,11 +29,11 @@ def bucket(objects: Objects, tiny_store: Path, tiny: EncoderArtifact) -> Path:  
 
 @pytest.fixture(scope="module")
 def replicas(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Two servers on one bucket, each with jobs of its own."""
+    """Two servers on one bucket."""
     running: list[Process] = []
     folders = [tmp_path_factory.mktemp("replica") for _ in range(2)]
-    given = {"model_store": address(bucket), "encoder": "tiny"}
-    yield [serve_with(folder, running, jobs_folder=folder, **given) for folder in folders]
+    given = {"model_store": address_of(bucket), "encoder": "tiny"}
+    yield [serve_with(folder, running, **given) for folder in folders]
     for process in running:
         process.kill()
 
@@ -110,44 +109,29 @@ def test_a_file_that_was_changed_in_the_bucket_is_named_and_not_served(
 ) -> None:
     calibrate(bucket, tiny, "hurt", "sn")
     storage = opened(bucket)
-    key = next(entry.key for entry in storage.list("domains/files/hurt/") if entry.key.endswith("weights.safetensors"))
+    key = next(entry.key for entry in storage.list("versions/hurt/") if entry.key.endswith("weights.safetensors"))
     storage.write(key, storage.read(key)[0][:-1] + b"x")
     answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
     assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
     assert "weights.safetensors does not match" in answer.json()["error"]
     storage.delete([key])
     answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
-    assert "weights.safetensors is missing" in answer.json()["error"]
-
-
-def test_an_encoder_is_fetched_once_and_again_where_what_was_kept_is_damaged(bucket: Path) -> None:
-    artifact = EncoderStore(bucket).find("tiny")
-    written = artifact.tokenizer.stat().st_mtime_ns
-    assert EncoderStore(bucket).find("tiny").tokenizer.stat().st_mtime_ns == written
-    good = artifact.tokenizer.read_bytes()
-    artifact.tokenizer.write_bytes(good[:-1])
-    assert EncoderStore(bucket).find(f"tiny@{artifact.digest[:8]}").tokenizer.read_bytes() == good
-    shutil.rmtree(artifact.folder)
-    assert EncoderStore(bucket).find("tiny").tokenizer.read_bytes() == good
-    assert EncoderStore(bucket).ids() == ["tiny"]
+    assert "a file is missing" in answer.json()["error"]
 
 
 def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket: Path, tmp_path: Path) -> None:
     for words, given, why in (
-        (["serve"], {}, "ISOSIM_JOBS_FOLDER"),
-        (["serve"], {"jobs_folder": tmp_path, "model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
-        (["serve"], {"model_store": "gs://bucket"}, "gs:// is not supported"),
+        (["serve"], {"model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
+        (["serve"], {"model_store": "ftp://bucket"}, "ftp:// is not supported"),
     ):
-        settings = {"model_store": address(bucket), "encoder": "tiny", "port": 0} | given
+        settings = {"model_store": address_of(bucket), "encoder": "tiny", "port": 0} | given
         done = command(*words, **settings)
         assert done.returncode in (1, 2), done.stderr
         assert why in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_doctor_tries_conditional_writes(bucket: Path, tmp_path: Path) -> None:
-    done = command("doctor", model_store=address(bucket), encoder="tiny", jobs_folder=tmp_path)
+    done = command("doctor", model_store=address_of(bucket), encoder="tiny")
     assert "read and written, and conditional writes work" in done.stdout, done.stdout
-    without = command("doctor", model_store=address(bucket), encoder="tiny")
-    assert "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER" in without.stdout
-    shown = command("domains", "show", "films", model_store=address(bucket), encoder="tiny")
+    shown = command("domains", "show", "films", model_store=address_of(bucket), encoder="tiny")
     assert "films" in shown.stdout, shown.stderr

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
 from tests.faults.load import Load
 from tests.processes import Serve, score, wait_until
+from tests.stores import copy_version, domains_of
 
 VERSIONS = 6
 CALLERS = 6
@@ -18,12 +19,9 @@ CALLERS = 6
 
 def more_versions(store: Path) -> str:
     """`news` gets versions up to VERSIONS; the encoder's digest."""
-    domains = DomainStore(store)
-    stored = domains.load("news", 2)
-    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
-    while len(domains.versions("news")) < VERSIONS:
-        domains.publish("news", facts, {}, stored.weights, stored.model)
-    return str(stored.manifest["encoder"]["digest"])
+    while copy_version(domains_of(store), "news", 2) < VERSIONS:
+        pass
+    return EncoderStore(store).find("tiny").digest
 
 
 def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve: Serve, news: Path) -> None:
@@ -31,7 +29,7 @@ def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve:
     server = serve(model_store=news, encoder="tiny")
     for _ in range(5):
         start = threading.Barrier(CALLERS)
-        before = DomainStore(news).aliases("news", digest)
+        before = domains_of(news).read("news")
 
         def promote(number: int) -> int:
             with httpx.Client(base_url=server.url, timeout=30) as client:
@@ -41,9 +39,9 @@ def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve:
         with ThreadPoolExecutor(CALLERS) as pool:
             found = Counter(pool.map(promote, range(CALLERS)))
         assert found.keys() <= {200, 409}
-        after = DomainStore(news).aliases("news", digest)
+        after = domains_of(news).read("news")
         assert 1 <= after.revision - before.revision <= found[200]  # to promote the champion changes nothing
-        assert score(server, "news").json()["version"] == after.champion
+        assert score(server, "news").json()["version"] == after.served(digest).champion
 
 
 def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versions(serve: Serve, news: Path) -> None:
@@ -74,22 +72,21 @@ def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versi
         statuses = sum(pool.map(meddle, range(CALLERS)), Counter())
     assert set(load.statuses) == {200}
     assert statuses.keys() <= {200, 204, 404, 409}, statuses
-    domains = DomainStore(news)
-    left = domains.versions("news")
-    assert domains.named("news") <= set(left)
-    for version in left:
+    domains = domains_of(news)
+    left = domains.read("news")
+    assert left.named() <= left.versions.keys()
+    for version in left.versions:
         domains.load("news", version)
-    assert score(server, "news").json()["version"] == domains.aliases("news", digest).champion
+    assert score(server, "news").json()["version"] == left.served(digest).champion
 
 
 def test_a_swap_under_load_fails_no_request(serve: Serve, news: Path) -> None:
     server = serve(model_store=news, encoder="tiny")
-    domains = DomainStore(news)
-    digest = str(domains.manifest("news", 2)["encoder"]["digest"])
+    digest = EncoderStore(news).find("tiny").digest
     with Load(server, "news") as load:
         load.may_change = True
         for version in (1, 2, 1, 2):
             load.answered(20)
-            domains.promote("news", digest, version, expected=domains.aliases("news", digest))  # as a worker does
+            domains_of(news).promote("news", digest, version)  # as a worker does
             wait_until(lambda: score(server, "news").json()["version"] == version, seconds=5)  # noqa: B023
     assert set(load.statuses) == {200}

@@ -13,7 +13,6 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.export.remote import register
 from isosim.jobs.job import JobRequest, Status
-from isosim.jobs.store import JobStore
 from tests.adapters.encoder.remote_server import RemoteServer
 from tests.faults.damage import ask, refused
 from tests.faults.load import metric
@@ -23,11 +22,11 @@ from tests.processes import (
     RedisServer,
     Serve,
     Server,
-    accepts_jobs,
     environment,
     score,
     wait_until,
 )
+from tests.stores import files_of, jobs_of, post_job
 from tests.text import sentences
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
@@ -92,12 +91,13 @@ def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
 @pytest.fixture
 def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) -> Site:
     """A damaged champion of `news`, a key, and no worker."""
-    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    flip(files_of(news, "news", 2) / "weights.safetensors")
     (tmp_path / "keys").write_text(
         f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin domains=* operator\n"
     )
     settings = {
         "model_store": news, "encoder": "tiny", "redis_url": redis_server.url, "api_keys_file": tmp_path / "keys",
+        "local_worker": False,
     }  # fmt: skip
     server = serve(**settings)
     server.client.headers["authorization"] = f"Bearer {KEY}"
@@ -148,47 +148,30 @@ def test_the_pages_on_redis(site: Site) -> None:
     shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
-    wait_until(lambda: "\nisosim_workers" not in server.client.get("/metrics").text)  # else its alert would not fire
     assert score(server, "films").status_code == 200
     shows(site.look("redis-down"), "cannot be used: the connection is refused", "Redis cannot be used")
-    body = {"domain": "films", "texts": sentences(300)}
-    assert server.client.post("/calibrate", json=body).status_code == 503
-    wait_until(lambda: "the job queue, cannot be used" in site.look("errors"))
     redis.start()
     wait_until(lambda: "Redis answers again" in site.look("redis-down"))
-    assert server.client.post("/calibrate", json=body).status_code == 503
-    wait_until(lambda: "no calibration worker is running" in site.look("errors"))
 
 
 def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path: Path) -> None:
-    """Jobs as an API process leaves them: one that fails, one whose worker is gone, one that waits."""
-    server, redis = site.server, site.redis
-    assert redis is not None
+    """One that fails, and one that waits for a worker."""
     store = tmp_path / "news"
-    artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
+    artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
 
     def job(domain: str, **options: str) -> str:
-        with jobs.spool() as spool:
-            spool.extend(sentences(300))
-            wanted = JobRequest(domain, artifact.digest, artifact.id, "sn", sentences=300, **options)  # type: ignore[arg-type]
-            return jobs.create(wanted, spool, [], None).id
+        wanted = JobRequest(domain, artifact.digest, artifact.id, "sn", sentences=300, **options)  # type: ignore[arg-type]
+        return post_job(jobs, wanted, sentences(300)).id
 
     failing = job("fails", normalization="of no kind")
-    subprocess.run([sys.executable, "-m", "isosim.worker", failing], env=site.settings, timeout=600, check=True)
+    words = [sys.executable, "-m", "isosim.cli", "worker", "--burst"]
+    subprocess.run(words, env=site.settings, timeout=600, check=True)
     shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')
-
     waiting = job("waits")
     shows(site.look("jobs-piling"), waiting, '"status":"queued"')
-    shows(site.look("jobs-not-taken"), "none: POST /calibrate answers 503")
-    wait_until(lambda: "\nisosim_workers 0.0" in server.client.get("/metrics").text)
-    shows(site.look("no-worker"), "none: POST /calibrate answers 503")
-    shows(site.look("jobs-interrupted"), '"stage"')
-    worker(model_store=store, redis_url=redis.url)
-    wait_until(lambda: accepts_jobs(server), 300)
-    shows(site.look("jobs-not-taken"), "workers")
-    assert "none: POST" not in site.look("jobs-not-taken")
-    wait_until(lambda: "\nisosim_workers 1.0" in server.client.get("/metrics").text)
-    wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)  # handed over again by the server
+    shows(site.look("jobs-not-taken"), waiting, '"notices":[]')
+    worker(model_store=store)
+    wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def test_a_held_lock_stops_changes_of_its_domain_alone(serve: Serve, news: Path)
     }  # more than INLINE
     assert server.client.post("/rerank", json=asked).status_code == 200
     changes = [f"/domains/news/thresholds/t{n}" for n in range(40)]
-    with (news / "domains" / "news" / ".lock").open("a") as lock, ThreadPoolExecutor(40) as pool:
+    with (news / "domains" / ".news.json.lock").open("a") as lock, ThreadPoolExecutor(40) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waiting = [pool.submit(server.client.put, path, json={"fmr": 0.01}) for path in changes]
         time.sleep(0.5)

@@ -71,7 +71,7 @@ def test_a_bundled_identity_gives_pooled_twice(tiny: EncoderArtifact, tmp_path: 
 
 
 def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Path, tmp_path: Path) -> None:
-    encoder = EncoderStore(store).find("tiny")
+    encoder = EncoderStore.at(store).find("tiny")
     before = encoder.joined.read_bytes()
     bundle(encoder, "letters", StoredVersion(VERSION, None, DomainModel()), tmp_path / "model.onnx")
     assert encoder.joined.read_bytes() == before

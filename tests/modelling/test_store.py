@@ -16,7 +16,7 @@ def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoin
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     said: list[str] = []
     again = export(store, "tiny", checkpoint, spec, said.append)
-    assert again == EncoderStore(store).find("tiny")
+    assert again == EncoderStore.at(store).find("tiny")
     assert again.folder.name == again.digest == spec.digest
     assert any("already has encoder" in line for line in said)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path in before} == before
@@ -25,7 +25,7 @@ def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoin
 def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_torch(
     tiny_checkpoint: Path, store: Path
 ) -> None:
-    artifact = EncoderStore(store).find("tiny")
+    artifact = EncoderStore.at(store).find("tiny")
     assert artifact.tokenizer.read_bytes() == (tiny_checkpoint / "tokenizer.json").read_bytes()
     manifest = verified(artifact.folder)
     assert 0 <= manifest["parity"] <= PARITY

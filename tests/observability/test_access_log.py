@@ -21,7 +21,7 @@ from isosim.api.trace import ScoringRecord
 from isosim.encoders.embedding import CacheLookup, Embeddings, Timings
 from isosim.scoring.calibration import Calibration
 from tests.observability.conftest import Line, event, events, lines_of
-from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
+from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
 
 PAIR = {"pairs": [sentences(2)]}
@@ -172,8 +172,7 @@ def test_a_calibration_is_told_by_whoever_runs_it(
     assert (ended["job"], ended["status"], ended["version"]) == (begun["job"], "succeeded", job["version"])
     here.stop()
     there = worker(model_store=store, redis_url=redis_server.url)
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
-    wait_until(lambda: accepts_jobs(server))
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, local_worker=False)
     server.calibrate("d", sentences(300), method="sn")
     assert event(there.log, message="calibration ended")["promoted"] in (True, False)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from isosim.jobs.job import JobRequest, Status
-from isosim.jobs.queue import RqJobs
 from isosim.jobs.store import JobStore
 from isosim.observability.lines import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
-from tests.processes import RedisServer, Server, environment, wait_until
+from tests.processes import RedisServer, Server, environment
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 TEXT = "Zanzibar-marker text, secret"
@@ -88,11 +88,9 @@ def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
     from isosim.encoders.store import EncoderStore
 
-    artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
-    with jobs.spool() as spool:
-        spool.extend(sentences(300))
-        wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)
-        return jobs, jobs.create(wanted, spool, [], None).id
+    artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
+    wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)
+    return jobs, post_job(jobs, wanted, sentences(300)).id
 
 
 def check_failure(log: Path, jobs: JobStore, job: str) -> None:
@@ -102,32 +100,16 @@ def check_failure(log: Path, jobs: JobStore, job: str) -> None:
     assert any("error" in line and line.get("stack") for line in events(log, job=job))
 
 
-def test_a_child_logs_no_text(quoting_job: tuple[JobStore, str], tmp_path: Path) -> None:
+def test_a_worker_logs_no_text(quoting_job: tuple[JobStore, str], redis_server: RedisServer, tmp_path: Path) -> None:
     jobs, job = quoting_job
-    log = tmp_path / "child.log"
-    with log.open("wb") as file:
-        subprocess.run(
-            [sys.executable, "-m", "isosim.worker", job], stdout=file, stderr=file, check=True,
-            env=environment(model_store=jobs.root.parent, log_level="debug"), start_new_session=True, timeout=120,
-        )  # fmt: skip
-    check_failure(log, jobs, job)
-
-
-def test_a_worker_behind_redis_logs_no_text(
-    quoting_job: tuple[JobStore, str], redis_server: RedisServer, tmp_path: Path
-) -> None:
-    jobs, job = quoting_job
-    queue = RqJobs(redis_server.url, 100)
-    queue._enqueue(job, 0)
     log = tmp_path / "worker.log"
     with log.open("wb") as file:
         subprocess.run(
             [sys.executable, "-m", "isosim.cli", "worker", "--burst"], stdout=file, stderr=file, check=True,
-            env=environment(model_store=jobs.root.parent, redis_url=redis_server.url, log_level="debug"), timeout=120,
+            env=environment(model_store=jobs.blobs.address, redis_url=redis_server.url, log_level="debug"), timeout=120,
         )  # fmt: skip
-    wait_until(lambda: jobs.read(job).status is Status.FAILED)
+    assert jobs.read(job).status is Status.FAILED
     check_failure(log, jobs, job)
-    assert events(log, logger="rq.worker")
     started = event(log, message="worker starting")
     assert started["redis"] == redis_server.url
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.observability.collector import Collector, Span, collecting
 from tests.observability.conftest import event
-from tests.processes import Process, RedisServer, Serve, accepts_jobs, environment, free_port, wait_until
+from tests.processes import Process, RedisServer, Serve, environment, free_port, wait_until
 from tests.text import sentences
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -97,8 +97,7 @@ def test_a_calibration_is_a_trace_of_its_own_that_names_the_request(
 ) -> None:
     settings = {"model_store": store, "redis_url": redis_server.url}
     worker(**settings)
-    server = serve(encoder="tiny", **settings)
-    wait_until(lambda: accepts_jobs(server))
+    server = serve(encoder="tiny", **settings, local_worker=False)
     body = {"domain": "d", "texts": sentences(300), "method": "sn"}
     for sampled, trace in ((True, TRACE), (False, "9" * 32)):
         accepted = server.client.post("/calibrate", json=body, headers=traceparent(sampled, trace)).json()
@@ -149,7 +148,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 
 def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
     code = (
-        "import sys, isosim.server.app, isosim.worker\n"
+        "import sys, isosim.server.app, isosim.worker.supervisor\n"
         "from isosim.observability.setup import tracing\n"
         "assert tracing('isosim') is None\n"
         # redis-py itself looks for the SDK's metrics

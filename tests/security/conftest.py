@@ -10,14 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest, Status
-from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import DomainModel
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Process, Server, serve_with
+from tests.stores import domains_of, jobs_of, post_job, publish
 
 SCOPES = ("read", "calibrate", "admin")
 
@@ -57,14 +55,13 @@ RESTRICTED = "restricted"
 
 def furnish(store: Path, encoder: EncoderArtifact, domain: str) -> str:
     """A domain with two versions that change nothing, both promoted in turn, and the job that could have made them."""
-    domains, jobs = DomainStore(store), JobStore(store)
-    facts = {"encoder": {"id": encoder.id, "digest": encoder.digest}, "method": "identity", "sentences": 300}
+    jobs = jobs_of(store)
     for _ in range(2):
-        version = domains.publish(domain, facts, {}, None, DomainModel())
-        domains.promote(domain, encoder.digest, version, expected=domains.aliases(domain, encoder.digest))
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest(domain, encoder.digest, encoder.id), spool, [], None)
-    jobs.end(jobs.begin(job.id), Status.SUCCEEDED, version=2, promoted=True, report={})
+        publish(domains_of(store), domain, encoder, sentences=300)
+    job = post_job(jobs, JobRequest(domain, encoder.digest, encoder.id))
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    attempt.end(Status.SUCCEEDED, version=2, promoted=True, report={})
     return job.id
 
 

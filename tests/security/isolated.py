@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes import Process, RedisServer, accepts_jobs, serve_with, start, wait_until
+from tests.processes import Process, RedisServer, serve_with, start
 from tests.text import sentences
 
 # Packets to other machines go into a cable that nothing answers; `wire` is its other end.
@@ -54,8 +54,7 @@ def worker() -> None:
     given = {"model_store": FOLDER / "store", "encoder": "tiny", "redis_url": redis.url}
     log = FOLDER / "worker.log"
     running = [Process(start(["worker"], log, **given), log)]
-    server = serve_with(FOLDER, running, **given)
-    wait_until(lambda: accepts_jobs(server))
+    server = serve_with(FOLDER, running, **given, local_worker=False)
     assert server.calibrate("tickets", sentences(400))["status"] == "succeeded"
     for process in running:
         process.stop()

@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from isosim.jobs.job import JobRequest
-from isosim.jobs.store import JobStore
 from isosim.observability.metrics import MAX_KEYS, Metrics
 from tests.faults.load import metric
 from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
@@ -93,9 +93,7 @@ def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
 def test_a_key_has_no_more_requests_under_way_than_it_may(limited: list[Server], store: Path) -> None:
     """An open stream of events is one; when its reader leaves, the place is free."""
     first, second = limited
-    jobs = JobStore(store)
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest("d", "digest", "tiny"), spool, [], None)  # queued, and nobody runs it
+    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))  # queued, and no worker runs
     with first.client.stream("GET", f"/calibrate/{job.id}/events", headers=bearer("narrow")) as stream:
         lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
         next(lines)

@@ -8,19 +8,23 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from isosim.domains.store import Aliases, DomainStore
+from isosim.domains.domain import EncoderAliases
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput, IsosimError, NotFound
-from isosim.jobs.store import JobStore
-from isosim.scoring.calibration import DOMAIN_REF, DomainModel
+from isosim.scoring.calibration import DOMAIN_REF
 from tests.processes import Serve, Server
+from tests.stores import domains_of, jobs_of, publish
 from tests.text import sentences
 
 CANARY = "canary of the test"
+VERSION = (
+    '{"number": 1, "encoder": "e", "encoder_id": "e", "method": "identity", "files": {}, "upload": "1", "created": ""}'
+)
 PARTS = [
     "..", ".", "/", "\\", "\0", "\n", "\r\n", " ", "%2e", "%2f", "%00", "@", "@1", "@previous", ":raw", "~", "$(id)",
-    "`id`", "a", "default", "outside", "domains", "jobs", "encoders", "aliases.json", "é", "ａ", "\u202e", "\ud83d",
-    "..;", "*", "?", "[a-z]", "{}", "{domain}", "A", "con", "_", "-", "x" * 65, "x" * 5000, "'", '"', "<script>", "1",
-    "١", ".lock", "#", ";",
+    "`id`", "a", "default", "outside", "domains", "jobs", "encoders", "versions", "changes.json", "é", "ａ", "\u202e",
+    "\ud83d", "..;", "*", "?", "[a-z]", "{}", "{domain}", "A", "con", "_", "-", "x" * 65, "x" * 5000, "'", '"',
+    "<script>", "1", "١", ".lock", "#", ";",
 ]  # fmt: skip
 nasty = st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join) | st.text(min_size=1, max_size=20)
 names = nasty.filter(lambda text: not DOMAIN_REF.fullmatch(text))
@@ -30,15 +34,21 @@ relaxed = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store, and beside it what a path that leads outside would find."""
+    """A store, and beside it and in it what a path that leads outside would find."""
     folder = tmp_path_factory.mktemp("names")
-    for outside in (folder / "outside", folder / "store" / "outside"):
-        (outside / "1").mkdir(parents=True)
-        (outside / "1" / "manifest.json").write_text(f'{{"canary": "{CANARY}"}}')
-        (outside / "aliases.json").write_text('{"revision": 7, "encoders": {}}')
-        (outside / "job.json").write_text(f'{{"canary": "{CANARY}"}}')
-    DomainStore(folder / "store").prepare()
+    for outside in (folder, folder / "store", folder / "store" / "versions"):
+        leave_outside(outside)
     return folder
+
+
+def leave_outside(folder: Path) -> None:
+    """A domain's record and files, a job's record and other files that hold the canary, where no store keeps them."""
+    (folder / "outside" / "1").mkdir(parents=True)
+    record = f'{{"thresholds": {{"{CANARY}": {{"fmr": 0.1}}}}, "versions": {{"1": {VERSION}}}}}'
+    for file in ("outside.json", "outside/outside.json"):
+        (folder / file).write_text(record)
+    for file in ("outside/1/manifest.json", "outside/1/report.json", "outside/job.json"):
+        (folder / file).write_text(f'{{"canary": "{CANARY}"}}')
 
 
 def tree(folder: Path) -> set[str]:
@@ -51,39 +61,35 @@ def tree(folder: Path) -> set[str]:
 @example("../outside")
 @example("..")
 @example("")
-def test_no_store_makes_a_path_of_a_wrong_name(place: Path, name: str) -> None:
-    store, jobs = DomainStore(place / "store"), JobStore(place / "store")
+def test_no_store_makes_a_path_of_a_wrong_name(place: Path, tiny: EncoderArtifact, name: str) -> None:
+    store, jobs = domains_of(place / "store"), jobs_of(place / "store")
     before = tree(place)
     calls: list[Callable[[], object]] = [
-        lambda: store.versions(name), lambda: store.manifest(name, 1), lambda: store.report(name, 1),
-        lambda: store.load(name, 1), lambda: store.aliases(name, "digest"), lambda: store.delete(name, 1),
-        lambda: store.promote(name, "digest", 1, expected=Aliases()), lambda: store.prune(name, 1),
-        lambda: store.rollback(name, "digest", expected=Aliases(1, 2)),
-        lambda: store.named(name), lambda: store.stamps({name: frozenset()}),
-        lambda: store.publish(name, {}, {}, None, DomainModel()), lambda: store.remove(name),
-        lambda: store.missing(name, [1]), lambda: store.was_there(name), lambda: store.generation(name),
+        lambda: store.read(name), lambda: store.stamp(name), lambda: store.report(name, 1), lambda: store.load(name, 1),
+        lambda: store.keys(name, 1), lambda: store.delete(name, 1), lambda: store.prune(name, 1),
+        lambda: store.promote(name, "digest", 1), lambda: store.rollback(name, "digest", expected=EncoderAliases(1, 2)),
+        lambda: store.move(name, None), lambda: store.set_target(name, "a", None), lambda: publish(store, name, tiny),
+        lambda: store.remove(name), lambda: store.was_there(name), lambda: store.repair(name),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(InvalidInput):
             call()
-    for ask in (jobs.read, jobs.begin, jobs.requeue, jobs.decide, jobs.decided, jobs.discard, jobs.texts):
+    for ask in (jobs.read, jobs.cancel):
         with pytest.raises(NotFound):
-            list(ask(name)) if ask == jobs.texts else ask(name)  # type: ignore[operator]
+            ask(name)
     assert tree(place) == before
-    assert store.domains() == []
+    assert list(store.names()) == []
 
 
-def test_a_folder_that_is_no_domain_is_none(place: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_no_domain(tmp_path: Path) -> None:
     """What a volume brings along, or a hand has left, is passed over."""
-    for name in ("lost+found", ".Trash", "UPPER", "a b"):
-        version = tmp_path / "domains" / name / "1"
-        version.mkdir(parents=True)
-        (version / "manifest.json").write_text("{}")
-        (version.parent / "aliases.json").write_text("{}")
-    store = DomainStore(tmp_path)
-    assert store.domains() == []
+    (tmp_path / "domains" / "lost+found").mkdir(parents=True)
+    for name in (".Trash.json", "UPPER.json", "a b.json", "lost+found.json", "lost+found/d.json", "notes.txt", "d"):
+        (tmp_path / "domains" / name).write_text("{}")
+    store = domains_of(tmp_path)
+    assert list(store.names()) == []
     with pytest.raises(InvalidInput):
-        store.stamps({"UPPER": frozenset()})
+        store.stamp("UPPER")
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +132,7 @@ def test_no_route_takes_a_wrong_name_for_a_domain(reached: Server, name: str) ->
 
 def test_mischief_leaves_the_store_as_it_was(serve: Serve, store: Path) -> None:
     """The same by hand, with a canary where a path would lead, and the store compared."""
-    outside = store / "outside" / "1"
-    outside.mkdir(parents=True)
-    (outside / "manifest.json").write_text(f'{{"canary": "{CANARY}"}}')
+    leave_outside(store)
     server = serve(model_store=store, encoder="tiny")
     server.client.get("/domains")
     before = tree(store.parent)
@@ -142,16 +146,19 @@ def test_mischief_leaves_the_store_as_it_was(serve: Serve, store: Path) -> None:
     body = {"domain": "d", "texts": sentences(200), "method": "identity"}
     job = server.client.post("/calibrate", json=body, headers=idempotent).json()["job"]
     assert server.wait_for(job)["status"] == "succeeded"
-    allowed = (f"store/jobs/{job}", "store/domains/d", "store/domains/.changes", "store/jobs/idempotency")
-    new = tree(store.parent) - before
+    allowed = (
+        f"store/jobs/{job}", "store/domains", "store/versions/d", "store/changes.json", "store/jobs/idempotency",
+    )  # fmt: skip
+    new = tree(store.parent) - before - {"store/versions"}
+    assert {path for path in new if path.startswith("store/domains/")} == {"store/domains/d.json"}
     assert all(path.startswith(allowed) for path in new), new
 
 
 def test_a_name_is_checked_by_the_whole(place: Path) -> None:
-    store = DomainStore(place / "store")
+    store = domains_of(place / "store")
     for name in ("ok\n", "ok/..", "ok ", "x" * 65):
         with pytest.raises(InvalidInput):
-            store.versions(name)
-    assert store.versions("x" * 64) == []
+            store.read(name)
+    assert store.read("x" * 64).versions == {}
     with pytest.raises(IsosimError):
-        store.manifest("ok", 1)
+        store.load("ok", 1)

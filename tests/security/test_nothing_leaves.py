@@ -42,7 +42,7 @@ def folder(tiny_store: Path, tiny_checkpoint: Path) -> Iterator[Path]:
         folder = Path(place)
         shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
         shutil.copytree(tiny_checkpoint, folder / "checkpoint")
-        publish(folder / "store", EncoderStore(folder / "store").find("tiny"))
+        publish(folder / "store", EncoderStore.at(folder / "store").find("tiny"))
         texts = [text.replace(",", "") for text in sentences(400)]
         pairs = list(pairwise(texts))
         (folder / "texts.txt").write_text("\n".join(texts))

@@ -1,20 +1,16 @@
 """Posted text is nobody's after its calibration: no byte of it is left in the store, in Redis, in /tmp or in a log."""
 
-import os
-import pickle
-import signal
-import time
-import zlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
-from isosim.jobs.store import JobStore
-from tests.faults.jobs import child_of
-from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
+from tests.faults.jobs import at_work, kill
+from tests.processes import Process, RedisServer, Serve, Server, wait_until
 from tests.text import sentences
 
 MARK = "quetzalcoatlus"  # in every sentence, in no other text
@@ -67,12 +63,9 @@ def contents(path: Path) -> bytes:
 
 
 def flat(value: Any) -> bytes:
-    """The bytes of a value, those that RQ has compressed unpacked."""
+    """The bytes of a value."""
     if isinstance(value, bytes):
-        try:
-            return value + zlib.decompress(value)
-        except zlib.error:
-            return value
+        return value
     if isinstance(value, dict):
         return b" ".join(flat(part) for pair in value.items() for part in pair)
     return b" ".join(flat(part) for part in value)
@@ -83,28 +76,27 @@ def test_the_search_sees_what_redis_holds(redis_server: RedisServer, tmp_path: P
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "manifest.json").write_text("{}")
     with redis.Redis.from_url(redis_server.url) as client:
-        client.hset("h", "data", zlib.compress(pickle.dumps((MARK,))))  # type: ignore[arg-type]
+        client.hset("h", "data", MARK)
         client.rpush("l", MARK)
         client.set("other", "x")
     assert sorted(traces.found()) == ["h", "l"]
 
 
-@pytest.fixture(params=["child", "queue"])
+@pytest.fixture(params=["own worker", "another worker"])
 def traces(request: pytest.FixtureRequest, store: Path, redis_server: RedisServer) -> Traces:
-    return Traces(store.parent, redis_server.url if request.param == "queue" else None)
+    return Traces(store.parent, redis_server.url if request.param == "another worker" else None)
 
 
 @pytest.fixture
 def calibrating(
     traces: Traces, serve: Serve, worker: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Server, Process]]:
-    """Starts a server, and a worker where there is a queue; gives both, or the server twice."""
+    """Starts a server, and a worker unless the server has its own; gives both, or the server twice."""
     monkeypatch.setenv("TMPDIR", str(traces.folder / "tmp"))
 
     def begin(**more: Any) -> tuple[Server, Process]:
         runner = worker(**traces.settings, **more) if traces.redis_url else None
-        server = serve(encoder="tiny", **traces.settings, **more)
-        wait_until(lambda: accepts_jobs(server))
+        server = serve(encoder="tiny", **traces.settings, local_worker=not traces.redis_url, **more)
         return server, runner or server
 
     return begin
@@ -142,7 +134,8 @@ def test_after_success(traces: Traces, calibrating: Begin) -> None:
 def test_while_it_runs_and_after_a_cancel(traces: Traces, calibrating: Begin) -> None:
     server, _ = calibrating()
     job = running(server)
-    assert traces.found() == [f"store/jobs/{job}/input"]  # where it has to be, and nowhere else
+    (found,) = traces.found()  # where it has to be, and nowhere else
+    assert re.fullmatch("store/input/[0-9a-f]{32}/lines", found)
     assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
     wait_until(lambda: traces.found() == [])
 
@@ -172,32 +165,15 @@ def test_after_a_request_that_was_refused(traces: Traces, calibrating: Begin) ->
     assert traces.found() == []
 
 
-def test_after_its_worker_was_killed(traces: Traces, calibrating: Begin) -> None:
-    """The text stays as long as a retry may want it: the retry, a cancel or the time allowed ends that."""
-    server, runner = calibrating(keep_interrupted=3600)
-    jobs = JobStore(traces.folder / "store")
-    for end in ("cancel", "expiry"):
-        job = running(server, end)
-        kill_runner(traces, server, runner)
-        if traces.redis_url is not None:  # RQ runs it again by itself, once
-            wait_until(lambda job=job: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
-            server.client.delete(f"/calibrate/{job}")
-        else:
-            wait_until(lambda job=job: status(server, job) == "interrupted")
-            assert traces.found() == [f"store/jobs/{job}/input"]
-            if end == "cancel":
-                assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
-            else:
-                for _ in range(2):  # time is counted from the first look to the second
-                    jobs.expire(0.0)
-                assert status(server, job) == "failed"
-                assert "text was deleted" in server.client.get(f"/calibrate/{job}").json()["error"]
-                assert server.client.post(f"/calibrate/{job}/retry").status_code == 409
-        wait_until(lambda: traces.found() == [])
-
-
-def kill_runner(traces: Traces, server: Server, runner: Process) -> None:
-    os.kill(child_of(runner, "isosim.worker" if traces.redis_url is None else "worker"), signal.SIGKILL)
+def test_after_its_process_was_killed(traces: Traces, calibrating: Begin) -> None:
+    """The text stays for further attempts; a cancel ends that."""
+    server, runner = calibrating()
+    job = running(server)
+    kill(at_work(runner))
+    wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
+    assert len(traces.found()) == 1
+    server.client.delete(f"/calibrate/{job}")
+    wait_until(lambda: traces.found() == [])
 
 
 def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:
@@ -207,29 +183,20 @@ def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> N
     wait_until(lambda: status(server, job) == "failed", 240)
     assert "stopped after 2 s, the time limit" in server.client.get(f"/calibrate/{job}").json()["error"]
     server.kill()
-    server, _ = calibrating(job_timeout=2, keep_interrupted=1)
+    server, _ = calibrating(job_timeout=2)
     wait_until(lambda: status(server, job) == "failed", 240)
     wait_until(lambda: traces.found() == [])
 
 
-def test_text_that_was_arriving_when_the_server_was_killed_is_swept_by_the_next(
-    traces: Traces, calibrating: Begin
-) -> None:
-    import httpx
-
+def test_text_that_was_arriving_when_the_server_was_killed_is_gone_with_it(traces: Traces, calibrating: Begin) -> None:
     server, _ = calibrating()
 
     def endless() -> Iterator[bytes]:
-        for _ in range(200):
+        for number in range(200):
             yield ("\n".join(TEXTS) + "\n").encode()
-            if list((traces.folder / "store" / "jobs").glob(".spool-*")) and traces.found():
+            if number == 20:
                 server.kill()
-                time.sleep(0.05)
 
     with pytest.raises(httpx.TransportError):
         httpx.post(f"{server.url}/calibrate?domain=d", content=endless(), headers={"content-type": "text/plain"})
-    assert [place.split("/.spool-")[0] for place in traces.found()] == ["store/jobs"]
-    (spool,) = (traces.folder / "store" / "jobs").glob(".spool-*")
-    os.utime(spool, (0, 0))  # what is younger than a minute goes with the next look, a minute later
-    calibrating()
-    wait_until(lambda: traces.found() == [])
+    assert traces.found() == []

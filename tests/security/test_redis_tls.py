@@ -12,7 +12,7 @@ import redis
 from tests.commands.conftest import command
 from tests.faults.jobs import running_job
 from tests.faults.load import metric
-from tests.processes import Process, Serve, accepts_jobs, environment, wait_until
+from tests.processes import Process, Serve, environment, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
 from tests.text import sentences
@@ -40,7 +40,7 @@ def test_cache_queue_and_limits_work_with_the_least_rights(
 ) -> None:
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read,calibrate,admin") + key_line("few", "read rate=4/h concurrent=2"))
-    given = settings(guarded, model_store=store, encoder="tiny", api_keys_file=keys)
+    given = settings(guarded, model_store=store, encoder="tiny", api_keys_file=keys, local_worker=False)
     worker(**settings(guarded, model_store=store))
     first, second = serve(**given), serve(**given, memory_cache_bytes=0)
     for server in (first, second):
@@ -54,7 +54,6 @@ def test_cache_queue_and_limits_work_with_the_least_rights(
     ]
     assert statuses == [200, 200, 429]
     assert metric(first, "isosim_key_limit_fallbacks_total") == 0
-    wait_until(lambda: accepts_jobs(first))
     assert first.calibrate("letters", sentences(300), method="identity")["status"] == "succeeded"
     job = running_job(first, "gone")
     assert first.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"

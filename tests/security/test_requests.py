@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import key_line
+from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
@@ -135,15 +136,12 @@ def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> N
         assert response.status_code == 415
 
 
-def test_event_streams_have_a_most(serve: Serve, store: Path, redis_server: RedisServer) -> None:
+def test_event_streams_have_a_most(serve: Serve, store: Path) -> None:
     from isosim.api.state import MAX_EVENT_STREAMS
     from isosim.jobs.job import JobRequest
-    from isosim.jobs.store import JobStore
 
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
-    jobs = JobStore(store)
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest("d", "digest", "tiny"), spool, [], None)
+    server = serve(model_store=store, encoder="tiny", local_worker=False)
+    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))
     stop, statuses = threading.Event(), list[int]()
 
     def follow() -> None:

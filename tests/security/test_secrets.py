@@ -12,7 +12,7 @@ import pytest
 
 from isosim.access.key_file import LOOK_SECONDS
 from tests.faults.load import metric
-from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
+from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -73,7 +73,6 @@ def test_with_a_redis_that_has_a_password(
     process = worker(model_store=store, redis_url=url, log_level="debug")
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, redis_url=url, log_level="debug")
     server.client.headers.update(bearer(next(iter(KEYS))))
-    wait_until(lambda: accepts_jobs(server))
     done = server.calibrate("letters", [TEXT, *sentences(300)], method="identity")
     assert done["status"] == "succeeded"
     check("the job", str(done))

@@ -43,7 +43,7 @@ def refused(answer: httpx.Response, reason: str) -> None:
 def test_one_key_does_not_fill_the_queue(serve: Serve, store: Path, keys: Path) -> None:
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_queued_jobs=8)
     server.client.headers.update(bearer("b"))
-    held = held_job(server, server, store, "held")  # so that all others wait
+    held = held_job(server, server, "held")  # so that all others wait
     assert [calibrate(server, "a").status_code for _ in range(2)] == [202, 202]
     refused(calibrate(server, "a"), "2 calibrations queued or being posted, which is its share of 8")
     assert calibrate(server, "b").status_code == 202
@@ -54,7 +54,7 @@ def test_a_key_whose_jobs_hold_its_share_of_the_space_is_refused(serve: Serve, s
     text = "\n".join(LONG[:3000]).encode()
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, max_calibration_bytes=200_000)
     server.client.headers.update(bearer("b"))
-    held = held_job(server, server, store, "held")
+    held = held_job(server, server, "held")
     posts = FULL_POSTS * 200_000 // SHARES // len(text)
     answers = [calibrate(server, "a", body=text) for _ in range(posts + 2)]
     assert {answer.status_code for answer in answers[: posts - 1]} == {202}
@@ -78,7 +78,7 @@ def test_a_calibration_costs_its_sentences_and_labels(serve: Serve, store: Path,
 def test_one_key_opens_a_part_of_the_event_streams(serve: Serve, store: Path, keys: Path) -> None:
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     server.client.headers.update(bearer("b"))
-    held = held_job(server, server, store, "held")
+    held = held_job(server, server, "held")
     events = f"{server.url}/calibrate/{held.job}/events"
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None)))

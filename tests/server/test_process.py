@@ -5,11 +5,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.load import metric
-from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, wait_until
+from tests.processes import RedisServer, Serve, Server, environment, wait_until
 from tests.text import sentences
 
 METRICS = {
@@ -28,7 +27,7 @@ METRICS = {
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
     "isosim_shared_computations_total",
     "isosim_servable_domains",
-    "isosim_stage_duration_seconds", "isosim_truncated_texts_total", "isosim_workers",
+    "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
 }  # fmt: skip
 
 
@@ -50,16 +49,11 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
     ):
         assert line in text
     assert "\nisosim_redis_up" not in text  # there is none
-    assert "\nisosim_workers" not in text  # the server runs its calibrations itself
 
 
-def test_every_end_of_a_job_is_counted_once_by_each_server(
-    serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]
-) -> None:
-    worker(model_store=store, redis_url=redis_server.url)
-    settings = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url}
+def test_every_end_of_a_job_is_counted_once_by_each_server(serve: Serve, store: Path) -> None:
+    settings = {"model_store": store, "encoder": "tiny"}
     first, second = serve(**settings), serve(**settings)
-    wait_until(lambda: accepts_jobs(first))
     first.calibrate("d", sentences(300), method="sn")
     ends, wanted = 'isosim_job_ends_total{status="succeeded"}', 1
     for server in (first, second):
@@ -142,17 +136,9 @@ def test_an_open_address_needs_keys(store: Path) -> None:
     assert "ISOSIM_API_KEYS_FILE" in refused.stderr
 
 
-def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) -> None:
-    serve(model_store=store, encoder="tiny")
-    second = run("serve", model_store=store, encoder="tiny", port=0)
-    assert second.returncode != 0
-    assert "Redis" in second.stderr
-    assert "cannot listen" not in second.stderr
-
-
 def test_a_port_in_use_is_refused_with_another_way(serve: Serve, store: Path, tmp_path: Path) -> None:
     port = serve(model_store=store, encoder="tiny").client.base_url.port
-    second = run("serve", model_store=store, encoder="tiny", port=port, jobs_folder=tmp_path)
+    second = run("serve", model_store=store, encoder="tiny", port=port)
     assert second.returncode == 1
     assert f"cannot listen on port {port}; choose another one" in second.stderr
 
@@ -176,5 +162,5 @@ def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
 
 
 def test_a_calibration_steps_back_behind_scoring() -> None:
-    code = "import os; from isosim.worker import step_back; step_back(); print(os.sched_getscheduler(0))"
+    code = "import os; from isosim.worker.calibrating import step_back; step_back(); print(os.sched_getscheduler(0))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(os.SCHED_IDLE)

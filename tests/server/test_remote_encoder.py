@@ -253,7 +253,7 @@ def test_a_server_starts_while_its_encoder_is_away_and_is_ready_when_it_has_answ
     serve: Serve, far: Path, tmp_path: Path
 ) -> None:
     port, away = free_port(), free_port()
-    encoders = EncoderStore(far)
+    encoders = EncoderStore.at(far)
     encoders.readdress(encoders.find("far"), Endpoint(f"http://127.0.0.1:{away}/v1", "m"))
     log = tmp_path / "serve.log"
     process = Process(start(["serve"], log, port=port, model_store=far, encoder="far"), log)
@@ -275,7 +275,7 @@ def test_a_server_starts_while_its_encoder_is_away_and_is_ready_when_it_has_answ
 def test_a_next_encoder_that_is_away_takes_nothing_from_the_servers_own(
     serve: Serve, far: Path, tiny_store: Path
 ) -> None:
-    encoders = EncoderStore(far)
+    encoders = EncoderStore.at(far)
     encoders.readdress(encoders.find("far"), Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"))
     shutil.copytree(tiny_store / "encoders", far / "encoders", dirs_exist_ok=True)
     server = serve(model_store=far, encoder="tiny", next_encoder="far")  # it waits for readiness

@@ -2,36 +2,19 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from isosim.domains.store import DomainStore
 from isosim.errors import CorruptArtifact
-from isosim.jobs.census import JobCensus
-from isosim.jobs.job import Job
-from isosim.jobs.store import JobStore
+from isosim.jobs.job import JobRequest
 from isosim.observability.metrics import Metrics
 from isosim.server import store_watch
 from isosim.server.store_watch import watch, watch_champions, watch_domains, watch_jobs
-
-
-class HungRunner:
-    """Its Redis does not answer any longer, after it has told how many workers there are."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def workers(self) -> int:
-        return 2
-
-    async def recover(self, waiting: Sequence[Job]) -> None:
-        self.asked.set()
-        await asyncio.Event().wait()
+from tests.stores import domains_of, jobs_of, post_job
 
 
 class Champions:
@@ -54,39 +37,51 @@ class Champions:
         raise OSError("the volume is away")
 
 
-def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path) -> None:
+def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) -> None:
     async def seen() -> None:
-        jobs, runner, champions = JobStore(tmp_path), HungRunner(), Champions()
-        settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60)
+        hangs, asked, champions = threading.Event(), threading.Event(), Champions()
+
+        def survey() -> None:
+            asked.set()
+            hangs.wait()
+
+        jobs = SimpleNamespace(survey=survey, distant=False)
         service: Any = SimpleNamespace(
-            jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics(),
-            domains=DomainStore(tmp_path),
+            jobs=jobs, encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.01),
+            metrics=Metrics(), domains=domains_of(tmp_path),
         )  # fmt: skip
-        watching = asyncio.create_task(watch(service, JobCensus(jobs)))
+        watching = asyncio.create_task(watch(service))
         async with asyncio.timeout(10):
-            await runner.asked.wait()
+            await asyncio.to_thread(asked.wait)
             while not champions.looks.empty():
                 champions.looks.get_nowait()
             for _ in range(3):
                 await champions.looks.get()
         watching.cancel()
+        hangs.set()
 
     asyncio.run(seen())
 
 
-def test_a_count_of_workers_is_shown_for_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_counted_and_each_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def seen() -> None:
-        jobs, runner, metrics = JobStore(tmp_path), HungRunner(), Metrics()
-        service: Any = SimpleNamespace(jobs=jobs, runner=runner, metrics=metrics)
-        assert metrics.workers.read() is None
-        watching = asyncio.create_task(watch_jobs(service, JobCensus(jobs)))
+        monkeypatch.setattr(store_watch, "COUNT_SECONDS", 0.01)
+        jobs, metrics = jobs_of(tmp_path), Metrics()
+        before, after = (post_job(jobs, JobRequest("d", "digest", "tiny")) for _ in range(2))
+        jobs.cancel(before.id)  # before this server started
+        watching = asyncio.create_task(watch_jobs(SimpleNamespace(jobs=jobs, metrics=metrics)))  # type: ignore[arg-type]
+
+        async def becomes(sample: str, value: float) -> None:
+            while metrics.registry.get_sample_value(sample, {"status": "cancelled"}) != value:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
         async with asyncio.timeout(10):
-            await runner.asked.wait()
-        assert metrics.workers.read() == 2
-        now = time.monotonic()
-        monkeypatch.setattr(time, "monotonic", lambda: now + 61)
-        assert metrics.workers.read() is None  # the loop hangs: Redis may be away
-        monkeypatch.undo()
+            await becomes("isosim_jobs", 1)
+            jobs.cancel(after.id)
+            await becomes("isosim_jobs", 2)
+            await becomes("isosim_job_ends_total", 1)
+            await asyncio.sleep(0.1)
+            await becomes("isosim_job_ends_total", 1)
         watching.cancel()
 
     asyncio.run(seen())
@@ -96,7 +91,7 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
     async def seen() -> None:
         champions, metrics = Champions(), Metrics()
         service: Any = SimpleNamespace(
-            encoders=champions, settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
+            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
         )
 
         def age() -> float:
@@ -140,11 +135,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         metrics, failed = Metrics(), threading.Semaphore(0)
 
-        def away() -> list[str]:
+        def away() -> Iterator[str]:
             failed.release()
             raise error
 
-        store = SimpleNamespace(domains=lambda: ["default", "news"], distant=False)
+        store = SimpleNamespace(names=lambda: iter(["default", "news"]))
         service: Any = SimpleNamespace(metrics=metrics, domains=store)
 
         async def becomes(value: int) -> None:
@@ -155,11 +150,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
-            store.domains = away
+            store.names = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
             assert metrics.servable_domains.read() == 2
-            store.domains = list  # an emptied volume
+            store.names = lambda: iter(())  # an emptied volume
             await becomes(0)
         watching.cancel()
 

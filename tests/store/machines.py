@@ -14,7 +14,8 @@ class Killed(BaseException):
 
 
 class Crashing:
-    """A store whose process is killed before or after one of its operations."""
+    """A store whose process is killed before or after one of its operations, and does nothing from then on until `left`
+    is set anew."""
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs, self.left, self.after = blobs, -1, False
@@ -25,6 +26,8 @@ class Crashing:
             return method
 
         def call(*given: Any, **named: Any) -> Any:
+            if self.left == 0:  # it is dead
+                raise Killed
             self.left -= 1
             if self.left == 0 and not self.after:
                 raise Killed

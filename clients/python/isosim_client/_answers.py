@@ -100,7 +100,7 @@ class Job:
 
     id: str = field(metadata={"wire": "job"})
     domain: str
-    status: str  # queued, running, succeeded, failed, cancelled or interrupted
+    status: str  # queued, running, publishing, succeeded, failed or cancelled
     stage: str = ""
     progress: float = 0.0  # share that is done, 0-1
     attempt: int = 0

@@ -322,15 +322,6 @@ class AsyncClient:
         """
         return await self._send(_calibrating.cancel(job))
 
-    async def retry(self, job: Job | str) -> Job:
-        """Runs an interrupted job again. The server still has the text.
-
-        Raises:
-            NotFound: no such job. Conflict: the job is running, has succeeded, has failed or was cancelled.
-            Unavailable: no worker runs jobs on this server.
-        """
-        return await self._send(_calibrating.retry(job))
-
     async def domains(self, *, after: str = "", contains: str = "") -> tuple[Domain, ...]:
         """Up to 1,000 domains with their versions, sorted by name.
 
@@ -549,7 +540,7 @@ class AsyncClient:
             The job that has succeeded, with its `version`, `promoted` and `report`.
 
         Raises:
-            JobFailed, JobCancelled, JobInterrupted: the job ended without success. `error.job` is its last state.
+            JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
             WaitTimeout: the time is up; the job continues. NotFound: no such job.
         """
         following = Following(job, self._retries, timeout)

@@ -88,8 +88,3 @@ def jobs() -> Call[tuple[Job, ...]]:
 def cancel(job: Job | str) -> Call[Job]:
     """Cancels a job: its text is deleted, and it makes no version."""
     return Call(method="DELETE", path=path_of(job), parse=answer(Job), repeat=Repeat.IF_REFUSED)
-
-
-def retry(job: Job | str) -> Call[Job]:
-    """Runs an interrupted job again. The server still has the text."""
-    return Call(method="POST", path=f"{path_of(job)}/retry", parse=answer(Job), repeat=Repeat.IF_REFUSED)

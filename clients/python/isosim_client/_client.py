@@ -347,7 +347,7 @@ class Client:
 
         Example:
             >>> [(job.domain, job.status) for job in client.jobs()]
-            [('tickets', 'running'), ('letters', 'interrupted'), ('films', 'succeeded')]
+            [('tickets', 'running'), ('letters', 'queued'), ('films', 'succeeded')]
         """
         return self._send(_calibrating.jobs())
 
@@ -363,20 +363,6 @@ class Client:
             'cancelled'
         """
         return self._send(_calibrating.cancel(job))
-
-    def retry(self, job: Job | str) -> Job:
-        """Runs an interrupted job again. The server still has the text.
-
-        Raises:
-            NotFound: no such job. Conflict: the job is running, has succeeded, has failed or was cancelled.
-            Unavailable: no worker runs jobs on this server.
-
-        Example:
-            >>> interrupted = [job for job in client.jobs() if job.status == "interrupted"]
-            >>> [client.retry(job).status for job in interrupted]
-            ['queued']
-        """
-        return self._send(_calibrating.retry(job))
 
     def domains(self, *, after: str = "", contains: str = "") -> tuple[Domain, ...]:
         """Up to 1,000 domains with their versions, sorted by name.
@@ -650,7 +636,7 @@ class Client:
             The job that has succeeded, with its `version`, `promoted` and `report`.
 
         Raises:
-            JobFailed, JobCancelled, JobInterrupted: the job ended without success. `error.job` is its last state.
+            JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
             WaitTimeout: the time is up; the job continues. NotFound: no such job.
 
         Example:

@@ -25,8 +25,7 @@ IsosimError
 │   └── IncompatibleServer    the server's contract has another major version than this client's
 ├── JobError                  a job that the client waited for ended without success; `job` is its last state
 │   ├── JobFailed             the message contains the job's error
-│   ├── JobCancelled
-│   └── JobInterrupted        its worker died; `retry` runs it again
+│   └── JobCancelled
 └── WaitTimeout               the time to wait is over; the job continues, and `job` has its last state
 
 Wrong arguments that the client itself detects, such as one string instead of a list, raise TypeError or ValueError.
@@ -195,10 +194,6 @@ class JobCancelled(JobError):
     pass
 
 
-class JobInterrupted(JobError):
-    pass
-
-
 class WaitTimeout(IsosimError):
     """The time to wait is over; `job` is the job's last state, or None if none has arrived."""
 
@@ -249,7 +244,7 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_aft
     )
 
 
-ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelled, "interrupted": JobInterrupted}
+ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelled}
 
 
 def job_error(job: Job) -> JobError:

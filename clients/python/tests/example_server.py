@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 ENCODER = "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0"
 RUNNING = {"job": "4c1f0a6de2b8", "domain": "tickets", "status": "running", "stage": "fitting", "progress": 0.6}
 SUCCEEDED = RUNNING | {"status": "succeeded", "stage": "succeeded", "progress": 1.0, "version": 3, "promoted": True}
-INTERRUPTED = {"job": "b70d9e35c412", "domain": "letters", "status": "interrupted"}
+QUEUED = {"job": "b70d9e35c412", "domain": "letters", "status": "queued"}
 FILMS = {"job": "0a93c8d1f6e7", "domain": "films", "status": "succeeded"}
 VERSIONS = [
     {"version": number, "method": "soft-whitening", "encoder": ENCODER, "sentences": 5000} for number in (1, 2, 3)
@@ -32,10 +32,9 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("POST", "/rerank"): [{"index": 1, "score": 0.998}, {"index": 0, "score": 0.31}],
     ("GET", "/readyz"): {"status": "ready"},
     ("POST", "/calibrate"): {"job": RUNNING["job"], "domain": "tickets", "status": "queued"},
-    ("GET", "/calibrate"): {"jobs": [RUNNING, INTERRUPTED, FILMS]},
+    ("GET", "/calibrate"): {"jobs": [RUNNING, QUEUED, FILMS]},
     ("GET", "/calibrate/4c1f0a6de2b8"): RUNNING,
     ("DELETE", "/calibrate/4c1f0a6de2b8"): RUNNING | {"status": "cancelled"},
-    ("POST", "/calibrate/b70d9e35c412/retry"): INTERRUPTED | {"status": "queued"},
     ("GET", "/domains"): {"domains": [{"domain": "default", "champion": 1, "previous": None}, TICKETS], "next": None},
     ("GET", "/domains/tickets"): TICKETS,
     ("DELETE", "/domains/tickets"): None,

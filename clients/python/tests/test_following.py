@@ -16,7 +16,6 @@ from isosim_client import (
     JobCancelled,
     JobError,
     JobFailed,
-    JobInterrupted,
     NotFound,
     TimedOut,
     UnexpectedAnswer,
@@ -130,7 +129,7 @@ def test_a_server_that_drains_is_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [("failed", JobFailed), ("cancelled", JobCancelled), ("interrupted", JobInterrupted), ("evaporated", JobError)],
+    [("failed", JobFailed), ("cancelled", JobCancelled), ("evaporated", JobError)],
 )
 def test_a_job_that_made_no_version_raises_with_its_state(status: str, error: type[JobError]) -> None:
     stub = Stub(streams(RUNNING, event(job(status, error="out of paper"))))

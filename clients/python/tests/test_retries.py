@@ -131,7 +131,7 @@ def test_a_try_has_no_more_time_than_the_budget_has_left() -> None:
 
 
 Act = Callable[[Client], Any]
-HARMFUL: list[Act] = [lambda client: client.cancel("j1"), lambda client: client.retry("j1")]
+HARMFUL: list[Act] = [lambda client: client.cancel("j1")]
 LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
 START = {"from": 2, "revision": 7}
 CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the body and the query that are sent

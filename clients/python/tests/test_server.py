@@ -18,7 +18,6 @@ from isosim_client import (
     InvalidInput,
     Job,
     JobCancelled,
-    JobInterrupted,
     NotFound,
     Retries,
     TooLarge,
@@ -284,7 +283,7 @@ def test_a_cancelled_job_ends_the_wait_for_it(client: Client) -> None:
         client.cancel(job)
 
 
-def test_a_job_torn_by_its_server_is_interrupted_and_can_be_retried(serve: Serve, store: Path) -> None:
+def test_a_job_torn_by_its_server_goes_on_when_it_is_back(serve: Serve, store: Path) -> None:
     first = serve(model_store=store, encoder="tiny")
     with Client(first.url, retries=ONCE) as client:
         job = running(client, "torn")
@@ -295,9 +294,7 @@ def test_a_job_torn_by_its_server_is_interrupted_and_can_be_retried(serve: Serve
             list(states)
     second = serve(model_store=store, encoder="tiny")
     with Client(second.url) as client:
-        with pytest.raises(JobInterrupted, match="retry"):
-            client.wait(job)
-        assert client.retry(job).id == job.id
+        assert client.job(job).status in ("queued", "running")
         client.cancel(job)
 
 

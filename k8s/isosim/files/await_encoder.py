@@ -8,26 +8,18 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
-from isosim.store.object_storage import opened, remote
+from isosim.store.blobs import opened
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a container's first process has no default action
 NAME, URL, KEY_FILE = sys.argv[1:]
 WANTED = (URL.rstrip("/").removesuffix("/embeddings"), KEY_FILE or None)  # in the form of the registration
-STORE = Path(os.environ["ISOSIM_MODEL_STORE"])
-
-
-def manifests():
-    if remote(STORE):
-        keys = (entry.key for entry in opened(STORE).list(f"encoders/{NAME}/"))
-        yield from (opened(STORE).read(key)[0] for key in keys if key.endswith("/manifest.json"))
-    else:
-        yield from (path.read_bytes() for path in (STORE / "encoders" / NAME).glob("[!.]*/manifest.json"))
+STORE = opened(os.environ["ISOSIM_MODEL_STORE"])
 
 
 def registered():
-    remotes = [json.loads(manifest).get("remote") or {} for manifest in manifests()]
+    keys = (entry.key for entry in STORE.list(f"encoders/{NAME}/") if entry.key.endswith("/manifest.json"))
+    remotes = [json.loads(STORE.read(key)[0]).get("remote") or {} for key in keys]
     return WANTED in [(remote.get("url"), remote.get("key_file")) for remote in remotes]
 
 

@@ -86,11 +86,6 @@ imagePullSecrets:
 {{- if .Values.modelStore.bucket.url }}
 - name: cache
   emptyDir: {sizeLimit: {{ .Values.modelStore.bucket.cacheSize }}}
-{{- if eq .Values.redis.mode "none" }}
-# Jobs of the single API process; with Redis they are in the bucket.
-- name: jobs
-  emptyDir: {}
-{{- end }}
 {{- with .Values.modelStore.bucket.caSecret.name }}
 - name: bucket-ca
   secret: {secretName: {{ . }}, optional: false}
@@ -122,9 +117,6 @@ imagePullSecrets:
 {{- if .Values.modelStore.bucket.url }}
 # The whole folder: with a mount below it, root would own it and other libraries could not write their caches.
 - {name: cache, mountPath: /tmp/.cache}
-{{- if eq .Values.redis.mode "none" }}
-- {name: jobs, mountPath: /jobs}
-{{- end }}
 {{- if .Values.modelStore.bucket.caSecret.name }}
 - {name: bucket-ca, mountPath: /etc/isosim/bucket, readOnly: true}
 {{- end }}

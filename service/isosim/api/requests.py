@@ -19,6 +19,7 @@ from isosim.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
 from isosim.api.state import Service, ServiceDep, service_of
 from isosim.api.trace import Trace
 from isosim.api.validation import json_example, parse_json
+from isosim.domains.history import Author, author
 from isosim.errors import NotFound, UnsupportedMedia
 from isosim.jobs.job import Job
 from isosim.migration.encoders import Resolution
@@ -35,6 +36,8 @@ def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency
     async def check(request: Request, service: ServiceDep) -> None:
         trace: Trace = request.scope["state"]["trace"]
         trace.grant.check_scope(scope)
+        if scope != "read":
+            author.set(Author(trace.grant.id, request=trace.request_id))
         if texts:
             trace.release = await service.limits.admit(trace.grant, texts)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,9 +13,9 @@ from fastapi import Depends, Request
 from isosim.access.grants import Grant, Limits
 from isosim.access.key_file import Keys
 from isosim.api.access_log import Observer
+from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.errors import Overloaded
-from isosim.jobs.job import JobRunner
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
@@ -121,11 +121,12 @@ class Service:
     limits: Limits
     encoders: Encoders
     domains: DomainStore
+    champions: Champions
     jobs: JobStore
-    runner: JobRunner
     drift: DriftMonitor
     observer: Observer
     listings: Listings
+    hint: Callable[[], Awaitable[None]]  # tells workers that there is a new job
     store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
     scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
     phase: Phase = Phase.STARTING

@@ -23,8 +23,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.jobs.offline import WINDOW, Encodings, Sending, open_texts
 from isosim.jobs.requirements import by_rank, check_sentences, rank
-from isosim.store.blobs import opened
-from isosim.store.object_storage import remote
+from isosim.store.blobs import opened, remote
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def fit_sample(
     place, sources, form, delimiter, reader = open_input(corpus.input, corpus.form, corpus.delimiter)
     check_columns(reader, place, sources, [corpus.column], [])
     parts = cut(reader, place, sources, SCAN_ROWS)
-    artifact = EncoderStore(options.store).find(encoder)
+    artifact = EncoderStore.at(options.store, options.seed).find(encoder)
     if artifact.kind == "vectors":
         raise InvalidInput(
             f"encoder {artifact.id} takes vectors, but this command reads only texts; use isosim calibrate, which "
@@ -79,7 +78,7 @@ def fit_sample(
         check_sentences(asked["method"], artifact.spec.dim, len(texts))
         shipped = None
         if options.address is not None and not remote(options.store):
-            shipped = [ray.put(pack(options.store, artifact.id, artifact.digest, domain, 0))]
+            shipped = [ray.put(pack(options, artifact.id, artifact.digest, domain, 0))]
         spread = SpreadEncoder(ray, artifact, options, shipped, sending, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), epoch=epoch, **asked)
         result = calibrate_job(
@@ -95,11 +94,11 @@ def fit_sample(
 class EncodeWorker:
     """Encodes the texts of an item (a JSON array `[start, texts]`); returns `start` and the encodings as bytes."""
 
-    def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
+    def __init__(self, store: str, seed: Path | None, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
         try:
             seen = store_here(Path(store), encoder, digest, "encoder", shipped)
-            self.encode = open_texts(EncoderStore(seen).find(f"{encoder}@{digest}"), threads)
+            self.encode = open_texts(EncoderStore.at(seen, seed).find(f"{encoder}@{digest}"), threads)
         except (IsosimError, OSError) as error:
             self.failure = str(error)
 
@@ -134,8 +133,8 @@ class SpreadEncoder:
         encodings = Encodings.build(len(texts), self.artifact.spec.dim)
         items = [orjson.dumps([at, list(texts[at : at + WINDOW])]).decode() for at in range(0, len(texts), WINDOW)]
         arguments = {
-            "store": str(self.options.store), "encoder": self.artifact.id, "digest": self.artifact.digest,
-            "threads": self.options.cores, "shipped": self.shipped,
+            "store": str(self.options.store), "seed": self.options.seed, "encoder": self.artifact.id,
+            "digest": self.artifact.digest, "threads": self.options.cores, "shipped": self.shipped,
         }  # fmt: skip
         done = 0
         engines = self.options.engines(self.ray, gpu=self.gpu)

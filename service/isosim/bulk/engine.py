@@ -55,14 +55,14 @@ class Outcome:
 class Engine:
     """Encoder, calibration and reader; they are opened once and used for many parts."""
 
-    def __init__(self, plan: Plan, store: Path, threads: int) -> None:
+    def __init__(self, plan: Plan, store: Path, threads: int, seed: Path | None = None) -> None:
         """Opens the encoder and the version that the plan names.
 
         Raises:
             Unavailable, CorruptArtifact, NotFound: the encoder or the version is missing, or cannot be opened.
         """
         self.plan = plan
-        artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
+        artifact = EncoderStore.at(store, seed).find(f"{plan.encoder}@{plan.digest}")
         self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
         if plan.options.vectors:
             self.fault = partial(vector_fault, dim=artifact.spec.dim, unit=artifact.unit_vectors)

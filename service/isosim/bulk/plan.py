@@ -191,7 +191,9 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
     return "gpu"
 
 
-def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
+def plan_for(
+    request: BulkRequest, store: Path, encoder: str, output: Place, seed: Path | None = None
+) -> tuple[Plan, Calibration]:
     """Returns the plan stored in OUTPUT, which must fit the request. If OUTPUT is empty, makes a plan and stores it.
 
     A job that started with a domain's champion continues with that version, even if another version has become champion
@@ -203,7 +205,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     """
     place, sources, form, delimiter, reader = open_input(request.input, request.form, request.delimiter)
     earlier = stored_plan(output)
-    artifact = EncoderStore(store).find(encoder)
+    artifact = EncoderStore.at(store, seed).find(encoder)
     domain = request.domain
     if earlier is not None and earlier.domain == domain.name and domain.version == "champion":
         domain = DomainRef(domain.name, earlier.version)

@@ -21,8 +21,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import JOINED, EncoderStore
 from isosim.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 from isosim.store.artifacts import MANIFEST, from_facts
-from isosim.store.blobs import opened
-from isosim.store.object_storage import remote
+from isosim.store.blobs import opened, remote
 
 Report = Callable[[str, float | None], None]
 
@@ -37,6 +36,7 @@ class RunOptions:
     cores: int  # cores per engine
     most: int  # largest number of engines; 0: as many as fit
     lenient: bool  # whether unusable rows get null results; otherwise they end the job
+    seed: Path | None = None  # second store, with encoders that the first may lack
 
     def engines(self, ray: Any, *, gpu: bool) -> Engines:
         """Engines that fit on the cluster. Raises Unavailable if none fits."""
@@ -106,13 +106,13 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             wanted = options.engines(ray, gpu=plan.device == "gpu")
             shipped = None
             if options.address is not None and not remote(options.store):
-                files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
+                files = pack(options, plan.encoder, plan.digest, plan.domain, plan.version)
                 # If the argument were a reference, Ray would send the files to every worker. From a reference inside a
                 # list, Ray sends nothing: `store_here` fetches the files on nodes that lack the store.
                 shipped = [ray.put(files)]
             arguments = {
-                "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
-                "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
+                "output": output.address, "store": str(options.store), "seed": options.seed, "threads": options.cores,
+                "shipped": shipped, "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
             }  # fmt: skip
             began = None
             report("starting", rows / plan.rows)
@@ -173,7 +173,9 @@ class PartWorker:
     then its record in `_done`. If the worker dies in between, the part is computed again, and gives the same bytes.
     """
 
-    def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
+    def __init__(
+        self, output: str, store: str, seed: Path | None, threads: int, shipped: Any, *, lenient: bool, plan: str
+    ) -> None:
         # By default, a tokenizer starts a thread for each core of the machine, even if the worker may use only one.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         self.output, self.lenient = Place(output), lenient
@@ -183,7 +185,7 @@ class PartWorker:
             self.plan = Plan.from_json(content)
             version = f"{self.plan.domain}-{self.plan.version}"
             seen = store_here(Path(store), self.plan.encoder, self.plan.digest, version, shipped)
-            self.engine = Engine(self.plan, seen, threads)
+            self.engine = Engine(self.plan, seen, threads, seed)
         except (IsosimError, OSError) as error:
             self.failure = str(error)
 
@@ -228,13 +230,14 @@ def node() -> str:
 Files = dict[str, bytes]
 
 
-def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
+def pack(options: RunOptions, encoder: str, digest: str, domain: str, version: int) -> Files:
     """Path -> content of the files in the store that an engine reads: files of the encoder and of the domain version.
     Version 0 (`default@0`) is built in and has no files."""
-    files = [file for file in EncoderStore(store).find(f"{encoder}@{digest}").folder.iterdir() if file.name != JOINED]
-    packed = {str(file.relative_to(store)): file.read_bytes() for file in files}
+    artifact = EncoderStore.at(options.store, options.seed).find(f"{encoder}@{digest}")
+    place, files = f"encoders/{artifact.id}/{artifact.digest}", artifact.folder.iterdir()
+    packed = {f"{place}/{file.name}": file.read_bytes() for file in files if file.name != JOINED}
     if version:
-        domains = DomainStore(opened(store))
+        domains = DomainStore(opened(options.store))
         packed |= {key: domains.blobs.read(key)[0] for key in domains.keys(domain, version)}
     return packed
 

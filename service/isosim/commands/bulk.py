@@ -19,7 +19,7 @@ from isosim.jobs.requirements import MOST_SENTENCES, Allowance
 from isosim.scoring.advice import SMALLEST_FMR
 from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
-from isosim.store.object_storage import remote
+from isosim.store.blobs import remote
 
 if TYPE_CHECKING:
     from isosim.bulk.plan import BulkRequest, Task
@@ -252,7 +252,7 @@ def pairs(
 
     place = Place(output)
     between = Place(vectors) if vectors else place.below(VECTORS)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     looked_at = load_calibration(settings.model_store, artifact, DomainRef.parse(domain), ["CPUExecutionProvider"])
     advice = threshold_of(looked_at, fmr or 0.0, precision)
     fmr = advice.facts["false_match_rate"] if fmr is None else fmr
@@ -262,7 +262,7 @@ def pairs(
         space="raw", normalize=False, device=device, part_rows=part_rows,
     )  # fmt: skip
     with bar("planning") as report:
-        plan, calibration = plan_for(request, settings.model_store, settings.encoder, between)
+        plan, calibration = plan_for(request, settings.model_store, settings.encoder, between, settings.seed_store)
         summary = run(plan, between, run_options(settings, address, cores, most, lenient=on_error == "null"), report)
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
@@ -306,7 +306,7 @@ def run_options(settings: Settings, address: str | None, cores: int, most: int, 
     from isosim.bulk.run import RunOptions  # noqa: PLC0415
 
     store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
-    return RunOptions(store, address, usable_cores(), cores, most, lenient)
+    return RunOptions(store, address, usable_cores(), cores, most, lenient, settings.seed_store)
 
 
 def request_of(
@@ -338,7 +338,7 @@ def carry_out(
 
     place = Place(output)
     with bar("planning") as report:
-        plan, calibration = plan_for(request, settings.model_store, settings.encoder, place)
+        plan, calibration = plan_for(request, settings.model_store, settings.encoder, place, settings.seed_store)
         name = f"{calibration.domain}@{calibration.version}"
         for notice in calibration.notices:
             remark(f"isosim: {name}: {notice}")

@@ -200,7 +200,7 @@ def fit_here(
     settings = stored(model_store=model_store, encoder=encoder)
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     check_brings(artifact, vectors, base="base" in asked)
     if facts is not None:
         try:
@@ -462,7 +462,7 @@ def metric_of(unit: str, settings: Settings) -> Metric:
     """
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     check_metric(metric, artifact.id, unit=artifact.known_length)
     return metric
 

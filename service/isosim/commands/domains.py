@@ -1,5 +1,6 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from isosim.commands.shared import (
     confirmed,
     domain_names,
     domain_store,
+    job_store,
     known,
     stored,
     stored_version,
@@ -29,7 +31,6 @@ from isosim.domains.removal import remove_domain
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.jobs.store import JobStore
 from isosim.scoring.advice import check_lost, lost_targets
 from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
@@ -295,7 +296,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     name = DomainRef.parse(domain).name
     if name != domain:
         raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
-    store, jobs = domain_store(settings), JobStore(settings.jobs_root)
+    store, jobs = domain_store(settings), job_store(settings)
     try:
         count = len(store.read(name).versions)
         versions = f"{count} version{'' if count == 1 else 's'}"
@@ -303,17 +304,36 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
         versions = "all its versions"
     confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
     try:
-        ended = remove_domain(store, jobs, name)
+        cancelled = [job.id for job in remove_domain(store, jobs, name)]
     except UnknownDomain:
         known(settings, name)  # raises an error that lists the known domains
         raise
-    cancelled = [jobs.cancel(job.id).id for job in ended]
     if as_json:
         print_json({"domain": name, "deleted": True, "versions": [], "cancelled": cancelled})
         return
     print(f"{name} is deleted")
     for job in cancelled:
         print(f"  calibration {job} is cancelled")
+
+
+@app.command(epilog=EPILOG)
+def history(
+    domain: Name,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of changes")] = 100,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what about a domain and when, newest first; also of a deleted domain."""
+    settings = stored(model_store=model_store)
+    store = domain_store(settings)
+    if not store.was_there(domain):
+        known(settings, domain)
+    entries = [entry.facts for entry in itertools.islice(store.history(domain), limit)]
+    if as_json:
+        print_json(entries)
+        return
+    columns = ("time", "what", "subject", "from", "to", "by", "job", "request")
+    show(columns, [[entry[name] for name in columns] for entry in entries])
 
 
 @app.command("export", epilog=EPILOG)
@@ -343,7 +363,11 @@ def export_archive(
         wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
         known(settings, domain)
-        named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
+        named_encoder = (
+            EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder).digest
+            if "@" in domain
+            else ""
+        )
         wanted = [selected(store, domain, named_encoder)]
     # A unique name, because two exports may run at once.
     part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")
@@ -375,7 +399,10 @@ def import_archive(
     from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
-    store, encoders = domain_store(settings), EncodersOfStore(EncoderStore(settings.model_store))
+    store, encoders = (
+        domain_store(settings),
+        EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store)),
+    )
     with file.open("rb") as content:
         imported = import_domains(content, store, encoders, rename=rename, dry_run=dry_run)
     if as_json:
@@ -396,7 +423,7 @@ def import_archive(
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     return domain_store(settings), artifact, alone(settings, domain)
 
 

@@ -13,13 +13,11 @@ from isosim.commands.shared import (
     domain_store,
     encoder_ids,
     need_training,
-    settings_with,
     stored,
 )
 from isosim.commands.terminal import EPILOG, bar, print_json, remark, show
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
-from isosim.store.identity import create
 
 # Default maximum number of tokens per text, for an encoder on another server. isosim estimates a text's number of
 # tokens and cuts longer texts. If the server's model allows fewer tokens, the server itself cuts or refuses the text.
@@ -93,7 +91,7 @@ def add(
     elif unit_vectors:
         raise typer.BadParameter("needs --dimensions", param_hint="--unit-vectors")
     need_training()
-    settings = settings_with(model_store=model_store)
+    settings = stored(model_store=model_store)
     with bar("starting") as progress:
         from isosim.export import brought, remote  # noqa: PLC0415 - torch takes seconds; the bar says so
 
@@ -108,7 +106,6 @@ def add(
                 settings.model_store, name, url or "", model or "", say,
                 key_file=key_file, prompt=prompt or "", max_length=max_length or MAX_LENGTH,
             )  # fmt: skip
-    create(settings.model_store)
     if as_json:
         print_json(facts_of(artifact))
         return
@@ -123,7 +120,7 @@ def add(
 @app.command("list", epilog=EPILOG)
 def list_(model_store: Store = None, as_json: AsJson = False) -> None:
     """List the encoders of the store, each with its newest export."""
-    encoders = EncoderStore(stored(model_store=model_store).model_store)
+    encoders = EncoderStore.at(stored(model_store=model_store).model_store)
     found = [facts_of(encoders.find(name)) for name in encoders.ids()]
     if as_json:
         print_json({"encoders": found})
@@ -135,7 +132,7 @@ def list_(model_store: Store = None, as_json: AsJson = False) -> None:
 @app.command(epilog=EPILOG)
 def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     """Check that a remote encoder's server returns the same vectors as when the encoder was registered."""
-    artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
+    artifact = registered(EncoderStore.at(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
         raise InvalidInput(f"encoder {name} has no server to check: its users bring the vectors")
     from isosim.encoders.remote import check as check_probes  # noqa: PLC0415 - urllib3
@@ -152,7 +149,7 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
     """Remove a registered encoder from the store. Domain versions that were calibrated for this encoder stay in the
     store, but can no longer be served."""
     settings = stored(model_store=model_store)
-    encoders = EncoderStore(settings.model_store)
+    encoders = EncoderStore.at(settings.model_store, settings.seed_store)
     artifact = registered(encoders, name)
     domains = domain_store(settings)
     served = [one for one in domains.names() if domains.read(one).served(artifact.digest).champion is not None]

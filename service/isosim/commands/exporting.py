@@ -21,6 +21,7 @@ from isosim.commands.shared import (
 from isosim.commands.terminal import bar, print_json, remark
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
+from isosim.store.blobs import opened
 from isosim.store.identity import create
 
 Precision = Literal["fp32", "int8", "fp16", "auto"]
@@ -86,7 +87,7 @@ def export(
 
             reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
             artifact = reduced or artifact
-    create(settings.model_store)
+    create(opened(settings.model_store))
     if as_json:
         place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
         about = {"licence": artifact.licence, "prompts": artifact.prompts}
@@ -112,7 +113,7 @@ def bundle(
         from isosim.export.model_store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         progress("writing the graph", None)
-        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
         if artifact.kind != "onnx":
             where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
             raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")

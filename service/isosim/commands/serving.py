@@ -11,18 +11,20 @@ import typer
 from isosim.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
 from isosim.commands.terminal import in_one_line
 from isosim.errors import IsosimError, Unavailable
+from isosim.jobs.pulse import HUNG, silences
 from isosim.observability import setup as logs
 from isosim.observability.setup import tracing_class
 from isosim.settings import Settings
-from isosim.store.identity import identify
-from isosim.store.object_storage import remote
+from isosim.store.blobs import Blobs, opened, remote
+from isosim.store.blobs import check as check_conditions
+from isosim.store.identity import create, identify
 
 if TYPE_CHECKING:
     from isosim.server.process import Server
 
 log = logging.getLogger("isosim")
 
-RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")]
+RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 
 
 def serve(
@@ -31,6 +33,7 @@ def serve(
     model_store: Store = None,
     encoder: EncoderId = None,
     redis_url: RedisUrl = None,
+    init: Annotated[bool, typer.Option("--init", help="make a model store if there is none; images do")] = False,
 ) -> None:
     """Run the API."""
     from isosim.access.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
@@ -44,7 +47,10 @@ def serve(
             raise Unavailable(f"ISOSIM_API_KEYS_FILE: {in_one_line(error)}") from None
         except ValueError as error:
             raise Unavailable(str(error)) from None
-        identify(settings.model_store)
+        blobs = opened(settings.model_store)
+        if init:
+            made(blobs)
+        identify(blobs)
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -54,6 +60,14 @@ def serve(
             raise Unavailable(refusal.reason)
         if server.failed or not server.started:
             raise typer.Exit(1)
+
+
+def made(blobs: Blobs) -> None:
+    """Makes a model store if there is none. If the volume cannot be written, `identify` tells whether there is one."""
+    try:
+        create(blobs)
+    except OSError as error:
+        log.warning("could not write store.json into %s: %s", blobs.address, in_one_line(error))
 
 
 @contextmanager
@@ -99,23 +113,39 @@ class Refusal(logging.Filter):
 def worker(
     model_store: Store = None,
     redis_url: RedisUrl = None,
-    burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
+    burst: Annotated[bool, typer.Option(help="stop when there is no job to run")] = False,
+    check: Annotated[bool, typer.Option("--check", help="check that the workers of this machine do not hang")] = False,
 ) -> None:
-    """Run calibrations that the API queues in Redis."""
+    """Run calibrations of the model store. On SIGTERM, a worker gives its calibration back to other workers after
+    ISOSIM_DRAIN_SECONDS, unless it has ended by then."""
     from isosim.server import announcements  # noqa: PLC0415
 
+    if check:
+        check_workers()
+        return
     need_training()
     settings = settings_with(model_store=model_store, redis_url=redis_url)
     with logged(settings):
-        if settings.redis_url is None:
-            raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
         tracing_class()  # raises an error if packages for tracing are missing
-        announcements.worker_starting(settings, identify(settings.model_store))
-        # RQ's child processes read their settings only from the environment, so options are copied into it.
+        blobs = opened(settings.model_store)
+        store_id = identify(blobs)
+        check_conditions(blobs)
+        announcements.worker_starting(settings, store_id)
+        # Child processes read their settings only from the environment, so the option is copied into it.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
-        if settings.jobs_folder is not None:
-            os.environ["ISOSIM_JOBS_FOLDER"] = str(settings.jobs_folder.resolve())
-        from isosim.worker import serve_queue  # noqa: PLC0415
+        from isosim.worker.supervisor import run  # noqa: PLC0415
 
-        serve_queue(settings, burst=burst)
+        run(settings, burst=burst)
+
+
+def check_workers() -> None:
+    """Raises Unavailable unless a worker of this machine runs and none hangs. Kubernetes asks so whether to restart
+    one."""
+    found = silences()
+    if not found:
+        raise Unavailable("no calibration worker runs on this machine; start one with: isosim worker")
+    for process, seconds in found.items():
+        if seconds > HUNG:
+            raise Unavailable(f"the calibration worker with process id {process} has hung for {seconds:.0f} s")
+    print(f"workers: {len(found)}; the last sign of life is at most {max(found.values()):.0f} s old")

@@ -1,6 +1,7 @@
 """Shared by the commands: common options, settings from the command line, and look-ups in the store."""
 
 import importlib.util
+import logging
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
+from isosim.observability.lines import LineHandler
+from isosim.observability.setup import STDERR, chosen
+from isosim.observability.sink import DirectSink
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
 from isosim.store.blobs import opened
@@ -61,7 +65,7 @@ def version_numbers(context: typer.Context, args: list[str], incomplete: str) ->
 
 def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     try:
-        return EncoderStore(store_of(context)).ids()
+        return EncoderStore.at(store_of(context)).ids()
     except UNREADABLE:
         return []
 
@@ -95,17 +99,27 @@ def stored(**given: Any) -> Settings:
     settings = settings_with(**given)
     for warning in settings_warnings():
         remark(warning)
-    identify(settings.model_store)
+    identify(opened(settings.model_store))
     return settings
 
 
 def domain_store(settings: Settings) -> DomainStore:
+    """The store's domains. Changes of them are logged on stderr, as a server and its workers log them."""
+    changes = logging.getLogger("isosim.domains.store")
+    if not changes.handlers:
+        changes.addHandler(LineHandler(chosen(settings.log_format), DirectSink(STDERR).write))
+        changes.setLevel(logging.INFO)
+        changes.propagate = False
     return DomainStore(opened(settings.model_store))
+
+
+def job_store(settings: Settings) -> JobStore:
+    return JobStore(opened(settings.model_store))
 
 
 def prune(settings: Settings, domain: str) -> None:
     """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
-    jobs = JobStore(settings.jobs_root)
+    jobs = job_store(settings)
     domain_store(settings).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 
@@ -162,7 +176,7 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]
         InvalidInput: the version was made for another encoder.
     """
     ref = known(settings, domain)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     record = domain_store(settings).read(ref.name)
     served = record.served(artifact.digest)
     number = {"champion": served.champion, "previous": served.previous}.get(str(ref.version), ref.version)

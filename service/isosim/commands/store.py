@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, Store, domain_names, domain_store, settings_with, stored
+from isosim.commands.shared import AsJson, Store, domain_names, domain_store, job_store, settings_with, stored
 from isosim.commands.terminal import EPILOG, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
-from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.artifacts import Garbage, since, superfluous
+from isosim.store.blobs import check, opened
 from isosim.store.identity import create
 from isosim.wording import version_name
 
@@ -44,7 +44,9 @@ def store() -> None:
 @app.command(epilog=EPILOG)
 def init(model_store: Store = None, as_json: AsJson = False) -> None:
     """Make an empty model store, or print the id of an existing one."""
-    store_id = create(settings_with(model_store=model_store).model_store)
+    blobs = opened(settings_with(model_store=model_store).model_store)
+    check(blobs)
+    store_id = create(blobs)
     if as_json:
         print_json({"id": store_id})
         return
@@ -112,11 +114,11 @@ def seconds(text: str) -> float:
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
     """Yields files older than `age` seconds that can be removed. Leaves out files that an unfinished job uses."""
-    domains, exports = domain_store(settings), EncoderStore(settings.model_store)
-    records = JobStore(settings.jobs_root)
-    yield from records.garbage(age)
+    domains, exports = domain_store(settings), EncoderStore.at(settings.model_store)
+    records = job_store(settings)
     jobs = records.unended()
     resting = records.rested_on()
+    yield from domains.blobs.unfinished(age)
     yield from domains.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}
     for name in domains.names():
@@ -132,8 +134,9 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
         spare = resting[name] | fresh
         # One call of `remove` deletes all old versions of the domain. Later calls find no old version.
         remove = partial(domains.prune, name, settings.keep_versions, spare)
-        for number in superfluous(record.versions, settings.keep_versions, spare | record.named()):
-            yield Garbage(version_name(name, number), "an old version", domains.size(name, number), remove)
+        old = superfluous(record.versions, settings.keep_versions, spare | record.named())
+        for number, size in [(number, domains.size(name, record.versions[number])) for number in old]:
+            yield Garbage(version_name(name, number), "an old version", size, remove)
     if not encoders:
         needed = None
     elif needed is not None:

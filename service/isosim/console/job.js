@@ -8,7 +8,7 @@ import { ago, count, counted, methodName, plainly, promotionReason, PROMOTIONS, 
 import { withTerms } from "./glossary.js";
 import { promote } from "./versions.js";
 
-const ACTIVE = new Set(["queued", "running"]);
+const ACTIVE = new Set(["queued", "running", "publishing"]);
 export const STAGES = {
   queued: "Waiting for a worker",
   starting: "Starting",
@@ -24,10 +24,6 @@ const LONGEST_WAIT = 15000;
 export async function cancel(context, job) {
   const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", keep: "Keep it running", danger: true });
   return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled", "The calibration is cancelled.");
-}
-
-export async function retry(context, job) {
-  return act(context, "POST", path("calibrate", job.job, "retry"), "The calibration was not started again", "The calibration starts again.");
 }
 
 const textOf = (job) => `isosim.text.${job}`; // stays in the tab: the server keeps no names of files
@@ -182,14 +178,6 @@ function ended(job, state, context) {
           if (await promote(context, { domain, champion: state?.champion ?? null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
         })),
     ].filter(Boolean);
-  }
-  if (job.status === "interrupted") {
-    return [
-      h("p", { class: "outcome" }, badge("interrupted", "warn"), ` ${job.error ?? ""}`),
-      h("p", {}, `The worker went away; the text is still there. It was attempt ${job.attempt}.`),
-      h("div", { class: "buttons" }, button("Retry", async () => { if (await retry(context, job)) context.reload(); }, { class: "primary" }),
-        button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger quiet" })),
-    ];
   }
   if (job.status === "failed") {
     return [

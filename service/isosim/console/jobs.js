@@ -4,7 +4,7 @@ import { alertBox } from "./alerts.js";
 import { call } from "./api.js";
 import { action, badge, button, h, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
-import { cancel, retry, STAGES } from "./job.js";
+import { cancel, STAGES } from "./job.js";
 
 const SHOWN = 15;
 const EVERY = 3000; // ms
@@ -20,7 +20,7 @@ export function jobList(context) {
       const focus = document.activeElement?.getAttribute("aria-label");
       show(jobs);
       if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
-      if (jobs.some(({ status }) => status === "queued" || status === "running")) setTimeout(refresh, EVERY);
+      if (jobs.some(({ status }) => ["queued", "running", "publishing"].includes(status))) setTimeout(refresh, EVERY);
     } catch (error) {
       if (!context.signal.aborted) place.replaceChildren(alertBox("The list could not be loaded", error, refresh));
     }
@@ -48,7 +48,6 @@ export function jobList(context) {
     return [
       action("Open", `#/job/${job.job}`, { "aria-label": `Open ${which}` }),
       ["queued", "running"].includes(job.status) && button("Cancel", async () => { if (await cancel(context, job)) refresh(); }, { class: "danger quiet", "aria-label": `Cancel ${which}` }),
-      job.status === "interrupted" && button("Retry", async () => { if (await retry(context, job)) location.hash = `#/job/${job.job}`; }, { "aria-label": `Retry ${which}` }),
     ].filter(Boolean);
   }
 
@@ -63,6 +62,6 @@ function outcome(job) {
     case "succeeded": return [badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : ""), ` version ${job.version}`];
     case "running": return [badge("running"), ` ${STAGES[job.stage] ?? job.stage}, ${percent(Math.round(job.progress * 100) / 100)}`];
     case "failed": return [badge("failed", "bad"), h("span", { class: "under small" }, job.error)];
-    default: return badge(job.status, job.status === "interrupted" ? "warn" : "");
+    default: return badge(job.status);
   }
 }

@@ -1,11 +1,12 @@
 """A domain as one record, and the rules by which it changes. Nothing here reads or writes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from isosim.domains.history import Entry
 from isosim.errors import Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
@@ -68,6 +69,8 @@ class Domain:
     next: int = 1  # number of the next version; numbers are never used again
     epoch: int = 0  # how often the domain was deleted
     revision: int = 0  # counts changes
+    changes: int = 0  # number of the last entry of the history
+    history: tuple[Entry, ...] = ()  # the last entries
 
     @cached_property
     def targets(self) -> Mapping[str, Target]:
@@ -169,6 +172,28 @@ class Domain:
         if revision is not None and revision < self.revision:
             return self
         raise unknown_threshold(name, saved, self.thresholds)
+
+
+def differences(before: Domain, after: Domain) -> Iterator[tuple[str, str | None, Any, Any]]:
+    """What has changed between two states of a domain: for each change, the first facts of an `Entry`."""
+    for number in sorted(after.versions.keys() - before.versions.keys()):
+        yield "version_published", after.versions[number].encoder_id, None, number
+    for digest in sorted(after.aliases):
+        was, now = before.served(digest).champion, after.served(digest)
+        if was != now.champion and now.champion is not None:
+            what = "rolled_back" if now.rolled_back else "promoted"
+            yield what, after.versions[now.champion].encoder_id, was, now.champion
+    for number in sorted(before.versions.keys() - after.versions.keys()):
+        yield "version_deleted", before.versions[number].encoder_id, number, None
+    for name in sorted(before.thresholds.keys() | after.thresholds.keys()):
+        target, wanted = before.thresholds.get(name), after.thresholds.get(name)
+        if target != wanted:
+            yield "threshold_deleted" if wanted is None else "threshold_saved", name, target, wanted
+    if before.move != after.move:
+        if after.move is not None:
+            yield "moved", None, after.move.old_id, after.move.new_id
+        elif before.move is not None:
+            yield "moved_back", None, before.move.new_id, before.move.old_id
 
 
 @dataclass(frozen=True)

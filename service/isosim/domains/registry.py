@@ -342,6 +342,8 @@ class Registry:
         if calibration.version:
             resident.versions.add(calibration.version)  # so that the domain stays when the former champion goes
         if before is not None and before.version != calibration.version:
+            facts = {"domain": name, "from": before.version, "to": calibration.version, "encoder": encoder[:12]}
+            log.info("another version answers", extra={"facts": facts})
             self._release((name, before.version))  # before `_keep`, so that no other calibration has to go
         if calibration.version:
             self._keep(calibration)

@@ -4,16 +4,14 @@ import contextlib
 
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, NotFound, UnknownDomain
-from isosim.jobs.job import Job, Status
+from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job]:
-    """Deletes a domain. Safe to repeat: a second call completes an interrupted deletion.
-
-    Returns:
-        The calibrations to cancel. The caller must first stop the running ones, then call `JobStore.cancel` for each.
+    """Deletes a domain and cancels its calibrations, which are returned. Safe to repeat: a second call completes an
+    interrupted deletion.
 
     Raises:
         UnknownDomain: there never was such a domain.
@@ -21,20 +19,17 @@ def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job
     """
     if domain == DEFAULT:
         raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain use it")
-    mine = [job for job in jobs.all() if job.request.domain == domain]
-    unfinished = [job for job in mine if not job.status.ended]
-    if not unfinished and not domains.was_there(domain):
+    mine = [job for job in jobs.newest() if job.request.domain == domain]
+    unended = [job for job in mine if not job.status.ended]
+    if not unended and not domains.was_there(domain):
         raise UnknownDomain(domain)
     domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
-    ended = []
-    for job in unfinished:
-        with contextlib.suppress(NotFound):  # the job's record was removed meanwhile
-            # `decide` returns False if another process is already ending the job: for example, a worker is about to
-            # publish a version. If this job is still running, it is not cancelled here: its worker finds the domain
-            # deleted, and the job fails.
-            if jobs.decide(job.id) or job.status is not Status.RUNNING:
-                ended.append(job)
-    # Removes the idempotency keys of the domain's jobs. A POST that repeats a key then starts a new calibration instead
-    # of returning the old job.
-    jobs.free_keys({job.id for job in mine})
-    return ended
+    cancelled = []
+    for job in unended:
+        # NotFound: the record was removed meanwhile. Conflict: the job has ended, or is about to publish; its worker
+        # finds the domain deleted, and the job fails.
+        with contextlib.suppress(NotFound, Conflict):
+            cancelled.append(jobs.cancel(job.id))
+    # A POST that repeats an idempotency key then starts a new calibration instead of returning the old job.
+    jobs.free_keys([job.id for job in mine if job.fingerprint is not None])
+    return cancelled

@@ -1,69 +1,30 @@
-"""Copies the encoders of an image, with their default calibrations, into the mounted model store."""
+"""Default calibrations, which an export or an image brings: they become versions of the domain `default`."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from isosim.domains.domain import Domain, Version
 from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import IsosimError
 from isosim.scoring.calibration import DEFAULT
-from isosim.store.artifacts import MANIFEST, locked, verified
-from isosim.store.blobs import opened
-
-FailureHandler = Callable[[Exception], None]
+from isosim.store.artifacts import verified
 
 
-def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> list[EncoderArtifact]:
-    """Copies the encoders of `source` that `store` lacks, and the default calibrations of all encoders of `source`.
+def seed_default(domains: DomainStore, seed: DomainStore, digest: str) -> int | None:
+    """Publishes the champion that `default` of another store has for an encoder.
 
-    A default calibration is skipped if the domain `default` already has a champion for the encoder. Several processes
-    may seed the same store at once, and any of them may be killed.
-
-    Args:
-        failed: called with the error of each encoder or calibration that cannot be copied; the others are still copied.
-            Without `failed`, the first error is raised.
-
-    Returns:
-        The encoders that were copied.
+    Returns its number; None if there is no such champion, or if `default` already has a champion for the encoder.
 
     Raises:
-        CorruptArtifact: a file of `source` does not match its manifest, or the store's aliases cannot be read.
+        CorruptArtifact: the version cannot be read.
         OSError: the store cannot be written.
     """
-    theirs, mine = EncoderStore(source), EncoderStore(store)
-    copied = []
-    # One process copies, and the others wait for it instead of making copies of their own.
-    with passing_over(failed), locked(mine.root / ".seeding"):
-        for name in theirs.ids():
-            for manifest in sorted((theirs.root / name).glob(f"*/{MANIFEST}")):
-                digest = manifest.parent.name
-                if digest.startswith("."):  # an incomplete copy
-                    continue
-                with passing_over(failed):
-                    if not mine.has(name, digest):
-                        copied.append(mine.adopt(manifest.parent))
-                with passing_over(failed):
-                    there = DomainStore(opened(source))
-                    champion = there.read(DEFAULT).served(digest).champion
-                    if champion is not None:
-                        with there.files(DEFAULT, champion) as (version, folder):
-                            adopt_default(DomainStore(opened(store)), version, folder)
-    return copied
-
-
-@contextmanager
-def passing_over(failed: FailureHandler | None) -> Iterator[None]:
-    try:
-        yield
-    except (IsosimError, OSError) as error:
-        if failed is None:
-            raise
-        failed(error)
+    champion = seed.read(DEFAULT).served(digest).champion
+    if champion is None:
+        return None
+    with seed.files(DEFAULT, champion) as (version, folder):
+        return adopt_default(domains, version, folder)
 
 
 def adopt_default(domains: DomainStore, version: Version, folder: Path) -> int | None:

@@ -1,6 +1,7 @@
 """Domains in the store: one record each, changed by compare-and-swap, and sealed files of versions beside them.
 
     domains/<name>.json                  the record (`Domain`)
+    history/<name>/<n>.json              older entries of its history (`Block`)
     versions/<name>/<upload>/            files of a version, and manifest.json, from which `repair` rebuilds a record
     deleted/<name>.json                  numbers, epoch and revision that deletions have used up
     changes.json                         the last changes (`ChangeLog`)
@@ -11,7 +12,9 @@ leaves files without a record at worst, which `garbage` finds.
 
 import contextlib
 import hashlib
+import itertools
 import logging
+import math
 import tempfile
 import time
 import uuid
@@ -34,7 +37,8 @@ from safetensors import SafetensorError
 
 from isosim.arrays import Weights
 from isosim.domains.changes import ChangeLog, ChangeWatch
-from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, changed
+from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, changed, differences
+from isosim.domains.history import BLOCK, RECENT, Block, Entry, author
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import NAME_RULE, DomainModel
@@ -103,11 +107,13 @@ def written(report: Mapping[str, object], weights: Weights | None, model: Domain
 
 @dataclass(frozen=True)
 class Deleted:
-    """Lower bounds for a domain's next number, epoch and revision, kept beyond the deletion of its record."""
+    """What outlives a domain's record: lower bounds for its numbers, and the last entries of its history."""
 
     next: int = 1
     epoch: int = 0
     revision: int = 0
+    changes: int = 0
+    history: tuple[Entry, ...] = ()  # the last entries
 
 
 class DomainStore:
@@ -115,8 +121,9 @@ class DomainStore:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self.records = Records(blobs, Domain, "domains/")
+        self.records = Records(blobs, Domain, "domains/", remedy="; rebuild it: isosim store repair {}")
         self.deletions = Records(blobs, Deleted, "deleted/")
+        self.blocks = Records(blobs, Block, "history/")
         self.log = ChangeLog(blobs)
 
     def checked(self, name: str) -> str:
@@ -156,10 +163,6 @@ class DomainStore:
             return self.records.read(self.checked(name))
         except FileNotFoundError:
             return self._blank(name)
-        except CorruptArtifact as error:
-            told = CorruptArtifact(f"{error}; rebuild it: isosim store repair {name}")
-            told.place = error.place
-            raise told from error
 
     def _blank(self, name: str) -> Domain:
         """A domain without versions, which continues the numbers of a deleted one."""
@@ -167,7 +170,7 @@ class DomainStore:
             used = self.deletions.read(name)
         except FileNotFoundError:
             return Domain()
-        return Domain(next=used.next, epoch=used.epoch, revision=used.revision)
+        return Domain(**{one.name: getattr(used, one.name) for one in fields(used)})
 
     def change(self, name: str, step: Callable[[Domain], Domain], *, revision: int | None = None) -> Domain:
         """Replaces a domain by `step(domain)`, which is called again if another process changed it meanwhile.
@@ -195,7 +198,7 @@ class DomainStore:
                 return now
             if revision is not None and revision != now.revision:
                 raise changed(name, now.revision, revision)
-            return replace(after, revision=now.revision + 1)
+            return self._with_history(name, now, replace(after, revision=now.revision + 1))
 
         try:
             after = self.records.change(self.checked(name), checked)
@@ -203,7 +206,39 @@ class DomainStore:
             return before[0]
         if after != before[0]:
             self.log.append(name, after.revision)
+            announce(name, after.history, before[0].changes)
         return after
+
+    def _with_history(self, name: str, now: Domain, after: Domain, *more: tuple[str, str | None, Any, Any]) -> Domain:
+        """Adds what has changed to the history of `after`. Entries that leave the record are written to blocks before
+        that, and only entries that were in the stored record leave it."""
+        who, at = author.get(), datetime.now(UTC).isoformat(timespec="milliseconds")
+        new = [
+            Entry(number, at, after.revision, *facts, who.by, who.request, who.job)
+            for number, facts in enumerate([*differences(now, after), *more], now.changes + 1)
+        ]
+        surplus = len(now.history) + len(new) - RECENT
+        leaving = now.history[:surplus] if surplus >= RECENT else ()
+        for block, entries in groupby(leaving, lambda entry: (entry.number - 1) // BLOCK):
+            self.blocks.change(f"{name}/{block:05d}", partial(extended, entries=tuple(entries)))
+        return replace(after, changes=now.changes + len(new), history=(*now.history[len(leaving) :], *new))
+
+    def history(self, name: str, before: int | None = None) -> Iterator[Entry]:
+        """The changes of a domain, newest first, also of a deleted one; only those with numbers below `before`.
+
+        Raises:
+            CorruptArtifact: the record is damaged.
+        """
+        recent = self.read(name).history
+        numbers = sorted(int(one.rpartition("/")[2]) for one in self.blocks.names() if one.startswith(f"{name}/"))
+        older = (entry for block in reversed(numbers) for entry in reversed(self._block(name, block).entries))
+        # A block also has entries that are still in the record if a process was killed between the two writes.
+        first = recent[0].number if recent else math.inf
+        every = itertools.chain(reversed(recent), (entry for entry in older if entry.number < first))
+        return (entry for entry in every if before is None or entry.number < before)
+
+    def _block(self, name: str, number: int) -> Block:
+        return self.blocks.read(f"{name}/{number:05d}")
 
     def publish(
         self,
@@ -217,7 +252,8 @@ class DomainStore:
         """Publishes the files of a folder as a new version.
 
         Args:
-            folder: holds the version's files and no others.
+            folder: holds the version's files and no others, except for a manifest, which is written anew: the folder
+                may be that of a version of another store.
             version: its facts; `number`, `files`, `upload` and `created` are set here.
             epoch: the domain's epoch before the work on the version began; None skips the check.
             promote: whether the version becomes the champion of its encoder in the same write. It is called with the
@@ -231,7 +267,7 @@ class DomainStore:
         """
         upload = uuid.uuid4().hex
         place = self._place(self.checked(name), upload)
-        names = sorted(file.name for file in folder.iterdir())
+        names = sorted(file.name for file in folder.iterdir() if file.name != MANIFEST)
         files = {file: sha256(folder / file) for file in names}
         own = replace(version, upload=upload, files=files, number=0, created=datetime.now(UTC).isoformat())
         now = self.read(name)
@@ -310,10 +346,9 @@ class DomainStore:
         version = self.read(name).version(name, number)
         return [self.records.key(name), *(self._place(name, version.upload) + file for file in version.files)]
 
-    def size(self, name: str, number: int) -> int:
+    def size(self, name: str, version: Version) -> int:
         """Bytes of a version's files."""
-        place = self._place(name, self.read(name).version(name, number).upload)
-        return sum(entry.size for entry in self.blobs.list(place))
+        return sum(entry.size for entry in self.blobs.list(self._place(name, version.upload)))
 
     def load(self, name: str, number: int) -> StoredVersion:
         """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that is damaged."""
@@ -387,7 +422,7 @@ class DomainStore:
             for version in gone:
                 after = after.without_version(name, version.number)
             if gone:
-                self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
+                self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
             return after
 
         self.change(name, step)
@@ -400,7 +435,9 @@ class DomainStore:
 
         def step(there: Deleted | None) -> Deleted:
             there = there or Deleted()
-            return Deleted(max(there.next, used.next), max(there.epoch, used.epoch), max(there.revision, used.revision))
+            bounds = ("next", "epoch", "revision", "changes")
+            highest = {bound: max(getattr(there, bound), getattr(used, bound)) for bound in bounds}
+            return Deleted(**highest, history=used.history or there.history)
 
         self.deletions.change(name, step)
 
@@ -416,10 +453,15 @@ class DomainStore:
         """Deletes a domain with all its versions; a damaged record is rebuilt first. Safe to repeat. Files that an
         interrupted deletion has left are `garbage`."""
         gone: list[Domain] = []
+        entries: list[Entry] = []
 
         def before(domain: Domain) -> None:
             gone[:] = [domain]
-            self._use_up(name, Deleted(domain.next, domain.epoch + 1, domain.revision + 1))
+            deletion = ("domain_deleted", None, len(domain.versions), None)
+            after = replace(domain, epoch=domain.epoch + 1, revision=domain.revision + 1)
+            after = self._with_history(name, domain, after, deletion)
+            self._use_up(name, Deleted(**{one.name: getattr(after, one.name) for one in fields(Deleted)}))
+            entries[:] = after.history
 
         try:
             self.records.remove(self.checked(name), before)
@@ -428,6 +470,7 @@ class DomainStore:
             self.records.remove(name, before)
         for domain in gone:
             self.log.append(name, domain.revision + 1)
+            announce(name, entries, domain.changes)
             for version in domain.versions.values():
                 self._drop(name, version)
 
@@ -441,12 +484,14 @@ class DomainStore:
             Conflict: another process changed the record meanwhile.
         """
         unnumbered: list[str] = []
+        repaired: list[Entry] = []
 
         def step(content: bytes) -> Domain:
             domain, uploads = self._rebuilt(name, content)
             unnumbered.extend(uploads)
+            repaired.append(domain.history[-1])
             # Files that are not restored are `garbage`; their numbers must not be used again after they are gone.
-            self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision))
+            self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
             return domain
 
         try:
@@ -457,12 +502,13 @@ class DomainStore:
             if version.upload in unnumbered:
                 self._write_manifest(name, version, domain.epoch)
         self.log.append(name, domain.revision)
+        announce(name, repaired, 0)
         return domain
 
     def _rebuilt(self, name: str, content: bytes) -> tuple[Domain, list[str]]:
         """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
         used, part = self._blank(name), self._salvaged(content)
-        domain = replace(Domain(epoch=used.epoch), **part)
+        domain = replace(Domain(epoch=used.epoch, history=used.history), **part)
         manifests, unknown = self._manifests(name)
         whole = [version for version, epoch, whole in manifests if whole and epoch == domain.epoch]
         versions = {version.number: version for version in whole if version.number > 0}
@@ -484,7 +530,9 @@ class DomainStore:
             if version.number == 0 and domain.published_as(version.upload, version.job) is None:
                 domain = domain.with_version(version)
                 added.append(version.upload)
-        return domain, added
+        # Numbers of lost entries are not used again either; a revision made from the time is higher than all.
+        domain = replace(domain, changes=max(used.changes, domain.changes or domain.revision))
+        return self._with_history(name, domain, domain, ("repaired", None, None, None)), added
 
     def _salvaged(self, content: bytes) -> dict[str, Any]:
         """Those fields of a damaged record that can be understood by themselves."""
@@ -540,6 +588,17 @@ class DomainStore:
                     size = sum(file.size for file in files)
                     remove = partial(self.blobs.delete, keys)
                     yield Garbage(f"{self.blobs.address}/{place}", "left unfinished", size, remove)
+
+
+def extended(there: Block | None, entries: Iterable[Entry]) -> Block:
+    return (there or Block()).with_entries(entries)
+
+
+def announce(name: str, history: Iterable[Entry], seen: int) -> None:
+    """Logs the entries of a domain's history whose numbers are above `seen`."""
+    for entry in history:
+        if entry.number > seen:
+            log.info("domain changed", extra={"facts": {"domain": name, **entry.facts}})
 
 
 class Unchanged(Exception):

@@ -141,7 +141,7 @@ async def beat(cache: RedisCache) -> None:
                 log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
             else:
                 log.warning(
-                    "Redis cannot be used (%s): vectors are computed but not shared, and calibrations are refused",
+                    "Redis cannot be used (%s): vectors are computed but not shared",
                     cache.refusal or cache.trouble,
                 )
         if cache.refusal != refusal:

@@ -2,8 +2,13 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -12,26 +17,26 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isosim.encoders.spec import EncoderSpec
-from isosim.errors import CorruptArtifact, InvalidInput, Unavailable
+from isosim.errors import Conflict, CorruptArtifact, InvalidInput, Unavailable
 from isosim.store.artifacts import (
     MANIFEST,
     Garbage,
     building,
-    drop,
     from_facts,
-    leftovers,
+    json_bytes,
     manifest_bytes,
+    parsed,
     parsed_manifest,
     read_manifest,
-    seal,
-    since,
-    size_of,
+    sha256,
     sweep,
     verified,
     write_atomically,
 )
-from isosim.store.object_storage import ObjectStorage, PreconditionFailed, key_of, opened, remote
+from isosim.store.blobs import Blobs, Changed, Entry, Folder, opened
 
+ENCODERS, REGISTRATION = "encoders/", "/registration.json"
+ID = re.compile(r"\w[\w.-]*")
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
 
 
@@ -113,22 +118,25 @@ class EncoderArtifact:
         return self.folder / TOKENIZER
 
 
-def bury(folder: Path) -> None:
-    """Deletes an export. Deletes its manifest first, because readers ignore an export without a manifest."""
-    (folder / "manifest.json").unlink(missing_ok=True)
-    drop(folder)
-
-
 class EncoderStore:
-    """The encoders of a folder or of a bucket. Encoders of a bucket are copied into a local folder and read from it."""
+    """Encoders of a store. Those of a folder are used in place; those of a bucket are copied to this machine.
 
-    def __init__(self, root: Path) -> None:
-        self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
-        self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
+    An encoder exists once its manifest is written, after all its other files.
+    """
+
+    def __init__(self, blobs: Blobs, seed: Blobs | None = None) -> None:
+        """`seed`: a second store, which is only read. It has encoders that the first store may lack."""
+        self.blobs = blobs
+        self.roots = [blobs] if seed is None else [blobs, seed]
+
+    @classmethod
+    def at(cls, place: str | Path, seed: str | Path | None = None) -> "EncoderStore":
+        """Opens the stores at two paths or addresses."""
+        return cls(opened(place), None if seed is None else opened(seed))
 
     def find(self, name: str) -> EncoderArtifact:
-        """Verifies an export and returns it. `name` is an encoder's id, or `<id>@<start of a digest>`. If several
-        exports match, the newest one is returned.
+        """Verifies an encoder and returns it. `name` is an encoder's id, or `<id>@<start of a digest>`. If several
+        match, the newest one is returned. Those of the second store are found only if none of the first matches.
 
         Raises:
             Unavailable: there is no such encoder, or it was exported by a release that computes other vectors. The
@@ -136,125 +144,197 @@ class EncoderStore:
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
-        if self.bucket is not None:
-            digest = self.bucket.fetch(artifact_id, digest)
-        manifests = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
-        folders = [f.parent for f in manifests if not f.parent.name.startswith(".")]
-        if not folders:
-            there = ", ".join(self.ids()) or "none"
-            raise Unavailable(
-                f"no encoder {name!r} in {self.root}; there are: {there}; choose one (--encoder, ISOSIM_ENCODER) or "
-                "make it with: isosim export --encoder minilm"
-            )
-        folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
-        manifest = verified(folder, *files_of(read_manifest(folder)))
-        try:
-            spec = EncoderSpec(**manifest["encoder"])
-            probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
-            kind = kind_of(manifest)
-            endpoint = from_facts(Endpoint, manifest["remote"]) if kind == "remote" else None
-            probes = tuple(from_facts(Probe, one) for one in manifest.get("probes", ()))
-        except (KeyError, TypeError) as error:
-            raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
-        if spec.digest != folder.name == manifest.get("digest"):
-            raise Unavailable(
-                f"encoder {name!r} was exported by a release that computes other vectors; export it again "
-                f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
-            )
-        if spec.digest != folder.name:
-            raise CorruptArtifact(
-                f"{folder / 'manifest.json'} describes another encoder (digest {spec.digest}) than its "
-                "folder's name; export the encoder again"
-            )
-        prompts = manifest.get("prompts", {})
-        return EncoderArtifact(
-            artifact_id,
-            spec,
-            folder,
-            probe,
-            manifest.get("licence"),
-            prompts,
-            endpoint,
-            probes,
-            kind,
-            manifest.get("unit_vectors") is True,
+        for blobs in self.roots:
+            newest = self._newest(blobs, artifact_id, digest)
+            if newest is not None:
+                return artifact_of(name, self._local(blobs, *newest))
+        there = ", ".join(self.ids()) or "none"
+        raise Unavailable(
+            f"no encoder {name!r} in {self.blobs.address}; there are: {there}; choose one (--encoder, ISOSIM_ENCODER) "
+            "or make it with: isosim export --encoder minilm"
         )
 
-    def ids(self) -> list[str]:
-        """Ids of all encoders in the store, sorted."""
-        if self.bucket is not None:
-            return self.bucket.ids()
-        names = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
-        return sorted(names)
+    def _newest(self, blobs: Blobs, artifact_id: str, digest: str) -> tuple[str, bytes] | None:
+        """Prefix of the keys, and manifest, of the newest encoder that matches; None if there is none."""
+        if not ID.fullmatch(artifact_id):
+            return None
+        found = {}
+        for prefix in prefixes(blobs.list(place_of(artifact_id, ""))):
+            if prefix.startswith(place_of(artifact_id, digest).removesuffix("/")):
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    found[prefix] = blobs.read(prefix + MANIFEST)[0]
 
-    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Yields the exports that can be removed and are older than `age` (s): unfinished exports, and exports whose
-        digest is not in `needed`. If `needed` is None, yields only unfinished exports."""
-        if self.bucket is not None:
-            yield from self.bucket.garbage(age, needed)
-            return
-        yield from leftovers(self.root.glob("*/.building-*"), age)
-        if needed is None:
-            return
-        for folder in sorted(manifest.parent for manifest in self.root.glob("*/*/manifest.json")):
-            if folder.name.startswith(".") or folder.name in needed:
-                continue
-            if since(read_manifest(folder).get("created")) > age:
-                yield Garbage(str(folder), "an unused encoder", size_of(folder), partial(bury, folder))
+        def created(prefix: str) -> str:
+            return str(parsed_manifest(found[prefix], f"{blobs.address}/{prefix}{MANIFEST}").get("created"))
+
+        return max(((prefix, found[prefix]) for prefix in found), key=lambda one: created(one[0]), default=None)
+
+    def _local(self, blobs: Blobs, prefix: str, manifest: bytes) -> Path:
+        """A folder of this machine with an encoder's verified files: the store's own, or a copy that processes share.
+
+        Raises:
+            CorruptArtifact: a file of the store does not match its manifest.
+            OSError: object storage does not answer, or the copy cannot be written.
+        """
+        facts = parsed_manifest(manifest, f"{blobs.address}/{prefix}{MANIFEST}")
+        if isinstance(blobs, Folder):
+            verified(blobs.root / prefix, *files_of(facts))
+            return blobs.root / prefix
+        place = cache() / hashlib.sha256(blobs.address.encode()).hexdigest()[:16] / prefix
+        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
+            if (place / MANIFEST).read_bytes() != manifest:  # a remote encoder has another address
+                write_atomically(place / MANIFEST, manifest)
+            verified(place)
+            return place
+        sweep(*place.parent.glob(".building-*"))
+        with building(place.parent) as copy:
+            for name in facts["files"]:
+                blobs.download(prefix + name, copy / name)
+            write_atomically(copy / MANIFEST, manifest)
+            verified(copy, called=f"{blobs.address}/{prefix.removesuffix('/')}")
+            shutil.rmtree(place, ignore_errors=True)  # removes a damaged copy, if there is one
+            try:
+                copy.rename(place)
+            except OSError:  # another process on this machine has just made a copy
+                verified(place)
+        return place
+
+    def ids(self) -> list[str]:
+        """Ids of all encoders, sorted."""
+        return sorted({prefix.split("/")[1] for blobs in self.roots for prefix in prefixes(blobs.list(ENCODERS))})
 
     def has(self, artifact_id: str, digest: str) -> bool:
-        if self.bucket is not None:
-            return self.bucket.has(artifact_id, digest)
-        return (self.root / artifact_id / digest / "manifest.json").is_file()
+        for blobs in self.roots:
+            with contextlib.suppress(FileNotFoundError):
+                blobs.stamp(place_of(artifact_id, digest) + MANIFEST)
+                return True
+        return False
+
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Yields what can be removed and is older than `age` (s): incomplete encoders, and encoders whose digest is not
+        in `needed`. If `needed` is None, yields only incomplete ones."""
+        before = time.time() - age
+        for prefix, entries in groupby(self.blobs.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0] + "/"):
+            files = list(entries)
+            whole = any(entry.key == prefix + MANIFEST for entry in files)
+            unwanted = not whole or (needed is not None and prefix.split("/")[2] not in needed)
+            if prefix.count("/") == 3 and unwanted and all(entry.modified < before for entry in files):
+                why = "an unused encoder" if whole else "left unfinished"
+                size = sum(entry.size for entry in files)
+                yield Garbage(f"{self.blobs.address}/{prefix[:-1]}", why, size, partial(self._bury, prefix))
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
         """Publishes the files that `write` puts into a folder. The facts that `write` returns go into the manifest."""
-        if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
+        if not ID.fullmatch(artifact_id):
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
-        place = self.root / artifact_id / spec.digest
-        if self.bucket is not None:
-            shutil.rmtree(place, ignore_errors=True)  # removes an export whose upload failed, if there is one
-        with building(place.parent) as folder:
-            facts = write(folder)
-            created = datetime.now(UTC).isoformat()
-            seal(
-                folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
-            )
-        if self.bucket is not None:
-            self.bucket.send(place)
+        with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+            facts = write(Path(folder))
+            files = {file.name: sha256(file) for file in sorted(Path(folder).iterdir())}
+            described = {"encoder": dataclasses.asdict(spec), "digest": spec.digest}
+            created = {"created": datetime.now(UTC).isoformat()}
+            manifest = manifest_bytes({**described, **created, **facts, "files": files})
+            self._publish(place_of(artifact_id, spec.digest), Path(folder), files, manifest)
         return self.find(f"{artifact_id}@{spec.digest}")
 
-    def adopt(self, export: Path) -> EncoderArtifact:
-        """Copies an export from another store into this store. A copy that another process has just made is kept.
+    def _publish(self, prefix: str, folder: Path, files: Mapping[str, str], manifest: bytes) -> None:
+        """Uploads files, then the manifest. If another process has published other files for the same encoder
+        meanwhile, the two may be mixed: uploads again and replaces its manifest."""
+        tag = None
+        while True:
+            for name in files:
+                self.blobs.upload(prefix + name, folder / name)
+            try:
+                self.blobs.write(prefix + MANIFEST, manifest, new=tag is None, over=tag)
+            except Changed:
+                tag = None
+                with contextlib.suppress(FileNotFoundError):
+                    stored, tag = self.blobs.read(prefix + MANIFEST)
+                    if parsed_manifest(stored, prefix + MANIFEST)["files"] == files:
+                        return
+            else:
+                return
 
-        Raises:
-            CorruptArtifact: a file of the export does not match its manifest.
-        """
-        manifest = verified(export)
-        place = self.root / export.parent.name / export.name
-        sweep(*place.parent.glob(".building-*"))
-        with building(place.parent) as folder:
-            for name in manifest.pop("files"):
-                shutil.copyfile(export / name, folder / name)
-            with contextlib.suppress(FileExistsError):
-                seal(folder, place, manifest)
-        if self.bucket is not None:
-            self.bucket.send(place)
-        return self.find(f"{place.parent.name}@{place.name}")
+    def registration(self, artifact_id: str) -> str:
+        """Identifies the registration of an encoder that isosim does not compute: the same for all processes that
+        register it at once, another one after its removal."""
+        key = ENCODERS + artifact_id + REGISTRATION
+        with contextlib.suppress(Changed):
+            self.blobs.write(key, json_bytes({"registration": uuid.uuid4().hex}), new=True)
+        return str(parsed(self.blobs.read(key)[0], key).get("registration"))
 
     def readdress(self, artifact: EncoderArtifact, endpoint: Endpoint) -> EncoderArtifact:
-        """Stores a new address or key file for a remote encoder, and returns the changed encoder."""
-        manifest = read_manifest(artifact.folder) | {"remote": dataclasses.asdict(endpoint)}
-        write_atomically(artifact.folder / MANIFEST, manifest_bytes(manifest))
-        if self.bucket is not None:
-            self.bucket.replace_manifest(artifact.folder)
+        """Stores a new address or key file for a remote encoder, and returns the changed encoder.
+
+        Raises:
+            Conflict: another process changes the encoder at the same time.
+        """
+        key = place_of(artifact.id, artifact.digest) + MANIFEST
+        content, tag = self.blobs.read(key)
+        facts = parsed_manifest(content, key) | {"remote": dataclasses.asdict(endpoint)}
+        try:
+            self.blobs.write(key, manifest_bytes(facts), over=tag)
+        except Changed as error:
+            raise Conflict(f"another process changes encoder {artifact.id}; try again") from error
         return self.find(f"{artifact.id}@{artifact.digest}")
 
     def remove(self, artifact: EncoderArtifact) -> None:
         """Deletes an encoder. Domain versions calibrated for it stay but can no longer be served."""
-        if self.bucket is not None:
-            self.bucket.remove(artifact.id, artifact.digest)
-        bury(artifact.folder)
+        # First, so that an encoder of this name that is registered from now on has another digest.
+        self.blobs.delete([ENCODERS + artifact.id + REGISTRATION])
+        self._bury(place_of(artifact.id, artifact.digest))
+
+    def _bury(self, prefix: str) -> None:
+        """Deletes an encoder; its manifest first, because readers ignore the files of an encoder without one."""
+        self.blobs.delete([prefix + MANIFEST])
+        self.blobs.delete([entry.key for entry in self.blobs.list(prefix)])
+
+
+def place_of(artifact_id: str, digest: str) -> str:
+    """Prefix of an encoder's keys."""
+    return f"{ENCODERS}{artifact_id}/{digest}/" if digest else f"{ENCODERS}{artifact_id}/"
+
+
+def prefixes(entries: Iterable[Entry]) -> Iterator[str]:
+    """Prefixes of the keys of the complete encoders in a listing."""
+    for entry in entries:
+        prefix, _, name = entry.key.rpartition("/")
+        if name == MANIFEST and prefix.count("/") == 2:
+            yield prefix + "/"
+
+
+def artifact_of(name: str, folder: Path) -> EncoderArtifact:
+    """The encoder in a folder. Raises Unavailable or CorruptArtifact, as `EncoderStore.find` does."""
+    manifest = read_manifest(folder)
+    try:
+        spec = EncoderSpec(**manifest["encoder"])
+        probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
+        kind = kind_of(manifest)
+        endpoint = from_facts(Endpoint, manifest["remote"]) if kind == "remote" else None
+        probes = tuple(from_facts(Probe, one) for one in manifest.get("probes", ()))
+    except (KeyError, TypeError) as error:
+        raise CorruptArtifact(f"{folder / MANIFEST} does not describe an encoder: {error}") from error
+    if spec.digest != folder.name == manifest.get("digest"):
+        raise Unavailable(
+            f"encoder {name!r} was exported by a release that computes other vectors; export it again "
+            f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
+        )
+    if spec.digest != folder.name:
+        raise CorruptArtifact(
+            f"{folder / MANIFEST} describes another encoder (digest {spec.digest}) than its folder's name; export the "
+            "encoder again"
+        )
+    return EncoderArtifact(
+        folder.parent.name,
+        spec,
+        folder,
+        probe,
+        manifest.get("licence"),
+        manifest.get("prompts", {}),
+        endpoint,
+        probes,
+        kind,
+        manifest.get("unit_vectors") is True,
+    )
 
 
 def kind_of(manifest: Mapping[str, object]) -> Kind:
@@ -273,103 +353,3 @@ def kind_of(manifest: Mapping[str, object]) -> Kind:
 def files_of(manifest: Mapping[str, object]) -> tuple[str, ...]:
     """Names of an encoder's files that serving needs."""
     return (ENCODER, CALIBRATOR, TOKENIZER) if kind_of(manifest) == "onnx" else (CALIBRATOR,)
-
-
-ENCODERS = "encoders/"
-
-
-class EncoderBucket:
-    """Encoders in a bucket. An encoder is copied to this machine before use, because ONNX Runtime needs files."""
-
-    def __init__(self, storage: ObjectStorage, folder: Path) -> None:
-        self.storage, self.folder = storage, folder
-
-    def _manifests(self, prefix: str = "") -> list[str]:
-        """Keys of encoders' manifests that start with `encoders/` + `prefix`."""
-        keys = (entry.key for entry in self.storage.list(ENCODERS + prefix))
-        return [key for key in keys if key.count("/") == 3 and key.endswith(f"/{MANIFEST}")]
-
-    def ids(self) -> list[str]:
-        return sorted({key.split("/")[1] for key in self._manifests()})
-
-    def has(self, artifact_id: str, digest: str) -> bool:
-        return f"{ENCODERS}{artifact_id}/{digest}/{MANIFEST}" in self._manifests(f"{artifact_id}/{digest}/")
-
-    def fetch(self, artifact_id: str, digest: str) -> str:
-        """Downloads the newest export whose digest starts with `digest`, unless this machine already has the export.
-        Returns the full digest.
-
-        Raises:
-            Unavailable: there is no such export.
-            CorruptArtifact: the downloaded files do not match their manifest.
-            OSError: object storage does not answer, or the folder cannot be written.
-        """
-        read = {key: self.storage.read(key)[0] for key in self._manifests(f"{artifact_id}/{digest}")}
-        if not read:
-            name = f"{artifact_id}@{digest}" if digest else artifact_id
-            raise Unavailable(
-                f"no encoder {name!r} in {self.storage.address}; make it with: "
-                f"isosim export --encoder minilm --model-store {self.storage.address}"
-            )
-        key = max(read, key=lambda key: str(parsed_manifest(read[key], f"{self.storage.address}/{key}").get("created")))
-        full_digest = key.split("/")[2]
-        place = self.folder / ENCODERS / artifact_id / full_digest
-        if not self._is_there(place, read[key]):
-            self._download(key.removesuffix(MANIFEST), place, read[key])
-        return full_digest
-
-    def _is_there(self, place: Path, manifest: bytes) -> bool:
-        try:
-            verified(place)
-            same = read_manifest(place) == parsed_manifest(manifest, str(place))
-        except (FileNotFoundError, CorruptArtifact):
-            same = False
-        return same
-
-    def _download(self, prefix: str, place: Path, manifest: bytes) -> None:
-        with building(place.parent) as folder:
-            for name in parsed_manifest(manifest, prefix + MANIFEST)["files"]:
-                self.storage.download(prefix + name, folder / name)
-            write_atomically(folder / MANIFEST, manifest)
-            verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # removes a damaged or outdated copy, if there is one
-            try:
-                folder.rename(place)
-            except OSError:  # another process on this machine has just downloaded the same export
-                verified(place)
-
-    def send(self, place: Path) -> None:
-        """Uploads an export from the folder: first its files, then its manifest, which makes the export visible."""
-        prefix = f"{ENCODERS}{place.parent.name}/{place.name}/"
-        manifest = read_manifest(place)
-        for name in manifest["files"]:
-            self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(PreconditionFailed):  # another process has exported the same encoder
-            self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
-
-    def replace_manifest(self, place: Path) -> None:
-        """Overwrites the manifest in the bucket with the manifest in the folder."""
-        self.storage.write(f"{ENCODERS}{place.parent.name}/{place.name}/{MANIFEST}", (place / MANIFEST).read_bytes())
-
-    def remove(self, artifact_id: str, digest: str) -> None:
-        prefix = f"{ENCODERS}{artifact_id}/{digest}/"
-        keys = [entry.key for entry in self.storage.list(prefix)]
-        self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
-
-    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Yields the exports that can be removed and are older than `age` (s): incomplete exports, and exports whose
-        digest is not in `needed`. If `needed` is None, yields only incomplete exports."""
-        for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
-            # The manifest comes first, so that it is deleted first: without it, readers ignore the other files.
-            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))
-            whole = files[0].key.endswith(f"/{MANIFEST}")
-            unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
-            if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):
-                why = "an unused encoder" if whole else "left unfinished"
-                size = sum(entry.size for entry in files)
-                name = f"{self.storage.address}/{prefix}"
-                yield Garbage(name, why, size, partial(self._bury, [entry.key for entry in files]))
-
-    def _bury(self, keys: list[str]) -> None:
-        self.storage.delete(keys[:1])
-        self.storage.delete(keys[1:])

@@ -5,7 +5,6 @@ The store keeps the encoder's name, its number of dimensions, and a calibrator f
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
 from isosim.export.graph import export_calibrator
-from isosim.store.artifacts import locked
 
 LEAST_DIM, MOST_DIM = 8, 16_384  # with 16,384 dimensions the calibrator's matrix takes 1 GB
 
@@ -35,31 +33,29 @@ def register(
     """
     if not LEAST_DIM <= dim <= MOST_DIM:
         raise InvalidInput(f"dimensions: {dim}; expected {LEAST_DIM} to {MOST_DIM:,}")
-    encoders = EncoderStore(store)
-    encoders.root.mkdir(parents=True, exist_ok=True)
-    with locked(encoders.root / ".registering"):
-        if name in encoders.ids():
-            return check_same(encoders.find(name), dim, unit=unit)
-        say("making the calibrator")
-        registration = uuid.uuid4().hex
-        spec = EncoderSpec(
-            source=name,
-            weights=hashlib.sha256(json.dumps([registration, unit]).encode()).hexdigest(),
-            tokenizer="",
-            pooling="vectors",
-            layers=0,
-            max_length=0,
-            prompt="",
-            precision="vectors",
-            dim=dim,
-            pad_token_id=0,
-        )
+    encoders = EncoderStore.at(store)
+    if name in encoders.ids():
+        return check_same(encoders.find(name), dim, unit=unit)
+    say("making the calibrator")
+    registration = encoders.registration(name)
+    spec = EncoderSpec(
+        source=name,
+        weights=hashlib.sha256(json.dumps([registration, unit]).encode()).hexdigest(),
+        tokenizer="",
+        pooling="vectors",
+        layers=0,
+        max_length=0,
+        prompt="",
+        precision="vectors",
+        dim=dim,
+        pad_token_id=0,
+    )
 
-        def write(folder: Path) -> dict[str, object]:
-            onnx.save(export_calibrator(dim), folder / CALIBRATOR)
-            return {"kind": "vectors", "unit_vectors": unit, "registration": registration}
+    def write(folder: Path) -> dict[str, object]:
+        onnx.save(export_calibrator(dim), folder / CALIBRATOR)
+        return {"kind": "vectors", "unit_vectors": unit, "registration": registration}
 
-        return encoders.add(name, spec, write)
+    return encoders.add(name, spec, write)
 
 
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:

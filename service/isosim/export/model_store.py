@@ -35,7 +35,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
         InvalidInput: the checkpoint cannot be exported.
         ArithmeticError: the outputs of torch and ONNX differ.
     """
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     if encoders.has(artifact_id, spec.digest):
         say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
         artifact = encoders.find(f"{artifact_id}@{spec.digest}")

@@ -127,7 +127,7 @@ def publish(
     """Adds the encoder of lower precision to the store, together with the fp32 calibrator."""
     spec = replace(fp32.spec, precision=f"{name}-{precision.fingerprint(reduced)}")
     artifact_id = f"{fp32.id}-{name}"
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     if encoders.has(artifact_id, spec.digest):
         say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
         return encoders.find(f"{artifact_id}@{spec.digest}")

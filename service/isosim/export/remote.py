@@ -3,7 +3,6 @@ makes a calibrator."""
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore, End
 from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
 from isosim.export.graph import export_calibrator
 from isosim.scoring.similarity import normalized
-from isosim.store.artifacts import locked
 
 PROBES = (
     "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?",
@@ -51,20 +49,10 @@ def register(
         EncoderChanged: the encoder is registered, and the server at the new address gives other vectors.
         InvalidInput: the address is not valid, or the name belongs to another encoder.
     """
-    encoders = EncoderStore(store)
+    encoders = EncoderStore.at(store)
     # Symbolic links in the path are not resolved, because Kubernetes replaces their target when the Secret changes.
     key = None if key_file is None else str(key_file.absolute())
     endpoint = Endpoint(checked_url(url), model, key)
-    encoders.root.mkdir(parents=True, exist_ok=True)
-    with locked(encoders.root / ".registering"):  # two processes could otherwise register the same name
-        return registered(encoders, name, endpoint, say, prompt, max_length)
-
-
-def registered(
-    encoders: EncoderStore, name: str, endpoint: Endpoint, say: Say, prompt: str, max_length: int
-) -> EncoderArtifact:
-    """Does the work of `register`; the caller holds the lock."""
-    model = endpoint.model
     known = encoders.find(name) if name in encoders.ids() else None  # raises if the registered encoder is damaged
     if known is not None:
         check_same(known, model, prompt, max_length)
@@ -72,7 +60,7 @@ def registered(
     if known is not None:
         return readdressed(encoders, known, endpoint, say)
     say(f"the server answers with {vectors.shape[1]} dimensions, encoded as {endpoint.encoding}; making the calibrator")
-    registration = uuid.uuid4().hex
+    registration = encoders.registration(name)
     identity = json.dumps([model, registration])
     spec = EncoderSpec(
         source=model,

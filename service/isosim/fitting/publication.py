@@ -7,6 +7,7 @@ import numpy as np
 
 from isosim.arrays import Rows, Vectors
 from isosim.domains.domain import Domain, Version
+from isosim.domains.history import Author, author
 from isosim.domains.store import DomainStore, StoredVersion, written
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, IsosimError
@@ -77,6 +78,8 @@ class Result:
             levels=tuple(group_sizes(self.encoder.spec.dim)) if is_flow(self.fitted.method) else (),
             seed=request.seed,
         )
+        if job is not None:
+            author.set(Author(job.owner, job=job.id))
         with written({**self.report, "promotion": why}, self.fitted.weights, self.model) as folder:
             number = domains.publish(
                 request.domain,

@@ -1,1 +1,1 @@
-"""Calibration jobs: posted text and files, records, and the two ways to run them (child processes, RQ)."""
+"""Calibration jobs: posted text and files, and the records that are their queue."""

@@ -1,46 +1,39 @@
-"""Calibration jobs: request, progress, and the states a job passes through.
+"""Calibration jobs: request, progress, and the rules by which a job's record changes. Nothing here reads or writes.
 
-                 begin                 end
-    QUEUED ----------------> RUNNING ---------> SUCCEEDED, FAILED
-     |  ^                     |    ^
-     |  | requeue   interrupt |    | begin: the queue delivers the job again, because its worker died
-     |  |                     v    |
-     |  +---------------- INTERRUPTED ---------> FAILED: the job was not retried in time
-     |                        ^
-     +------------------------+ interrupt: the process that was started for the job died before `begin`
+                 begin             publish                 end
+    QUEUED ----------------> RUNNING -----> PUBLISHING ---------> SUCCEEDED, FAILED
+       ^                      |   ^ |         |   ^
+       +----------------------+   +-+         +---+
+              give back           begin: its worker has fallen silent
 
-In addition, QUEUED, RUNNING and INTERRUPTED become CANCELLED if a client cancels the job, and FAILED if the job takes
-too long. SUCCEEDED, FAILED and CANCELLED are final. `Job.become` refuses all other changes.
+QUEUED and RUNNING become CANCELLED if a client cancels the job. From PUBLISHING on, a version may exist, so the job can
+no longer be cancelled, and it stays PUBLISHING in further attempts. SUCCEEDED, FAILED and CANCELLED are final.
+
+A job is held by the worker that runs it. Each attempt has a number; a worker whose attempt has been replaced by another
+may not change the job any more.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
-from isosim.errors import Conflict
+from isosim.errors import Conflict, JobCancelled
+
+ATTEMPTS = 3  # attempts until a job whose process or worker dies each time has failed; unmeasured
 
 
 class Status(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
+    PUBLISHING = "publishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"  # the job's worker died; the job can be retried
 
     @property
     def ended(self) -> bool:
         """True for a final state. When a job ends, its posted text is deleted."""
-        return not NEXT[self]
-
-
-NEXT: dict[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset({Status.RUNNING, Status.INTERRUPTED, Status.CANCELLED, Status.FAILED}),
-    Status.RUNNING: frozenset(Status) - {Status.QUEUED},
-    Status.INTERRUPTED: frozenset(Status) - {Status.SUCCEEDED},
-    **dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELLED), frozenset()),
-}
+        return self in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 
 
 METHODS = (
@@ -103,47 +96,77 @@ class Job:
     created: str = ""
     started: str | None = None
     finished: str | None = None
-    heartbeat: float = 0.0  # time of the worker's last sign of life, in seconds since the epoch
     version: int | None = None
     promoted: bool | None = None
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
     traceparent: str | None = None  # W3C trace context of the request that posted the job, if it was traced
-    # Seconds in the state INTERRUPTED, as counted by the processes that monitor jobs.
-    waited: float = 0.0
     owner: str = ""  # id of the API key that posted the job (access/grants.py)
     size: int = 0  # bytes of posted text, labels and vectors
+    input: str = ""  # name of the upload with the posted text
+    fingerprint: str | None = None  # of the posted content, if it was posted with an idempotency key
+    freed: bool = False  # a request with the same idempotency key makes another job
+    worker: str | None = None  # the worker that holds the job; None if a worker may take it
+    spared: int = 0  # attempts that ended because their worker was told to stop; they do not count
 
-    def become(self, status: Status, **changes: Any) -> Self:
-        """The job in its next state.
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further attempt may begin."""
+        return self.attempt - self.spared >= ATTEMPTS
 
-        Raises:
-            Conflict: the current state does not allow this change.
-        """
-        if status not in NEXT[self.status]:
-            raise Conflict(f"job {self.id} is {self.status}; it cannot become {status}")
-        return replace(self, status=status, **changes)
+    def begun(self, worker: str, now: str, champion: int | None) -> "Job":
+        """The job in its next attempt. A worker that still holds the job has fallen silent."""
+        request = self.request
+        # For a job with a base, the champion was already recorded when the labels were posted.
+        if self.attempt == 0 and request.base is None:
+            request = replace(request, champion=champion)
+        return replace(
+            self.free() if self.worker is None else self.given_back(self.silence),
+            request=request,
+            status=Status.PUBLISHING if self.status is Status.PUBLISHING else Status.RUNNING,
+            stage="starting",
+            attempt=self.attempt + 1,
+            started=now,
+            worker=worker,
+        )
 
+    @property
+    def silence(self) -> str:
+        return f"its worker fell silent while {self.stage}"
 
-class JobRunner(Protocol):
-    """Runs stored jobs: in a child process of the service, or in a worker that receives them through Redis."""
+    def free(self) -> "Job":
+        status = Status.PUBLISHING if self.status is Status.PUBLISHING else Status.QUEUED
+        return replace(self, status=status, stage="queued", progress=0.0, worker=None)
 
-    async def available(self) -> None:
-        """Raises Unavailable, with the remedy, if no process can run a job."""
+    def given_back(self, why: str, *, counts: bool = True) -> "Job":
+        """The job when its attempt could not end; another may begin. `counts`: as one of the ATTEMPTS."""
+        notice = f"attempt {self.attempt}: {why}"
+        return replace(self.free(), notices=[*self.notices, notice], spared=self.spared + (not counts))
 
-    async def workers(self) -> int | None:
-        """Number of workers that can take a job; None if unknown, or if the service runs jobs without workers."""
+    def check_held(self, attempt: "Job") -> "Job":
+        """This record, unchanged. Raises JobCancelled unless it is of the same attempt, which has not ended."""
+        if self.status is Status.CANCELLED:
+            raise JobCancelled(f"job {self.id} was cancelled")
+        if (self.worker, self.attempt, self.input) != (attempt.worker, attempt.attempt, attempt.input):
+            raise JobCancelled(f"attempt {attempt.attempt} of job {self.id} has been replaced by another")
+        return self
 
-    async def submit(self, job_id: str, attempt: int) -> None:
-        """Submits an attempt. An attempt that is submitted twice is run once.
+    def ended(self, status: Status, now: str, **facts: Any) -> "Job":
+        """The job with its outcome: `version`, `promoted` and `report`, or `error`."""
+        progress = 1.0 if status is Status.SUCCEEDED else self.progress
+        stage = status.value
+        return replace(self, status=status, stage=stage, progress=progress, finished=now, worker=None, **facts)
 
-        Raises:
-            Unavailable: the attempt could not be submitted.
-        """
+    def given_up(self, now: str) -> "Job":
+        """The failed job after its last attempt."""
+        last = self if self.worker is None else self.given_back(self.silence)
+        return last.ended(Status.FAILED, now, error=f"{last.notices[-1]}; no further attempt is made")
 
-    async def recover(self, waiting: Sequence[Job]) -> None:
-        """Submits a `waiting` job again if the queue has lost it."""
-
-    async def stop(self, job_id: str) -> None:
-        """Ends the process that runs the job. Afterwards no process runs or starts the job."""
+    def cancelled(self, now: str) -> "Job":
+        """Raises Conflict if it is too late."""
+        if self.status.ended:
+            raise Conflict(f"job {self.id} is {self.status} already")
+        if self.status is Status.PUBLISHING:
+            raise Conflict(f"job {self.id} is publishing its result and can no longer be cancelled")
+        return self.ended(Status.CANCELLED, now)

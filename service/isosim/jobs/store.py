@@ -1,39 +1,104 @@
-"""Jobs in the model store (a folder or a bucket), and the rules by which their states change."""
+"""Jobs in the store: one record each, which is also the queue. Workers claim jobs by compare-and-swap.
+
+    jobs/<id>.json                              the record (`Job`); it never moves
+    open/<owner>/<time>-<size>-<input>-<id>     empty: the index of jobs that have not ended (`OpenJob`)
+    input/<input>/lines, vectors.npy            what was posted; deleted when the job ends
+
+The entry of the index is written first and deleted last, so that it leads to everything that a killed process has left.
+Stale entries are removed by the next process that reads them.
+"""
 
 import hashlib
 import logging
+import re
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import orjson
 
-from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
-from isosim.jobs.folders import JOB_ID, FolderJobs, JobStorage, Record
-from isosim.jobs.job import Job, JobRequest, LabelledPair, Status
-from isosim.jobs.objects import BucketJobs
-from isosim.jobs.spool import Spool
-from isosim.store.artifacts import Garbage, to_facts
-from isosim.store.object_storage import opened, remote
+from isosim.errors import Conflict, CorruptArtifact, NotFound, Unavailable
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.posted import LINES, VECTORS, Posted, Spool
+from isosim.store.artifacts import to_facts
+from isosim.store.blobs import Blobs, Changed
+from isosim.store.records import Records
 
-SILENCE = 30.0  # seconds without heartbeat until a running job counts as interrupted; workers beat every 2 to 5 s
+SILENCE = 30.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
+ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
+KEPT = 1000  # number of ended jobs whose records are kept
 AT_A_TIME = 32  # number of ended jobs that `newest` reads together
+SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
+REPEATS = 10  # writes of an attempt into a record that others change meanwhile
 
+JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 log = logging.getLogger(__name__)
-KEPT = 1000  # number of ended jobs whose records are kept
+
+
+class OpenJob(NamedTuple):
+    """An entry of the index."""
+
+    owner: str  # `owner_name` of the API key's id
+    time: str  # when the job was created, by the clock of the process that created it
+    size: int  # bytes of its input
+    input: str
+    id: str
+
+    @classmethod
+    def of(cls, job: Job) -> "OpenJob":
+        return cls(owner_name(job.owner), re.sub(r"\D", "", job.created)[:20], job.size, job.input, job.id)
+
+    @property
+    def key(self) -> str:
+        return f"open/{self.owner}/{self.time}-{self.size}-{self.input}-{self.id}"
+
+    @property
+    def files(self) -> list[str]:
+        return [f"input/{self.input}/{name}" for name in (LINES, VECTORS)]
+
+
+class Found(NamedTuple):
+    """A job as it was read, and its record's tag."""
+
+    job: Job
+    tag: str
+
+
+class Ended(NamedTuple):
+    """Facts about an ended job, kept in memory because they do not change any more."""
+
+    status: Status
+    created: str
+
+
+def owner_name(owner: str) -> str:
+    """The id of an API key as a part of keys in the store, which may not contain all characters."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:16]
+
+
+def following(name: str) -> str:
+    """Id of the next job with the same idempotency key."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def first_of(owner: str, idempotency_key: str) -> str:
+    """Id of the first job with an idempotency key. Each API key has idempotency keys of its own."""
+    return following(orjson.dumps([owner, idempotency_key]).decode())
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
     """The fields of a request that the client posted. Requests with the same idempotency key are compared by these
     fields. The server's own fields may change before the client repeats the request."""
     facts = to_facts(request)
-    facts.pop("epoch", None)
+    facts.pop("epoch")
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]
@@ -41,126 +106,272 @@ def posted(request: JobRequest) -> dict[str, Any]:
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat()
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Facts about an ended job, kept in memory because its record does not change any more."""
-
-    status: Status
-    created: str
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 class JobStore:
-    """The jobs of a folder or of a bucket.
+    """Jobs of a folder or a bucket. Thread-safe, except that `claim` and `sweep` are for one thread."""
 
-    Only one process decides how a job ends: the first that sets `decided` in the record. This process then records the
-    end. For example, a worker sets `decided` before it publishes. The API sets `decided` if a client cancels the job.
-
-    A running job counts as interrupted if its heartbeat does not change for SILENCE seconds. Each process measures
-    these seconds by its own clock, because the clocks of machines differ and may jump.
-    """
-
-    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.root, self.clock = root / "jobs", clock
-        self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
+    def __init__(self, blobs: Blobs, clock: Callable[[], float] = time.monotonic) -> None:
+        self.blobs, self.clock = blobs, clock
+        self.records = Records(blobs, Job, "jobs/")
         self._ended: dict[str, Ended] = {}
-        # Running jobs: id -> (last heartbeat, time at which this process first read that heartbeat).
-        self._seen: dict[str, tuple[float, float]] = {}
-        # Interrupted jobs: id -> (value of `waited` that this process last wrote into the record, time of the write).
-        self._waiting: dict[str, tuple[float, float]] = {}
+        self.some_open = True  # whether the last look found entries in the index
+        self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
+        self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
+        self._begun: set[tuple[str, int]] = set()  # held jobs that were seen: (id, attempt)
+        self._turns: dict[str, int] = {}  # by owner: a number that is higher if a job of the owner began later
+        self._numbers = count()
 
     @property
     def distant(self) -> bool:
-        """Whether every access is a request over the network."""
-        return not self.storage.exclusive
-
-    @property
-    def scratch(self) -> Path:
-        """A local folder for input that is still arriving."""
-        return self.storage.scratch
-
-    def _checked(self, job_id: str) -> str:
-        """Returns an id unchanged. Raises NotFound if the id is malformed: ids become part of paths and keys."""
-        if not JOB_ID.fullmatch(job_id):
-            raise NotFound(f"no calibration job {job_id[:64]!r}")
-        return job_id
-
-    def spool(self) -> Spool:
-        """A new spool for input that is still arriving."""
-        return self.storage.spool()
+        """Whether each access is a request over the network, which costs time and money."""
+        return "://" in self.blobs.address
 
     def create(
         self,
         request: JobRequest,
         spool: Spool,
         notices: list[str],
-        idempotency_key: str | None,
+        idempotency_key: str | None = None,
         traceparent: str | None = None,
         owner: str = "",
     ) -> Job:
-        """Creates a queued job from the spooled input, or returns the job with the same idempotency key and content.
+        """Creates a job from the spooled input, or returns the one with the same idempotency key and content. A new
+        job's `input` is the spool's id.
 
         Raises:
             Conflict: the idempotency key was used with other content.
+            Unavailable: the upload of the input took too long.
         """
+        fingerprint, name = None, uuid.uuid4().hex
+        if idempotency_key is not None:
+            fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
+            earlier, name = self._keyed(first_of(owner, idempotency_key))
+            if earlier is not None:
+                return same(earlier, fingerprint)
         job = Job(
-            spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent,
-            owner=owner, size=spool.size,
+            name, request, created=now(), notices=notices, traceparent=traceparent, owner=owner, size=spool.size,
+            input=spool.id, fingerprint=fingerprint,
         )  # fmt: skip
-        fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
-        self.storage.create(job, spool, idempotency_key, fingerprint)
-        if idempotency_key is None:
-            return job
-        holder = ""
+        entry, began = OpenJob.of(job), self.clock()
+        self.blobs.write(entry.key, b"")
         try:
-            while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with suppress(NotFound):  # `holder` was just removed, which frees the key: try again
-                    return self.read(holder)
-            return job
-        finally:
-            if holder != job.id:  # another job has the key, or `take` raised an error
-                self.storage.remove(job.id)
+            for file, path in spool.files():
+                self.blobs.upload(f"input/{job.input}/{file}", path)
+            if self.clock() - began > ABANDONED / 2:  # another process may soon take the entry for abandoned
+                raise Unavailable("writing the posted text into the store took too long; post it again")
+        except BaseException:
+            with suppress(OSError):
+                self._drop(entry)
+            raise
+        there = self.records.create(name, job)
+        if there.input == job.input:
+            return there
+        self._drop(entry)  # another request with the same idempotency key was faster
+        if there.freed:
+            return self.create(request, spool, notices, idempotency_key, traceparent, owner)
+        return same(there, fingerprint)
 
-    def has_key(self, idempotency_key: str) -> bool:
+    def _keyed(self, name: str) -> tuple[Job | None, str]:
+        """The job that has an idempotency key and its id; without one, None and the id that it would get. `name`: id of
+        the first job with the key."""
+        while True:
+            try:
+                job = self.records.read(name)
+            except FileNotFoundError:
+                return None, name
+            if not job.freed:
+                return job, name
+            name = following(name)
+
+    def has_key(self, owner: str, idempotency_key: str) -> bool:
         """Whether a job has this idempotency key."""
-        return self.storage.taken(idempotency_key)
+        return self._keyed(first_of(owner, idempotency_key))[0] is not None
 
-    def free_keys(self, deleted: Collection[str]) -> None:
-        """Frees the idempotency keys of jobs whose domain was deleted."""
-        self.storage.free_keys(deleted)
+    def free_keys(self, jobs: Collection[str]) -> None:
+        """Frees the idempotency keys of jobs: requests that repeat them make new jobs."""
+        for job_id in jobs:
+            with suppress(NotFound):
+                self._change(job_id, lambda job: job if job.fingerprint is None else replace(job, freed=True))
 
     def read(self, job_id: str) -> Job:
-        """The recorded job. A running job whose heartbeat has stopped is returned as interrupted."""
-        return self._heard(self._record(job_id))
+        """Raises NotFound, or CorruptArtifact if the record cannot be understood."""
+        return self._found(job_id).job
 
-    def _record(self, job_id: str) -> Job:
-        return self.storage.read(self._checked(job_id)).job
+    def _found(self, job_id: str) -> Found:
+        if not JOB_ID.fullmatch(job_id):  # ids become part of keys
+            raise missing(job_id)
+        try:
+            return Found(*self.records.tagged(job_id))
+        except FileNotFoundError:
+            raise missing(job_id) from None
 
-    def _heard(self, job: Job) -> Job:
-        return interrupted(job) if self._silent(job) else job
+    def _change(self, job_id: str, step: Callable[[Job], Job]) -> Job:
+        def there(job: Job | None) -> Job:
+            if job is None:
+                raise missing(job_id)
+            return step(job)
 
-    def _silent(self, job: Job) -> bool:
-        if job.status is not Status.RUNNING:
-            self._seen.pop(job.id, None)
-            return False
-        now = self.clock()
-        beat, since = self._seen.setdefault(job.id, (job.heartbeat, now))
-        if beat != job.heartbeat:
-            self._seen[job.id] = job.heartbeat, now
-            return False
-        return now - since > SILENCE
+        return self.records.change(job_id, there)
 
-    def beats(self, job_id: str, attempt: int, seconds: float) -> bool:
-        """Waits up to `seconds` for a new heartbeat of a running attempt. True if it came or the job ended."""
-        before, deadline = self._record(job_id), time.monotonic() + seconds
-        while (before.status, before.attempt) == (Status.RUNNING, attempt) and time.monotonic() < deadline:
-            time.sleep(0.1)
-            now = self._record(job_id)
-            if now.heartbeat != before.heartbeat or now.status.ended:
-                return True
-        return False
+    def cancel(self, job_id: str) -> Job:
+        """Raises NotFound, or Conflict if the job has ended or is publishing."""
+        self.read(job_id)
+        job = self._change(job_id, lambda job: job.cancelled(now()))
+        self._close(job)
+        return job
+
+    def _close(self, job: Job) -> None:
+        """Deletes what an ended job has left beside its record. The next process that reads the index does it if this
+        one cannot."""
+        try:
+            self._drop(OpenJob.of(job))
+        except OSError as error:
+            log.warning("the text of job %s is not deleted yet: %s", job.id, error)
+
+    def _drop(self, entry: OpenJob) -> None:
+        self.blobs.delete(entry.files)
+        self.blobs.delete([entry.key])
+
+    @contextmanager
+    def posted(self, job: Job) -> Iterator[Posted]:
+        """What was posted for a job, until the context ends. Raises Unavailable if it is gone."""
+        place = f"input/{job.input}/"
+        names = [entry.key.removeprefix(place) for entry in self.blobs.list(place)]
+        if LINES not in names:
+            raise Unavailable("the posted text is gone; post it again")
+        with self.blobs.files(place, names) as folder:
+            yield Posted(folder)
+
+    # The index and the queue
+
+    def index(self) -> list[OpenJob]:
+        """All entries, those of the same owner in the order of their creation."""
+        entries = []
+        for entry in self.blobs.list("open/"):
+            owner, _, name = entry.key.removeprefix("open/").partition("/")
+            with suppress(ValueError):  # another file
+                created, size, place, job = name.split("-")
+                entries.append(OpenJob(owner, created, int(size), place, job))
+        return entries
+
+    def unended(self) -> list[Job]:
+        """All jobs that have not ended, newest first."""
+        return sorted((found.job for found in self._unended()), key=lambda job: job.created, reverse=True)
+
+    def _unended(self, stale: Callable[[OpenJob, Job | None], object] = lambda *_: None) -> list[Found]:
+        """Jobs that have not ended. `stale` is called with entries whose job has ended (or None: has no record)."""
+        entries, jobs = self.index(), []
+        self.some_open = bool(entries)
+        found = self._read_each([entry.id for entry in entries])
+        for entry, one in zip(entries, found, strict=True):
+            if isinstance(one, CorruptArtifact):
+                continue
+            if one is None or one.job.input != entry.input:
+                stale(entry, None)
+            elif one.job.status.ended:
+                stale(entry, one.job)
+            else:
+                jobs.append(one)
+        return jobs
+
+    def _read_each(self, names: Collection[str]) -> list[Found | CorruptArtifact | None]:
+        def read(name: str) -> Found | CorruptArtifact | None:
+            try:
+                return self._found(name)
+            except NotFound:  # another process has just removed the job
+                return None
+            except CorruptArtifact as error:
+                log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
+                return error
+
+        if not self.distant:
+            return list(map(read, names))
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return list(pool.map(read, names))
+
+    def _swept(self) -> list[Found]:
+        """Jobs that have not ended, after removing stale entries of the index."""
+        before, strays = self.clock(), {}
+
+        def stale(entry: OpenJob, job: Job | None) -> None:
+            since = self._strays.get(entry.key, self.clock())
+            if job is not None:
+                self._close(job)
+            elif before - since > ABANDONED:
+                self._drop(entry)
+            else:
+                strays[entry.key] = since
+
+        found = self._unended(stale)
+        self._strays = strays
+        return found
+
+    def claimable(self) -> list[Found]:
+        """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
+        owners take turns: first comes the job of the owner whose last job began the longest ago."""
+        before = self.clock()
+        found = self._swept()
+        after = self.clock()
+        held, ready = {}, defaultdict(list)
+        for one in found:
+            job = one.job
+            if job.worker is not None:
+                tag, since = self._held.get(job.id, ("", after))
+                held[job.id] = (one.tag, since if tag == one.tag else after)
+                if (job.id, job.attempt) not in self._begun:
+                    self._turns[job.owner] = next(self._numbers)
+                # `after` of an earlier look to `before` of this one: a process that was stopped in between sees less.
+                if before - held[job.id][1] <= SILENCE:
+                    continue
+            ready[job.owner].append(one)
+        self._held = held
+        self._begun = {(one.job.id, one.job.attempt) for one in found if one.job.worker is not None}
+        for owned in ready.values():
+            owned.sort(key=lambda one: one.job.created)
+        turns = [
+            (place, self._turns.get(owner, -1), one)
+            for owner, owned in ready.items()
+            for place, one in enumerate(owned)
+        ]
+        return [one for *_, one in sorted(turns, key=lambda turn: (*turn[:2], turn[2].job.created))]
+
+    def claim(
+        self,
+        worker: str,
+        champion: Callable[[JobRequest], int | None] = lambda _: None,
+        published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
+    ) -> "Attempt | None":
+        """Begins the next attempt of a job; None if there is none to begin.
+
+        Args:
+            worker: name of the calling process.
+            champion: gives the current champion of a request's domain.
+            published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
+                a job ends as succeeded, without another attempt.
+        """
+        for found in self.claimable():
+            job = found.job
+            with suppress(Changed):  # another worker was faster, or the silent one has reported again
+                if job.status is Status.PUBLISHING and (facts := published(job)) is not None:
+                    self._end(job.ended(Status.SUCCEEDED, now(), **facts), found.tag)
+                elif job.exhausted:
+                    self._end(job.given_up(now()), found.tag)
+                else:
+                    begun = job.begun(worker, now(), champion(job.request))
+                    attempt = Attempt(self, Found(begun, self.records.replace(job.id, begun, found.tag)))
+                    self._turns[job.owner] = next(self._numbers)
+                    self._begun.add((begun.id, begun.attempt))
+                    return attempt
+        return None
+
+    def _end(self, job: Job, tag: str) -> None:
+        self.records.replace(job.id, job, tag)
+        log.log(logging.ERROR if job.status is Status.FAILED else logging.INFO, "job %s %s", job.id, job.status)
+        self._close(job)
+
+    # Listings
 
     def rested_on(self) -> defaultdict[str, set[int]]:
         """The versions that unended jobs need, by domain: `base` and `champion` of each job's request (see
@@ -176,7 +387,7 @@ class JobStore:
 
         Each process reads the record of an ended job only once.
         """
-        names = [name for name in self.storage.names() if JOB_ID.fullmatch(name)]
+        names = [name for name in self.records.names() if JOB_ID.fullmatch(name)]
         ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
         jobs = []
         for job in self.read_each([name for name in names if name not in ended]):
@@ -189,21 +400,7 @@ class JobStore:
 
     def read_each(self, names: Collection[str]) -> list[Job]:
         """The jobs that exist and have a valid record, in order."""
-
-        def read(name: str) -> Job | None:
-            try:
-                return self.read(name)
-            except NotFound:  # another process has just removed the job
-                return None
-            except CorruptArtifact as error:
-                log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
-                return None
-
-        return [job for job in self.storage.read_each(names, read) if job is not None]
-
-    def unended(self) -> list[Job]:
-        """All jobs that have not ended, newest first."""
-        return self.survey()[0]
+        return [found.job for found in self._read_each(names) if isinstance(found, Found)]
 
     def newest(self) -> Iterator[Job]:
         """Yields all jobs, newest first. Reads ended jobs only when needed, AT_A_TIME at once."""
@@ -216,310 +413,73 @@ class JobStore:
             read = {job.id: job for job in self.read_each([name for name in names if name not in known])}
             yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
 
-    def all(self) -> list[Job]:
-        """All jobs, newest first."""
-        return list(self.newest())
-
     def counts(self) -> Counter[Status]:
         unended, ended = self.survey()
         return Counter([job.status for job in unended] + [one.status for one in ended.values()])
 
-    def begin(
-        self, job_id: str, handed: int | None = None, dead: int | None = None, champion: int | None = None
-    ) -> Job:
-        """Begins the next attempt of the job, on behalf of a worker.
-
-        Args:
-            handed: number of attempts that had begun when the job was queued for this worker. If more attempts have
-                begun since, the job was queued again, and this delivery is obsolete.
-            dead: number of an attempt whose process has died. A new attempt may begin even if the record says that the
-                dead attempt is running.
-            champion: the domain's current champion. The first attempt of a job without a base records it in the job's
-                request. If the champion has changed, a later attempt of a job with `promote: always` does not promote
-                its version.
-
-        Raises:
-            JobCancelled: the job has ended or is being cancelled.
-            Conflict: another worker runs the job, or the delivery is obsolete.
-        """
-
-        def step(record: Record) -> Record:
-            job, decided = self._heard(record.job), record.decided
-            if job.status.ended:
-                raise JobCancelled(f"job {job_id} is {job.status}")
-            if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                decided = False  # the dead attempt may have set `decided`, but has not recorded the end
-            elif job.status is Status.RUNNING:
-                raise Conflict(f"job {job_id} is running elsewhere")
-            elif handed is not None and job.attempt != handed:
-                raise Conflict(f"job {job_id} was queued again after attempt {job.attempt}; this delivery is obsolete")
-            if decided:
-                raise JobCancelled(f"job {job_id} is being cancelled")
-            # For a job with a base, the champion was already recorded when the labels were posted.
-            if job.attempt == 0 and job.request.base is None:
-                job = replace(job, request=replace(job.request, champion=champion))
-            attempt = job.attempt + 1
-            started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
-            job = replace(started, heartbeat=time.time(), error=None, waited=0.0)
-            return replace(record, job=job, decided=False)
-
-        return self.storage.change(self._checked(job_id), step).job
-
-    def beat(self, job: Job) -> bool:
-        """Records an attempt's progress. False if another attempt has taken over, or the job's end is decided."""
-        mine = True
-
-        def step(record: Record) -> Record:
-            nonlocal mine
-            here = (record.job.attempt, record.job.status)
-            mine = here == (job.attempt, Status.RUNNING) and not record.decided
-            return replace(record, job=job) if mine else record
-
-        self.storage.change(self._checked(job.id), step)
-        return mine
-
-    def decide(self, job_id: str, attempt: int | None = None) -> bool:
-        """Sets `decided` in the job's record, and returns True. The caller must then record how the job ends.
-
-        Changes nothing and returns False if `decided` is already set, or if another attempt has replaced `attempt`.
-        """
-        first = False
-
-        def step(record: Record) -> Record:
-            nonlocal first
-            first = not record.decided and (attempt is None or not superseded(record.job, attempt))
-            return replace(record, decided=True) if first else record
-
-        self.storage.change(self._checked(job_id), step)
-        return first
-
-    def check_turn(self, job: Job, version: int | None = None) -> None:
-        """Raises JobCancelled if another attempt has replaced `job.attempt`.
-
-        Args:
-            version: the number under which this attempt is about to publish. In a bucket, the number is recorded. If
-                this attempt stalls, the next attempt retires the number (`DomainStore.retire`), and this attempt can no
-                longer publish.
-        """
-
-        def step(record: Record) -> Record:
-            if superseded(record.job, job.attempt):
-                raise JobCancelled(f"attempt {job.attempt} of job {job.id} has been replaced by another")
-            return replace(record, publishing=version) if version is not None and self.distant else record
-
-        self.storage.change(self._checked(job.id), step)
-
-    def publishing(self, job_id: str) -> int | None:
-        """The version number that `check_turn` recorded last, or None. Always None in a folder.
-
-        A stalled attempt may still publish under this number until `DomainStore.retire` retires the number.
-        """
-        return self.storage.read(self._checked(job_id)).publishing
-
-    def decided(self, job_id: str) -> bool:
-        return self.storage.read(self._checked(job_id)).decided
-
-    def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Deletes the posted text, and then records how the job ends. Call it only after `decide` has returned True.
-
-        Raises:
-            JobCancelled: another attempt has replaced this one.
-        """
-
-        def step(record: Record) -> Record:
-            if job.status is Status.RUNNING and superseded(record.job, job.attempt):
-                raise JobCancelled(f"attempt {job.attempt} of job {job.id} has been replaced by another")
-            return replace(record, job=self._ended_as(job, status, **facts))
-
-        return self.storage.change(self._checked(job.id), step).job
-
-    def _ended_as(self, job: Job, status: Status, **facts: Any) -> Job:
-        progress = 1.0 if status is Status.SUCCEEDED else job.progress
-        self.storage.drop_input(job.id)
-        return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
-
-    def time_out(self, job_id: str, limit: float) -> None:
-        """Ends a job as failed, because its process was stopped after `limit` seconds. Does nothing if the process had
-        already set `decided`."""
-        if self.decide(job_id):
-            error = f"stopped after {limit:.0f} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
-            log.error("job %s: %s", job_id, error)
-            self.end(self.read(job_id), Status.FAILED, error=error)
-
-    def cancel(self, job_id: str) -> Job:
-        """Records that a job is cancelled, unless the job has ended. Call `decide` first, so that no worker publishes
-        the job's version."""
-
-        def step(record: Record) -> Record:
-            job = self._heard(record.job)
-            return record if job.status.ended else replace(record, job=self._ended_as(job, Status.CANCELLED))
-
-        return self.storage.change(self._checked(job_id), step).job
-
-    def requeue(self, job_id: str) -> Job:
-        """Sets the status of an interrupted job to queued. The caller then hands the job to the queue, or begins the
-        next attempt itself.
-
-        Does not change a job that is already queued. The queue may have lost the job, so the caller hands it to the
-        queue again.
-
-        Raises:
-            Conflict: the job runs or has ended.
-        """
-
-        def step(record: Record) -> Record:
-            job = self._heard(record.job)
-            if job.status is Status.QUEUED:
-                return record
-            if job.status is not Status.INTERRUPTED:
-                raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
-            waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            # The last attempt may have set `decided`, and died before it recorded the end. So `decided` is reset.
-            return replace(record, job=waiting, decided=False)
-
-        return self.storage.change(self._checked(job_id), step).job
-
-    def discard(self, job_id: str) -> bool:
-        """Removes a job that could not be handed to the queue, and its idempotency key. False if the job has begun."""
-        fresh = False
-
-        def step(record: Record) -> Record:
-            nonlocal fresh
-            fresh = record.job.attempt == 0
-            return replace(record, decided=True) if fresh else record  # `begin` then refuses the job
-
-        self.storage.change(self._checked(job_id), step)
-        if fresh:
-            self.storage.remove(job_id)
-            self.storage.free_keys()
-        return fresh
-
-    def sweep(self) -> None:
-        """Removes what dead processes have left unfinished, including posted text."""
-        self.storage.sweep()
-
-    def garbage(self, age: float) -> Iterator[Garbage]:
-        """Lists unfinished work of dead processes that has not changed for `age` seconds."""
-        return self.storage.garbage(age)
-
-    def expire(self, age: float) -> None:
-        """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
-        completed. Deletes their text. Then calls `sweep`.
-
-        The record of an interrupted job says how long the job has waited (`waited`, in seconds). Each call adds the
-        time since this process's previous call, so the clocks of two machines are never compared. If the process
-        restarts, only the time since its last call is lost.
-        """
-        unended = self.unended()
-        self._waiting = {
-            job.id: self._waiting[job.id]
-            for job in unended
-            if job.status is Status.INTERRUPTED and job.id in self._waiting
-        }
+    def sweep(self, keep: int = KEPT) -> None:
+        """Removes ended jobs except the newest `keep`, and stale entries of the index; adds entries that are missing
+        there."""
+        self._swept()
+        unended, ended = self.survey()
+        indexed = {entry.id for entry in self.index()}
         for job in unended:
-            if job.status in (Status.QUEUED, Status.INTERRUPTED):
-                with suppress(NotFound):
-                    self._expire(job.id, age)
-        self.sweep()
-
-    def _expire(self, job_id: str, age: float) -> None:
-        now = self.clock()
-
-        def step(record: Record) -> Record:
-            job = self._heard(record.job)
-            if job.status is Status.QUEUED and record.decided:
-                # A process decided to cancel the job, but has not recorded the cancellation. If the process calls
-                # `cancel` later, nothing changes.
-                return replace(record, job=self._ended_as(job, Status.CANCELLED))
-            if job.status is not Status.INTERRUPTED:
-                return record
-            waited = self._waited(job, now)
-            if waited > age:
-                error = f"{job.error}; not retried within {age:g} s, so its text was deleted"
-                return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # The record may say running, because a running job without heartbeats counts as interrupted. Its worker may
-            # only be slow. The status in the record is not changed, because `beat` accepts the worker's next heartbeat
-            # only while the record says running.
-            return replace(record, job=replace(record.job, waited=waited))
-
-        try:
-            job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # for example, the disk is full; the next call records this waiting time too
-            log.warning("job %s: %s", job_id, error)
-            return
-        if job.status is Status.INTERRUPTED:
-            self._waiting[job_id] = job.waited, now
-
-    def _waited(self, job: Job, now: float) -> float:
-        """Seconds for which an interrupted job has waited for a retry: `waited` in its record, plus the time since this
-        process wrote `waited`.
-
-        If another process wrote `waited`, the time of the write is unknown, and no time is added.
-        """
-        waited, since = self._waiting.get(job.id, (-1.0, now))
-        return job.waited + (now - since if waited == job.waited else 0.0)
-
-    def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
-        """Marks a job as interrupted, because its worker is dead or could not continue. Keeps its text for another
-        attempt.
-
-        Raises:
-            JobCancelled: another attempt has replaced this one.
-        """
-
-        def step(record: Record) -> Record:
-            job = record.job
-            if attempt is not None and superseded(job, attempt):
-                raise JobCancelled(f"attempt {attempt} of job {job_id} has been replaced by another")
-            if job.status is Status.QUEUED:  # the process died before `begin` counted its attempt
-                job = replace(job, attempt=job.attempt + 1)
-            return record if job.status.ended else replace(record, job=interrupted(job, why))
-
-        return self.storage.change(self._checked(job_id), step).job
-
-    def has_text(self, job_id: str) -> bool:
-        return self.storage.has_input(self._checked(job_id))
-
-    def texts(self, job_id: str) -> Iterator[str]:
-        """The posted sentences, in order."""
-        return (entry for entry in self._input(job_id) if isinstance(entry, str))
-
-    def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
-        """A file of the posted vectors, valid inside the context; None if no vectors were posted."""
-        return self.storage.vectors(self._checked(job_id))
-
-    def labels(self, job_id: str) -> list[LabelledPair]:
-        """The posted labelled pairs, in order."""
-        return [LabelledPair(*entry) for entry in self._input(job_id) if isinstance(entry, list)]
-
-    def _input(self, job_id: str) -> Iterator[Any]:
-        for line in self.storage.lines(self._checked(job_id)):
-            yield orjson.loads(line)
-
-    def forget(self, keep: int = KEPT) -> None:
-        """Removes all ended jobs except the newest `keep`. Then calls `sweep`."""
-        _, ended = self.survey()
-        old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]
-        for job_id in old:
-            self.storage.remove(job_id)
-        if old:
-            self.storage.free_keys()
-        self.sweep()
+            if job.id not in indexed:
+                self.blobs.write(OpenJob.of(job).key, b"")
+        for name in sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]:
+            with suppress(NotFound):
+                # The record of a job whose key was freed leads to the next job with the same key.
+                needed = self.read(name).freed and self._keyed(following(name))[0] is not None
+                if name not in indexed and not needed:
+                    self.blobs.delete([self.records.key(name)])
 
 
-def superseded(job: Job, attempt: int) -> bool:
-    """Whether another attempt has replaced `attempt`. A replaced attempt must not change the job."""
-    over = job.attempt != attempt or job.status is Status.QUEUED
-    if over:
-        log.warning("attempt %d of job %s was considered dead and has been replaced", attempt, job.id)
-    return over
+class Attempt:
+    """A worker's attempt at a job, which holds it. Each write raises JobCancelled if the job was cancelled or another
+    attempt has begun; after an OSError it is unknown whether it was written, and the next write finds out."""
+
+    def __init__(self, jobs: JobStore, found: Found) -> None:
+        self.jobs = jobs
+        self.job, self._tag = found
+
+    def _write(self, step: Callable[[Job], Job]) -> Job:
+        """Writes over the tag of this attempt's last write, without reading the record."""
+        for _ in range(REPEATS):
+            after = step(self.job)
+            try:
+                self._tag = self.jobs.records.replace(after.id, after, self._tag)
+            except Changed:
+                # A request has freed the idempotency key, or the answer to an earlier write was lost.
+                there, tag = self.jobs._found(after.id)
+                self.job, self._tag = there.check_held(self.job), tag
+            else:
+                self.job = after
+                return after
+        raise Conflict(f"others keep changing job {self.job.id}")
+
+    def beat(self, stage: str, progress: float) -> None:
+        self._write(lambda job: replace(job, stage=stage, progress=progress))
+
+    def publish(self) -> None:
+        """To be called before the domain is written; from then on the job cannot be cancelled."""
+        self._write(lambda job: replace(job, status=Status.PUBLISHING))
+
+    def give_back(self, why: str, *, counts: bool = True) -> None:
+        """Lets another attempt begin at once. `counts`: whether this one counts as one of ATTEMPTS."""
+        self._write(lambda job: job.given_back(why, counts=counts))
+
+    def end(self, status: Status, **facts: Any) -> Job:
+        job = self._write(lambda job: job.ended(status, now(), **facts))
+        self.jobs._close(job)
+        return job
 
 
-def killed(stage: str) -> str:
-    """Why a job was interrupted whose process was killed."""
-    return f"the job's process was killed while {stage}, perhaps because memory ran out"
+def same(job: Job, fingerprint: str | None) -> Job:
+    """A job that was posted before. Raises Conflict if its content was another."""
+    if job.fingerprint != fingerprint:
+        raise Conflict("Idempotency-Key was used for another calibration")
+    return job
 
 
-def interrupted(job: Job, why: str | None = None) -> Job:
-    message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
-    return job.become(Status.INTERRUPTED, error=message)
+def missing(job_id: str) -> NotFound:
+    return NotFound(f"no calibration job {job_id[:64]!r}")

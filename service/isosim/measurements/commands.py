@@ -41,7 +41,7 @@ def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None
     from isosim.measurements.sources import Encoder  # noqa: PLC0415
 
     settings = stored(model_store=model_store, encoder=encoder)
-    return Encoder(EncoderStore(settings.model_store).find(settings.encoder), cache)
+    return Encoder(EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder), cache)
 
 
 def chosen_sources(named: str | None) -> list[str]:
@@ -196,7 +196,7 @@ def ranking(
     views = []
     with bar("embedding") as progress:
         for name in encoders.split(","):
-            encode = Encoder(EncoderStore(settings.model_store).find(name), cache)
+            encode = Encoder(EncoderStore.at(settings.model_store, settings.seed_store).find(name), cache)
             ready = quality.Evaluation(encode, sets, progress=lambda done, name=name: progress(name, done))  # type: ignore[misc]
             views.append(quality.measure_views(ready, methods, progress))
     table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 against identity, subsets joined")
@@ -467,7 +467,7 @@ def evaluate(
     from isosim.measurements.sources import Encoder  # noqa: PLC0415
 
     named, numbers = method_names(methods), seed_numbers(seeds)
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
     sets = read_sets(sts)
     text = None if fit_on is None else read_text(fit_on)
     rows, beside = [], []

@@ -26,7 +26,7 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at the default job_timeout
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
-ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
+ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 DRIFT = {
     "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
     "distance_mean": "Mean of log ||z||^2 over recent texts with whitened vectors z, standardized by the mean and "
@@ -174,13 +174,6 @@ class Metrics:
             "Seconds that successful jobs took; each replica counts all jobs: use max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
-        self.workers = GaugeReading(
-            GaugeMetricFamily,
-            "isosim_workers",
-            "Calibration workers registered in Redis; the registration of a killed worker expires after two minutes. "
-            "Absent if Redis is not configured or does not answer",
-            r,
-        )
         self.champion = Gauge(
             "isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory",
             ["domain", "version", "method"], registry=r,

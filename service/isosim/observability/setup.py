@@ -1,4 +1,4 @@
-"""Sets up logs and traces of a process. Log lines of Python, uvicorn and RQ have the same format."""
+"""Sets up logs and traces of a process. Log lines of Python and uvicorn have the same format."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ Form = Literal["auto", "json", "text"]
 
 # These loggers use the configured level. All others use `warning`, because some libraries log headers and bodies at
 # `debug`.
-OUR_LOGGERS = ("isosim", "uvicorn", "rq")
+OUR_LOGGERS = ("isosim", "uvicorn")
 STDERR = 2
 
 STARTED = time.perf_counter()  # roughly the start of the process, because a server imports this module early

@@ -13,7 +13,7 @@ from isosim import __version__
 from isosim.observability.lines import Facts
 from isosim.observability.setup import STARTED
 from isosim.settings import Settings
-from isosim.store.object_storage import remote
+from isosim.store.blobs import address_of, remote
 
 if TYPE_CHECKING:  # calibration workers import this module, but must not import the modules below
     from isosim.api.access_log import Observer
@@ -86,7 +86,7 @@ def listed(domains: int) -> None:
 
 def place_of(store: Path) -> str:
     """The store's address in object storage, or the absolute path of the store's folder."""
-    return str(store if remote(store) else store.absolute())
+    return address_of(store) if remote(store) else str(store.absolute())
 
 
 def redis_of(settings: Settings) -> str | None:

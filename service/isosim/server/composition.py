@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import gc
-import importlib.util
 import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
@@ -20,6 +20,7 @@ from isosim.access.limits import RedisLimits
 from isosim.api.access_log import AccessLog, Observer
 from isosim.api.state import Listings, Phase, Service
 from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.champions import Champions
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
@@ -27,10 +28,7 @@ from isosim.encoders.device import memory_limit, plan_resident
 from isosim.encoders.embedding import MemoryCache
 from isosim.encoders.onnx_engine import on_gpu
 from isosim.errors import Unavailable
-from isosim.jobs.census import JobCensus
-from isosim.jobs.job import JobRunner
-from isosim.jobs.local import LocalJobs
-from isosim.jobs.queue import RqJobs
+from isosim.jobs.hints import announce
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability import setup as logs
@@ -39,11 +37,10 @@ from isosim.observability.setup import tracing
 from isosim.redis_connection import end, refuse_cluster
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
+from isosim.server.local_worker import LocalWorker, can_calibrate
 from isosim.server.store_watch import watch
 from isosim.settings import Settings
-from isosim.store.artifacts import try_lock
 from isosim.store.blobs import opened
-from isosim.store.object_storage import remote
 from isosim.threads import CALLS, StoreCalls, Threads
 
 if TYPE_CHECKING:
@@ -82,18 +79,12 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         calls = stack.enter_context(store_calls())
         metrics = Metrics()
-        store, jobs = settings.model_store, JobStore(settings.jobs_root)
         first, following = await plans(settings)
-        domain_store = DomainStore(opened(store))
-        census = JobCensus(jobs)
-        await asyncio.to_thread(jobs.sweep)
-        # The first count remembers which jobs have already ended. Later counts do not report these jobs.
-        await asyncio.to_thread(census.take)
+        blobs = opened(settings.model_store)
+        domain_store, jobs = DomainStore(blobs), JobStore(blobs)
         url = settings.redis_address
         shared: RedisCache | None = None
-        if url is None:
-            stack.enter_context(only_process(settings))
-        else:
+        if url is not None:
             await asyncio.to_thread(refuse_cluster, url)
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
@@ -120,15 +111,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
         metrics.resident.read = lambda: registry.size
-        runner: JobRunner
-        if url is None:
-            runner = await stack.enter_async_context(
-                LocalJobs(
-                    jobs, store, settings.worker_threads, settings.job_timeout, on_busy=encoders.set_cpu_contended
-                )
-            )
-        else:
-            runner = RqJobs(url, settings.job_timeout)
+        if settings.local_worker:
+            await stack.enter_async_context(LocalWorker(settings, encoders.set_cpu_contended))
         service = Service(
             settings=settings,
             metrics=metrics,
@@ -136,22 +120,27 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
             encoders=encoders,
             domains=domain_store,
+            champions=Champions(domain_store),
             jobs=jobs,
-            runner=runner,
             drift=drift,
             observer=observe(settings, metrics, stack),
             listings=Listings(calls),
+            hint=nothing if shared is None else partial(announce, shared.redis),
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
         )
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
-        watcher = asyncio.create_task(watch(service, census), name="store-watch")
+        watcher = asyncio.create_task(watch(service), name="store-watch")
         stack.push_async_callback(end, watcher)
         freeze()
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
+
+
+async def nothing() -> None:
+    """Without Redis, workers look for jobs by themselves."""
 
 
 def freeze() -> None:
@@ -176,7 +165,7 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
         memory_limit(),
         settings.memory_cache_bytes + weights,
         gpu=on_gpu(first.providers),
-        jobs=settings.redis_address is None and importlib.util.find_spec("torch") is not None,
+        jobs=settings.local_worker and can_calibrate(),
     )
 
 
@@ -195,27 +184,6 @@ async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -
         on_fallback=metrics.limits_fallback.inc,
     ) as limits:
         yield limits
-
-
-@contextlib.contextmanager
-def only_process(settings: Settings) -> Any:
-    """Holds a lock on the jobs' folder: without Redis, two API processes would interfere with each other's jobs.
-
-    Raises:
-        Unavailable: another API process holds the lock, or the jobs are in object storage, which has no lock.
-    """
-    if remote(settings.jobs_root):
-        raise Unavailable(
-            "ISOSIM_MODEL_STORE is in object storage, which several servers may share: give all of them a Redis "
-            "(ISOSIM_REDIS_URL), or, if this is the only server, a folder for its jobs (ISOSIM_JOBS_FOLDER)"
-        )
-    with ExitStack() as stack:
-        lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
-        if not lock:
-            raise Unavailable(
-                f"another API process uses {settings.jobs_root}; two API processes need Redis (ISOSIM_REDIS_URL)"
-            )
-        yield
 
 
 def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:

@@ -4,9 +4,12 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.seeding import seed_default
+from isosim.domains.store import DomainStore
 from isosim.encoders import probe
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
 from isosim.encoders.embedding import MemoryCache
@@ -19,6 +22,7 @@ from isosim.errors import IsosimError, Unavailable
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.server import announcements
 from isosim.settings import Settings
+from isosim.store.blobs import opened
 from isosim.store.identity import identify
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     Raises:
         Unavailable: the store has no such encoder, or a needed execution provider is not installed.
     """
-    artifact = EncoderStore(settings.model_store).find(name)
+    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(name)
     providers = choose_providers(settings.providers, artifact.calibrator)
     given = {
         "runs": settings.runs,
@@ -87,7 +91,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
         Unavailable: there is no model store, both encoders are the same, one takes texts and the other takes vectors,
             or `plan` raises this.
     """
-    store_id = await asyncio.to_thread(identify, settings.model_store)
+    store_id = await asyncio.to_thread(identify, opened(settings.model_store))
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, store_id, first.artifact, first.providers, first.execution)
     if settings.next_encoder is None:
@@ -124,6 +128,8 @@ class EncoderParts:
             CorruptArtifact: the encoder computes a different vector.
         """
         artifact, metrics = planned.artifact, self.metrics
+        if self.settings.seed_store is not None:
+            await asyncio.to_thread(self.seed_default, self.settings.seed_store, artifact)
         loaded = await asyncio.to_thread(
             LoadedEncoder.load,
             artifact,
@@ -156,6 +162,14 @@ class EncoderParts:
                 artifact.id,
             )
         return loaded
+
+    def seed_default(self, seed: Path, artifact: EncoderArtifact) -> None:
+        """Publishes the encoder's default calibration of the second store, if `default` has no champion. The server
+        also starts if that fails, for example on a read-only volume."""
+        try:
+            seed_default(self.calibrations.store, DomainStore(opened(seed)), artifact.digest)
+        except (IsosimError, OSError) as error:
+            log.warning("the default calibration of %s cannot be put into the store: %s", artifact.id, error)
 
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
         """Probes a remote encoder now, and again while it fails. This server is not ready until the encoder answers."""

@@ -5,9 +5,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 
 from isosim.api.state import Service
-from isosim.jobs.census import JobCensus
 from isosim.server import announcements
 
 log = logging.getLogger("isosim")
@@ -15,14 +15,14 @@ log = logging.getLogger("isosim")
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
 LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
-EXPIRE_SECONDS = 60.0  # seconds between calls of `forget` and `expire`, which remove old jobs and end interrupted ones
+SWEEP_SECONDS = 60.0  # seconds between removals of old records of jobs
 
 
-async def watch(service: Service, census: JobCensus) -> None:
+async def watch(service: Service) -> None:
     """Runs the watches at the same time, because `watch_jobs` may wait for Redis, and a listing takes long."""
     async with asyncio.TaskGroup() as all_of_them:
         all_of_them.create_task(watch_champions(service), name="champions-watch")
-        all_of_them.create_task(watch_jobs(service, census), name="jobs-watch")
+        all_of_them.create_task(watch_jobs(service), name="jobs-watch")
         all_of_them.create_task(watch_domains(service), name="domains-watch")
 
 
@@ -63,38 +63,28 @@ async def watch_domains(service: Service) -> None:
     while True:
         # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
         with contextlib.suppress(Exception):
-            found = await asyncio.to_thread(lambda: sum(1 for _ in service.domains.names()))
+            found = len(await asyncio.to_thread(service.champions.read))
             if counted is None:
                 announcements.listed(found)
             counted = found
         await asyncio.sleep(LIST_SECONDS)
 
 
-async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs and workers for the metrics, requeues jobs that Redis has lost, and deletes old records. A job that
-    has been interrupted for more than `keep_interrupted` seconds becomes failed."""
-    counted = expired = -EXPIRE_SECONDS
-    workers: int | None = None
-    seen = 0.0  # time.monotonic() when `workers` was last counted
-    pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
-    # If this loop hangs, the number in `workers` is outdated, and the metric has no value. So a value also shows that
-    # Redis answers.
-    service.metrics.workers.read = lambda: workers if time.monotonic() - seen < 6 * pause else None
+async def watch_jobs(service: Service) -> None:
+    """Counts jobs for the metrics, once also those that ended since the last count, and deletes old records."""
+    known: set[str] | None = None  # jobs that had ended at the last count
+    swept = -SWEEP_SECONDS
     while True:
         try:
-            if time.monotonic() - counted > pause:
-                census_of_jobs = await asyncio.to_thread(census.take)
-                service.metrics.observe_jobs(census_of_jobs.counts)
-                for job in census_of_jobs.ended:
+            unended, ended = await asyncio.to_thread(service.jobs.survey)
+            service.metrics.observe_jobs(Counter([job.status for job in unended] + [e.status for e in ended.values()]))
+            if known is not None:
+                for job in await asyncio.to_thread(service.jobs.read_each, sorted(ended.keys() - known)):
                     service.metrics.observe_job_end(job)
-                workers, seen = await service.runner.workers(), time.monotonic()
-                await service.runner.recover(census_of_jobs.queued)
-                counted = time.monotonic()
-            if time.monotonic() - expired > EXPIRE_SECONDS:
-                # `forget` runs first, because it frees disk space, which `expire` may need to write records.
-                await asyncio.to_thread(service.jobs.forget)
-                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
-                expired = time.monotonic()
+            known = set(ended)
+            if time.monotonic() - swept > SWEEP_SECONDS:
+                await asyncio.to_thread(service.jobs.sweep)
+                swept = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")
-        await asyncio.sleep(service.settings.poll_seconds)
+        await asyncio.sleep(DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS)

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from isosim.errors import Unavailable
-from isosim.store.artifacts import fsync
+from isosim.store.artifacts import Garbage, fsync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -41,6 +42,7 @@ RETRIES = 1
 PART = 8 << 20  # bytes of a part of an upload
 SIDE_BY_SIDE = 8  # downloads of one call in parallel; unmeasured
 PAGE = 1000  # objects in a page of a listing
+ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+):(/+|$)")  # of a bucket; two letters at least, because C:/ is a drive
 
 
 class Changed(Exception):
@@ -88,9 +90,15 @@ class Blobs(Protocol):
     def upload(self, key: str, path: Path) -> None:
         """Writes a file's content."""
 
+    def download(self, key: str, path: Path) -> None:
+        """Writes an object's content into a file. Raises FileNotFoundError."""
+
     def files(self, prefix: str, names: Iterable[str]) -> AbstractContextManager[Path]:
         """A folder with the objects `prefix + name` as files, for reading only, until the context ends. Raises
         FileNotFoundError."""
+
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        """What killed processes have left of their writes, if it is older than `age` (s)."""
 
 
 class Folder:
@@ -202,12 +210,22 @@ class Folder:
         with path.open("rb") as source, self._prepared(key, lambda file: shutil.copyfileobj(source, file)) as whole:
             self._place(whole, key)
 
+    def download(self, key: str, path: Path) -> None:
+        shutil.copyfile(self.root / key, path)
+
     @contextmanager
     def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
         folder = self.root / prefix
         for name in names:
             (folder / name).stat()
         yield folder
+
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        for path in self.root.rglob(".*"):
+            with contextlib.suppress(FileNotFoundError):  # its process has ended the write, or has given the lock back
+                found = path.stat()
+                if path.is_file() and time.time() - found.st_mtime > age:
+                    yield Garbage(str(path), "left unfinished", found.st_size, partial(path.unlink, missing_ok=True))
 
 
 class Bucket:
@@ -266,22 +284,29 @@ class Bucket:
         with self._errors(key):
             obstore.put(self.store, key, path, chunk_size=PART, max_concurrency=4)
 
-    @contextmanager
-    def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
+    def download(self, key: str, path: Path) -> None:
         import obstore  # noqa: PLC0415 - an extra
 
+        with self._errors(key), path.open("wb") as file:
+            for part in obstore.get(self.store, key).stream(min_chunk_size=1 << 20):
+                file.write(part)
+
+    @contextmanager
+    def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
 
-            def download(name: str) -> None:
+            def fetch(name: str) -> None:
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with self._errors(prefix + name), path.open("wb") as file:
-                    for part in obstore.get(self.store, prefix + name).stream(min_chunk_size=1 << 20):
-                        file.write(part)
+                self.download(prefix + name, path)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-                list(pool.map(download, names))
+                list(pool.map(fetch, names))
             yield Path(folder)
+
+    def unfinished(self, age: float) -> Iterator[Garbage]:
+        """Nothing: a rule of the bucket ends incomplete uploads."""
+        return iter(())
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -301,20 +326,29 @@ class Bucket:
             raise OSError(f"object storage {self.address}: {why}") from error
 
 
+def remote(place: str | Path) -> bool:
+    """Whether a place is an address like s3://bucket/prefix. In a Path it is s3:/bucket/prefix."""
+    return ADDRESS.match(str(place)) is not None
+
+
+def address_of(place: str | Path) -> str:
+    """A place as users write it: a path, or an address with both slashes, which pathlib shortens to one."""
+    return ADDRESS.sub(r"\1://", str(place)).rstrip("/") if remote(place) else str(place)
+
+
 def opened(place: str | Path) -> Blobs:
     """The store at a path or at an address like s3://bucket/prefix, gs://… or az://….
 
-    An address may be a Path, which shortens its `//`.
-
-    Credentials and region of a bucket come from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`), from the metadata of
-    the machine, or from the token of a Kubernetes service account; obstore does not read `~/.aws/credentials`.
+    Credentials, region and authority (AWS_CA_BUNDLE) of a bucket come from the environment (`AWS_…`, `GOOGLE_…`,
+    `AZURE_…`), from the metadata of the machine, or from the token of a Kubernetes service account; obstore does not
+    read `~/.aws/credentials`.
 
     Raises:
         Unavailable: obstore (extra `bucket`) is not installed, or the address names no bucket.
     """
-    address = re.sub(r"^([a-z0-9]+):/+", r"\1://", str(place))
-    if "://" not in address:
+    if not remote(place):
         return Folder(Path(place))
+    address = address_of(place)
     try:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
         from obstore.store import from_url  # noqa: PLC0415
@@ -324,13 +358,15 @@ def opened(place: str | Path) -> Blobs:
     if not bucket:
         raise Unavailable(f"{address} names no bucket; expected s3://bucket/prefix")
     client: Any = {"connect_timeout": CONNECT, "read_timeout": READ, "timeout": REQUEST, "allow_http": True}
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # known to AWS's own libraries, but not to obstore
+        client["root_certificate"] = Path(bundle).read_bytes()
     try:
         store = from_url(
             address, client_options=client, retry_config={"max_retries": RETRIES, "retry_timeout": REQUEST}
         )
     except (BaseError, ValueError) as error:
         raise Unavailable(f"{address}: {error}") from error
-    return Bucket(store, address.rstrip("/"))
+    return Bucket(store, address)
 
 
 def check(blobs: Blobs) -> None:

@@ -40,7 +40,7 @@ def source(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`news@1`, deleted; `news@2`, whitened, previous; `news@3`, champion; a saved threshold."""
     store = tmp_path_factory.mktemp("source") / "store"
     shutil.copytree(tiny_store / "encoders", store / "encoders")
-    domains, artifact = DomainStore(store), EncoderStore(store).find("tiny")
+    domains, artifact = DomainStore(store), EncoderStore.at(store).find("tiny")
     texts = sentences(300)
     for method in ("identity", "whitening", "identity"):
         asked = JobRequest("news", artifact.digest, artifact.id, method, "always", sentences=len(texts))
@@ -89,7 +89,7 @@ def target(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Doma
 
 @pytest.fixture
 def take(source: Path) -> Callable[..., Imported]:
-    encoders = EncodersOfStore(EncoderStore(source))
+    encoders = EncodersOfStore(EncoderStore.at(source))
     return lambda content, store, **options: import_domains(io.BytesIO(content), store, encoders, **options)
 
 
@@ -518,7 +518,7 @@ def test_a_pipe_is_refused_with_the_remedy(target: DomainStore, take: Take, sour
     read, write = os.pipe()
     os.close(write)
     with os.fdopen(read, "rb") as pipe, pytest.raises(InvalidInput, match="save it into a file first"):
-        import_domains(pipe, target, EncodersOfStore(EncoderStore(source)))
+        import_domains(pipe, target, EncodersOfStore(EncoderStore.at(source)))
 
 
 class Deleting:
@@ -560,7 +560,7 @@ def test_imports_at_once_add_each_version_once(
     monkeypatch.setattr(Import, "_begin", begin_together)
 
     def add(_: int) -> Imported:
-        return import_domains(io.BytesIO(content), target, EncodersOfStore(EncoderStore(source)))
+        return import_domains(io.BytesIO(content), target, EncodersOfStore(EncoderStore.at(source)))
 
     with ThreadPoolExecutor(count) as pool:
         every = list(pool.map(add, range(count)))
@@ -618,7 +618,7 @@ def test_an_import_holds_one_version_at_a_time(source: Path, tmp_path: Path) -> 
         del many, ordered
         tracemalloc.start()
         with path.open("rb") as file:
-            import_domains(file, store, EncodersOfStore(EncoderStore(source)))
+            import_domains(file, store, EncodersOfStore(EncoderStore.at(source)))
         with (tmp_path / f"{count}.out").open("wb") as out:
             export_domains(store, ((name, [2]) for name in store.names()), out)
         used = tracemalloc.get_traced_memory()[1]

@@ -11,13 +11,11 @@ from onnx import TensorProto, helper
 
 from isosim.arrays import Weights
 from isosim.domains.calibrations import StoredCalibrations
-from isosim.domains.store import Aliases, DomainStore
 from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
 from isosim.export.graph import random_weights
-from isosim.scoring.calibration import DomainModel
-from isosim.scoring.registry import DomainAliases
+from tests.stores import domains_of, publish
 
 CPU = ["CPUExecutionProvider"]
 
@@ -139,28 +137,23 @@ def test_cuda_that_is_installed_and_does_not_load_is_not_chosen_unless_it_is_ask
     assert choose_providers(("CUDAExecutionProvider",), tiny.calibrator) == ["CUDAExecutionProvider", *CPU]
 
 
-@pytest.fixture
-def domains(tmp_path: Path) -> DomainStore:
-    return DomainStore(tmp_path)
-
-
 def test_stored_versions_are_served_by_their_own_encoder_alone(
-    domains: DomainStore, calibrator: OnnxCalibrator
+    tmp_path: Path, calibrator: OnnxCalibrator, tiny: EncoderArtifact
 ) -> None:
-    facts = {"method": "flow", "encoder": {"id": "tiny", "digest": "mine"}}
-    domains.publish("news", facts, {}, weights(), DomainModel())
-    domains.publish("news", facts, {}, None, DomainModel())
-    domains.promote("news", "mine", 1, expected=Aliases())
-    mine = StoredCalibrations(domains, calibrator, "mine")
+    domains = domains_of(tmp_path)
+    for made in (weights(), None):
+        publish(domains, "news", tiny, weights=made)
+    record = domains.read("news")
+    mine = StoredCalibrations(domains)
+    mine.calibrators[tiny.digest] = calibrator
     x = np.ones((1, 32), np.float32)
-    flow, identity = mine.load("news", 1), mine.load("news", 2)
+    flow, identity = (mine.load("news", record.versions[number]) for number in (1, 2))
     np.testing.assert_array_equal(flow.latents(x), calibrator.bind(weights())(x))
-    assert identity.transform is None
-    assert mine.named("news") == DomainAliases(1, None)
-    assert (mine.exists("news"), mine.exists("law")) == (True, False)
-    theirs = StoredCalibrations(domains, calibrator, "theirs")
-    assert theirs.named("news") == DomainAliases(None, None)
-    with pytest.raises(EncoderMismatch, match="tiny"):
-        theirs.load("news", 1)
+    assert (flow.encoder, identity.transform) == (tiny.digest, None)
+    theirs = StoredCalibrations(domains)
+    theirs.calibrators["theirs"] = calibrator
+    with pytest.raises(EncoderMismatch, match=r"made for encoder tiny.*this server runs theirs"):
+        theirs.load("news", record.versions[1])
+    domains.remove("news")
     with pytest.raises(NotFound):
-        mine.load("news", 3)
+        mine.load("news", record.versions[1])

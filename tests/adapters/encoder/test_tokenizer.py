@@ -107,7 +107,7 @@ def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> N
 
 
 def test_special_tokens_stand_for_no_characters(minilm_store: Path) -> None:
-    artifact = EncoderStore(minilm_store).find("minilm")
+    artifact = EncoderStore.at(minilm_store).find("minilm")
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
     pieces = tokenize.pieces(["A guitar猫"], special=True)[0]
     assert [piece.text for piece in pieces] == ["[CLS]", "A", "guitar", "猫", "[SEP]"]
@@ -155,12 +155,12 @@ def test_a_text_is_unreadable_where_the_vocabulary_knows_nothing_of_it(family: t
 def test_a_text_is_unreadable_if_more_than_a_third_of_its_words_are_unknown(
     minilm_store: Path, text: str, unreadable: bool
 ) -> None:
-    artifact = EncoderStore(minilm_store).find("minilm")
+    artifact = EncoderStore.at(minilm_store).find("minilm")
     assert FastTokenizer(artifact.tokenizer, 64)([text], "right")[0].unreadable is unreadable
 
 
 def test_texts_that_differ_only_in_unknown_words_have_the_same_hash_and_others_none(minilm_store: Path) -> None:
-    artifact = EncoderStore(minilm_store).find("minilm")
+    artifact = EncoderStore.at(minilm_store).find("minilm")
     tokenize = FastTokenizer(artifact.tokenizer, 8)
     texts = ["my parcel is 😀.", "my parcel is 😡.", "my parcel was 😀.", "Resume", "résumé", "a boat 😀 " * 8]
     one, same, other, *none = (tokens.unknown_hash for tokens in tokenize(texts, "right"))
@@ -193,7 +193,7 @@ def test_a_byte_fallback_reads_what_the_vocabulary_lacks(tmp_path: Path) -> None
 
 
 def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm_store: Path) -> None:
-    artifact = EncoderStore(minilm_store).find("minilm")
+    artifact = EncoderStore.at(minilm_store).find("minilm")
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
     texts = ["\0\u200b", "x" * 101, "[MASK]", "🙂", "猫", "x" * 100, "a"]
     assert [one.unreadable for one in tokenize(texts, "right")] == [True] * 5 + [False] * 2

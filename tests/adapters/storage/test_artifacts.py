@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from isosim.errors import CorruptArtifact
-from isosim.jobs.spool import Spool
 from isosim.store.artifacts import (
     building,
+    claim,
     locked,
     read_json,
     seal,
@@ -159,15 +159,15 @@ def flock_of_nfs(descriptor: Any, operation: int) -> None:
     REAL_FLOCK(number, operation)
 
 
-def test_on_nfs_posted_text_of_a_dead_process_is_swept_and_that_of_a_living_one_stays(
+def test_on_nfs_what_a_dead_process_has_left_is_swept_and_that_of_a_living_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
-    left = tmp_path / ".spool-left"
+    left, arriving = tmp_path / ".left", tmp_path / ".arriving"
     left.write_bytes(b"text")
-    with Spool(tmp_path) as spool:
-        arriving = tmp_path / f".spool-{spool.id}"
-        an_hour_ago = time.time() - 3600
+    an_hour_ago = time.time() - 3600
+    with arriving.open("wb") as file:
+        claim(file.fileno())
         for path in (left, arriving):
             os.utime(path, (an_hour_ago, an_hour_ago))
         sweep(left, arriving)

@@ -1,10 +1,11 @@
-"""Calibration jobs over HTTP: real children, a real Redis, a real RQ worker."""
+"""Calibration jobs over HTTP, run by the server's own worker and by another one."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import httpx
@@ -12,11 +13,11 @@ import orjson
 import pytest
 
 from tests.faults.jobs import held_job, post
-from tests.processes import PAIRS, Process, RedisServer, Serve, Server, accepts_jobs, score, wait_until
+from tests.processes import PAIRS, Process, RedisServer, Serve, Server, score, wait_until
 from tests.text import sentences
 
 
-@pytest.fixture(params=["local child", "RQ worker"])
+@pytest.fixture(params=["own worker", "another worker"])
 def calibrating(
     request: pytest.FixtureRequest,
     serve: Serve,
@@ -25,12 +26,10 @@ def calibrating(
     worker: Callable[..., Process],
 ) -> Server:
     """A server that can calibrate, by each of the two ways."""
-    if request.param == "local child":
+    if request.param == "own worker":
         return serve(model_store=store, encoder="tiny")
     worker(model_store=store, redis_url=redis_server.url)
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
-    wait_until(lambda: accepts_jobs(server))
-    return server
+    return serve(model_store=store, encoder="tiny", redis_url=redis_server.url, local_worker=False)
 
 
 def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -> None:
@@ -55,7 +54,7 @@ def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -
     assert answer["version"] == 1
     assert answer["notices"] == []
     assert all(0 <= p <= 1 for p in answer["percentile"])
-    assert not (store / "jobs" / job["job"] / "input").exists()
+    assert not [*store.glob("input/*"), *store.glob("open/*")]
     files = [path for path in (*store.glob("domains/*"), *store.glob("versions/letters/*/*")) if path.is_file()]
     assert len(files) > 2
     assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
@@ -89,7 +88,7 @@ def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> Non
     assert answer.json()["status"] == "cancelled", answer.text
     assert calibrating.client.delete(f"/calibrate/{job}").status_code == 409
     assert calibrating.client.get("/domains/gone").status_code == 404
-    assert not (store / "jobs" / job / "input").exists()
+    assert not [*store.glob("input/*"), *store.glob("open/*")]
     assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
     assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
 
@@ -98,7 +97,7 @@ def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> Non
 def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", keep_versions=1)
     assert server.calibrate("news", sentences(300), method="sn")["promoted"]
-    held = held_job(server, server, store, "held")  # so that all others wait
+    held = held_job(server, server, "held")  # so that all others wait
     ahead = [post(server, "news", sentences(300 + n), promote="always") for n in range(2)]
     labels = [[text, text.upper(), 1] for text in sentences(40)] + [[*sentences(n + 2)[n:], 0] for n in range(40)]
     body = {"labels": labels, "version": 1, "promote": "never"}
@@ -115,25 +114,26 @@ def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path
 
 
 def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", max_queued_jobs=2)
-    held = held_job(server, server, store, "held")  # so that all others wait
-    text, go_on = "\n".join(sentences(300)).encode(), Event()
+    server = serve(model_store=store, encoder="tiny", max_queued_jobs=3)
+    held = held_job(server, server, "held")  # so that all others wait
+    text, go_on, begun = "\n".join(sentences(300)).encode(), Event(), Semaphore(0)
 
     def halting() -> Iterator[bytes]:
         yield text
+        begun.release()
         assert go_on.wait(60)
 
     def upload(number: int) -> int:
         url = f"{server.url}/calibrate?domain=d{number}&method=sn"
         return httpx.post(url, content=halting(), headers={"content-type": "text/plain"}, timeout=60).status_code
 
-    spools = (store / "jobs").glob
     with ThreadPoolExecutor(5) as pool:
         uploads = [pool.submit(upload, number) for number in range(5)]
-        wait_until(lambda: len(list(spools(".spool-*"))) == 5)  # there is room for each
+        assert all(begun.acquire(timeout=30) for _ in uploads)
+        time.sleep(1)  # there is room for each
         go_on.set()
         assert sorted(future.result() for future in uploads) == [202, 202, 429, 429, 429]
-    assert not list(spools(".*-*"))
+    assert len(list(store.glob("input/*"))) == 3
     held.let_go()
 
 

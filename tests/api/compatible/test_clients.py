@@ -41,7 +41,7 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
 def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path, Path]:
     """A store with an encoder of brought vectors, calibrated on some sentences, and unit vectors of others."""
     texts = sample(data, HOME, 5000, least=5000)
-    vectors = normalized(open_texts(EncoderStore(minilm_store).find("minilm"))(texts).vectors)
+    vectors = normalized(open_texts(EncoderStore.at(minilm_store).find("minilm"))(texts).vectors)
     np.save(folder / "unseen.npy", vectors[3000:])
     np.save(folder / "own.npy", vectors[:3000])
     ours = register(folder / "brought", "ours", 384, unit=True)
@@ -55,7 +55,7 @@ def whiten(store: Path, data: Path, folder: Path) -> Path:
     """Adds the domain `whitened`, and returns a file of other sentences of the same kind."""
     texts = sample(data, HOME, 5800, least=5800)
     (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
-    artifact, domains = EncoderStore(store).find("minilm"), domains_of(store)
+    artifact, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
     request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")
     calibrate_job(request, CalibrationInput(texts[:5000]), artifact, domains, lambda _, __: None, threads=1).publish(
         domains

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from isosim.domains.seeding import seed
 from isosim.store.object_storage import address, opened, remote
+from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import Process, Serve, Server, serve_with
 from tests.security.conftest import bearer, key_line
@@ -64,7 +64,7 @@ def test_a_store_that_is_lost_comes_back_with_the_same_scores_bit_for_bit(
 ) -> None:
     """Its domains are destroyed, bytes and all; what is left are the encoders and the archive."""
     root = tmp_path / "store" if place == "folder" else request.getfixturevalue("objects").bucket()
-    seed(tiny_store, root)
+    copy_encoders(tiny_store, root)
     server = serve_in(root, tmp_path / "jobs")
     server.calibrate("news", TEXTS, method="whitening")
     server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
@@ -98,7 +98,7 @@ def serve_in(tmp_path: Path) -> Iterator[Callable[[Path, Path], Server]]:
     """Servers of a store in a folder or a bucket, with jobs of their own."""
     running: list[Process] = []
     yield lambda root, jobs: serve_with(
-        tmp_path, running, model_store=address(root) if remote(root) else root, jobs_folder=jobs, encoder="tiny"
+        tmp_path, running, model_store=address(root) if remote(root) else root, encoder="tiny"
     )
     for process in running:
         process.kill()

@@ -62,7 +62,7 @@ def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
     from isosim.fitting.job import CalibrationInput, calibrate_job
 
-    artifact = EncoderStore(store).find(encoder)
+    artifact = EncoderStore.at(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)
     result = calibrate_job(
         wanted, CalibrationInput(TEXTS[:400], []), artifact, domains_of(store), lambda *_: None, threads=1
@@ -88,7 +88,7 @@ def site(tiny_store: Path, other_checkpoint: Path, tmp_path_factory: pytest.Temp
             return serve_with(folder, running, model_store=store, redis_url=redis.url, **settings)
 
         two = {"encoder": "tiny", "next_encoder": "other"}
-        digests = [EncoderStore(store).find(name).digest for name in ("tiny", "other")]
+        digests = [EncoderStore.at(store).find(name).digest for name in ("tiny", "other")]
         alone = start(encoder="tiny"), start(encoder="other")
         yield Site(store, start, *digests, start(**two), start(**two), *alone)
     finally:

@@ -13,7 +13,7 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.store import JobStore
+from isosim.jobs.posted import Spool
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
 from tests.stores import domains_of, publish
 from tests.text import sentences
@@ -28,7 +28,7 @@ NEWS = "/domains/news/thresholds"
 
 
 def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair], **options: Any) -> None:
-    artifact, domains = EncoderStore(store).find("tiny"), domains_of(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(TEXTS), **options)
     calibrate_job(asked, CalibrationInput(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(
         domains
@@ -53,7 +53,10 @@ def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
     redis = RedisServer(folder)
     redis.start()
     try:
-        yield [serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url) for _ in range(2)]
+        yield [
+            serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url, local_worker=False)
+            for _ in range(2)
+        ]
     finally:
         for process in running:
             process.kill()
@@ -136,13 +139,13 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
-    at, jobs, encoder = "/domains/news/threshold?precision=0.9", JobStore(store), EncoderStore(store).find("tiny")
+    at, jobs, encoder = "/domains/news/threshold?precision=0.9", jobs_of(store), EncoderStore.at(store).find("tiny")
     for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
-        with jobs.spool() as spool:
-            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [], None)
+        with Spool() as spool:
+            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [])
     refused(server.client.get(at), 409, "was given no labels")
-    with jobs.spool() as spool:
-        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, [], None).id
+    with Spool() as spool:
+        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, []).id
     told = f"'news' has no labels yet; a job with 1,200 labelled pairs is queued: GET /calibrate/{job}, and ask again"
     refused(server.client.get(at), 409, told)
     assert "similarity" in server.client.get("/domains/news@1/threshold?precision=0.9").json()  # this one has labels

@@ -31,7 +31,7 @@ def labels() -> list[LabelledPair]:
 
 
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
-    artifact, domains = EncoderStore(store).find("tiny"), domains_of(store)
+    artifact, domains = EncoderStore.at(store).find("tiny"), domains_of(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
     calibrate_job(asked, CalibrationInput(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(
         domains

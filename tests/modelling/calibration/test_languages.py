@@ -186,7 +186,7 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     tokenizer.train_from_iterator(chinese(1000), vocab_size=400, show_progress=False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     save_bert(tmp_path, seed=0, dim=32, layers=1)
-    encoder = EncoderStore(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
+    encoder = EncoderStore.at(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
     request = JobRequest("d", encoder.digest, encoder.id)
     result = calibrate_job(
         request, CalibrationInput(chinese(300)), encoder, domains_of(tmp_path), lambda *_: None, threads=1

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isosim import worker
 from isosim.arrays import Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import Conflict, JobCancelled
+from isosim.errors import Conflict
 from isosim.fitting import normalization, probability, reference
 from isosim.fitting.methods import FittedMap
 from isosim.fitting.publication import Result
-from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.job import Job, JobRequest
 from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Target
 from isosim.scoring.calibration import DomainModel
-from tests.stores import domains_of
+from tests.stores import domains_of, jobs_of, post_job
 
 DIM = 32
 
@@ -187,56 +186,49 @@ def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_
     assert older.publish(domains)[:2] == (4, True)
 
 
-def job_of(jobs: JobStore, request: JobRequest) -> Job:
-    with jobs.spool() as spool:
-        spool.extend(["A boat."])
-        return jobs.create(request, spool, [], None)
+def begun(jobs: JobStore, request: JobRequest, champion: int | None) -> Job:
+    """A job in its second attempt; its first one died when `champion` was the domain's champion."""
+    post_job(jobs, request, ["A boat."])
+    first = jobs.claim("worker", lambda _: champion)
+    assert first is not None
+    first.give_back("it died")
+    again = jobs.claim("worker", lambda _: 99)
+    assert again is not None
+    return again.job
 
 
-def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champion(
+def test_a_job_that_is_repeated_after_a_later_promotion_replaces_no_newer_champion(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     old = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     old.publish(domains)
-    job = jobs.begin(job_of(jobs, old.request).id, champion=champion(domains, tiny))
-    jobs.interrupt(job.id)  # its worker was killed; for a day nobody retries it
+    again = begun(jobs_of(tmp_path), old.request, champion(domains, tiny))
     old.publish(domains)
-    again = jobs.begin(jobs.requeue(job.id).id, champion=champion(domains, tiny))
-    jobs.decide(again.id, again.attempt)
-    done = worker.publish_result(jobs, domains, again, replace(old, request=again.request))
-    assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
-    assert done.report is not None
-    assert "version 2 has become champion since this job first began" in done.report["promotion"]
-    assert domains.report("news", 3)["promotion"] == done.report["promotion"]
+    made = replace(old, request=again.request)
+    assert made.publish(domains, again)[:2] == (3, False)
+    assert champion(domains, tiny) == 2
+    assert "version 2 has become champion since this job first began" in domains.report("news", 3)["promotion"]
 
 
-def test_a_job_that_is_retried_while_the_champion_stays_is_promoted(
+def test_a_job_that_is_repeated_while_the_champion_stays_is_promoted(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    jobs = JobStore(tmp_path)
     asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     for version in (1, 2):  # also a domain's first
-        job = jobs.begin(job_of(jobs, asked.request).id, champion=champion(domains, tiny))
-        jobs.interrupt(job.id)
-        again = jobs.begin(jobs.requeue(job.id).id)
-        done = worker.publish_result(jobs, domains, again, replace(asked, request=again.request))
-        assert (done.version, done.promoted, champion(domains, tiny)) == (version, True, version)
+        again = begun(jobs_of(tmp_path / str(version)), asked.request, champion(domains, tiny))
+        assert replace(asked, request=again.request).publish(domains, again)[:2] == (version, True)
+        assert champion(domains, tiny) == version
 
 
 def test_an_attempt_whose_place_was_taken_and_its_successor_publish_one_version(
     tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
 ) -> None:
-    """It had won the decision, and then its process stood still for so long that it was taken for dead."""
-    jobs = JobStore(tmp_path)
+    """It was allowed to publish, and then its process stood still for so long that it was taken for dead."""
     made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
-    first = jobs.begin(job_of(jobs, made.request).id)
-    assert jobs.decide(first.id, first.attempt)
-    jobs.interrupt(first.id)
-    second = jobs.begin(jobs.requeue(first.id).id)
-    with pytest.raises(JobCancelled):
-        worker.publish_result(jobs, domains, first, made)
-    assert worker.publish_result(jobs, domains, second, made).version == 1
+    second = begun(jobs_of(tmp_path), made.request, champion(domains, tiny))
+    first = replace(second, attempt=1)
+    assert made.publish(domains, second)[:2] == (1, True)
+    assert made.publish(domains, first)[:2] == (1, True)
     assert (list(domains.read("news").versions), champion(domains, tiny)) == ([1], 1)
 
 

@@ -111,7 +111,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name, case = request.param, FAMILIES[request.param]
     folder = case.write(tmp_path_factory.mktemp(name))
     store = export(tmp_path_factory.mktemp(f"{name}-store"), name, str(folder), pooling=case.pooling, prompt=None)
-    yield Family(name, case, folder, EncoderStore(store).find(name))
+    yield Family(name, case, folder, EncoderStore.at(store).find(name))
 
 
 def test_a_texts_vector_is_what_transformers_gives(family: Family, record_property: Any) -> None:

@@ -16,7 +16,7 @@ from isosim.jobs.offline import BroughtItems, find_unreadable, open_texts
 
 def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:
     made = register(tmp_path, "ours", 24, unit=True)
-    found = EncoderStore(tmp_path).find("ours")
+    found = EncoderStore.at(tmp_path).find("ours")
     assert (found, found.kind, found.unit_vectors, found.spec.dim) == (made, "vectors", True, 24)
     assert sorted(path.name for path in found.folder.iterdir()) == ["calibrator.onnx", "manifest.json"]
     vectors = np.random.default_rng(0).normal(size=(600, 24)).astype(np.float32)

@@ -73,7 +73,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     else:
         checkpoint = request.getfixturevalue(f"{source}_checkpoint")
         store = export(tmp_path_factory.mktemp(request.param), source, str(checkpoint), layers=2, pooling=pooling)
-    artifact = EncoderStore(store).find(source)
+    artifact = EncoderStore.at(store).find(source)
     folder = "minilm" if source == "minilm" else str(request.getfixturevalue(f"{source}_checkpoint"))
     return Exported(artifact, encoder.load(checkpoints.resolve(folder), artifact.spec))
 

@@ -156,7 +156,7 @@ def test_what_a_precision_must_show(change: dict[str, float], why: str) -> None:
 
 
 def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: Path, tmp_path: Path) -> None:
-    fp32 = EncoderStore(store).find("tiny")
+    fp32 = EncoderStore.at(store).find("tiny")
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(600)))
     said: list[str] = []
@@ -164,7 +164,7 @@ def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: P
     assert made is not None
     assert made.digest != fp32.digest
     assert made.spec.precision.startswith("int8-")
-    assert EncoderStore(store).find("tiny-int8").digest == made.digest
+    assert EncoderStore.at(store).find("tiny-int8").digest == made.digest
     near = OnnxEncoder(made.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]])
     np.testing.assert_allclose(near, OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]]), atol=0.2)
 
@@ -173,10 +173,10 @@ def test_auto_adds_int8_only_if_it_passes_the_checks(store: Path, tmp_path: Path
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(600)))
     said: list[str] = []
-    made = export_reduced(store, EncoderStore(store).find("tiny"), "auto", Evidence(text, None), said.append)
+    made = export_reduced(store, EncoderStore.at(store).find("tiny"), "auto", Evidence(text, None), said.append)
     (verdict,) = (line for line in said if line.startswith("int8: "))
     assert (made is None) == ("; refused: " in verdict) == said[-1].endswith("keeping fp32")
-    assert ("tiny-int8" in EncoderStore(store).ids()) == (made is not None)
+    assert ("tiny-int8" in EncoderStore.at(store).ids()) == (made is not None)
 
 
 def test_text_to_take_ranges_from_comes_with_python() -> None:

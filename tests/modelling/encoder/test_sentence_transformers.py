@@ -84,7 +84,7 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
     )
     (tmp_path / "saved" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     export(tmp_path / "store", "saved", str(tmp_path / "saved"), prompt=None)
-    artifact = EncoderStore(tmp_path / "store").find("saved")
+    artifact = EncoderStore.at(tmp_path / "store").find("saved")
     assert (artifact.spec.pooling, artifact.spec.dim, artifact.spec.max_length) == ("mean+cls", 24, 48)
     assert (artifact.licence, artifact.prompts) == ("apache-2.0", {**PROMPTS, "document": ""})
     tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, ["CPUExecutionProvider"], 1)

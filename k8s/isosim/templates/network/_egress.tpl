@@ -3,6 +3,11 @@
   to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
 {{- end }}
 
+{{- define "isosim.bucketEgress" -}}
+- ports: [{port: {{ .Values.networkPolicy.bucket.port }}, protocol: TCP}]
+  to: {{- toYaml .Values.networkPolicy.bucket.peers | nindent 4 }}
+{{- end }}
+
 {{/* Peers that API and workers may reach: DNS, Redis, a bucket, a remote encoder, and those that the operator adds. */}}
 {{- define "isosim.egress" -}}
 {{ include "isosim.dns" . }}
@@ -18,8 +23,7 @@
   to: {{- toYaml .Values.networkPolicy.redis.peers | nindent 4 }}
 {{- end }}
 {{- if .Values.modelStore.bucket.url }}
-- ports: [{port: {{ .Values.networkPolicy.bucket.port }}, protocol: TCP}]
-  to: {{- toYaml .Values.networkPolicy.bucket.peers | nindent 4 }}
+{{ include "isosim.bucketEgress" . }}
 {{- end }}
 {{- if .Values.remoteEncoder.url }}
 - ports: [{port: {{ .Values.networkPolicy.remoteEncoder.port }}, protocol: TCP}]

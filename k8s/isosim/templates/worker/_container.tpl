@@ -7,6 +7,7 @@ envFrom:
   - configMapRef: {name: {{ include "isosim.fullname" . }}}
 env:
   - {name: HOME, value: /tmp}
+  - {name: ISOSIM_DRAIN_SECONDS, value: {{ max 1 (sub (int .Values.worker.terminationGracePeriodSeconds) 15) | quote }}}
   - {name: ISOSIM_WORKER_THREADS, value: {{ .Values.worker.threads | quote }}}
   {{- include "isosim.redisEnv" . | nindent 2 }}
   {{- include "isosim.bucketEnv" . | nindent 2 }}

@@ -1,6 +1,7 @@
-"""Calibration jobs: post text, follow the job, cancel or retry it."""
+"""Calibration jobs: post text, follow the job, cancel it."""
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -34,7 +35,6 @@ from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
-    Conflict,
     EncoderMismatch,
     InvalidInput,
     Overloaded,
@@ -42,9 +42,9 @@ from isosim.errors import (
     Unavailable,
 )
 from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
-from isosim.jobs.spool import Spool
-from isosim.jobs.store import JobStore
+from isosim.jobs.store import JobStore, owner_name
 from isosim.jobs.tables.isolation import other_column, what_was_read
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
@@ -287,8 +287,8 @@ async def get_job(job: JobDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job: JobDep, service: ServiceDep, trace: TraceDep) -> StreamingResponse:
-    """Server-sent events with the job's state at each change. The stream ends when the job ends or is interrupted, or
-    when the server stops. A comment every 15 s keeps the connection open."""
+    """Server-sent events with the job's state at each change. The stream ends when the job ends, or when the server
+    stops. A comment every 15 s keeps the connection open."""
     stream = events(service, trace.grant, job.id)
     first = await anext(stream)  # takes the stream's place before the answer begins
     return StreamingResponse(
@@ -323,37 +323,15 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
         elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
             yield b": alive\n\n"
             sent = time.monotonic()
-        if now.status not in (Status.QUEUED, Status.RUNNING) or service.phase is not Phase.SERVING:
+        if Status(now.status).ended or service.phase is not Phase.SERVING:
             return
         await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
 async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
-    """Cancels a job: its text is deleted, and it makes no version."""
-    job_id = job.id
-    if job.status.ended:
-        raise Conflict(f"job {job_id} is {job.status} already")
-    record = await service.store(service.domains.read, job.request.domain)
-    made = record.made_by(job_id)
-    if made is not None:
-        raise Conflict(
-            f"job {job_id} has already made version {made.number}; if the job was interrupted, retry the job to "
-            "complete it"
-        )
-    if not await service.store(service.jobs.decide, job_id) and job.status is Status.RUNNING:
-        raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
-    await service.runner.stop(job_id)
-    return state(await service.store(service.jobs.cancel, job_id))
-
-
-@router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
-async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
-    """Runs an interrupted job again on its stored text."""
-    await service.runner.available()
-    job = await service.store(service.jobs.requeue, job.id)
-    await service.runner.submit(job.id, job.attempt)
-    return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
+    """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
+    return state(await service.store(service.jobs.cancel, job.id))
 
 
 # Jobs that have not ended may keep the bytes of this many posts of ISOSIM_MAX_CALIBRATION_BYTES: 2.5 GB, a quarter of
@@ -362,8 +340,12 @@ FULL_POSTS = 25
 
 
 async def check_room(service: Service, trace: Trace) -> None:
-    """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
-    await service.runner.available()
+    """Raises Unavailable if this server should run calibrations and cannot, Overloaded if too many jobs wait."""
+    if service.settings.local_worker and importlib.util.find_spec("torch") is None:
+        raise Unavailable(
+            "this server cannot run calibrations: install PyTorch in its Python environment (pip install "
+            "'isosim[train]'), or run workers elsewhere (isosim worker) and set ISOSIM_LOCAL_WORKER=false"
+        )
     await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
 
 
@@ -374,13 +356,12 @@ def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
     Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
     """
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    unended = service.jobs.unended()
-    mine = [job for job in unended if job.owner == grant.id]
-    waiting = sum(job.status is Status.QUEUED for job in unended)
-    own = uploads + sum(job.status is Status.QUEUED for job in mine)
-    held, own_held = sum(job.size for job in unended), sum(job.size for job in mine)
-    if waiting >= most:
-        raise Overloaded(f"{waiting} calibrations are queued; the limit is {most}", retry_after=60)
+    entries = service.jobs.index()
+    mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
+    own = uploads + len(mine)
+    held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
+    if len(entries) >= most:
+        raise Overloaded(f"{len(entries)} calibrations are queued or running; the limit is {most}", retry_after=60)
     if held >= room:
         raise Overloaded(f"calibrations hold {megabytes(held)} of text; the limit is {megabytes(room)}", retry_after=60)
     if not service.shared:
@@ -389,7 +370,7 @@ def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
     remedy = "wait until one has ended, or cancel one: DELETE /calibrate/{job}"
     if own >= own_most:
         raise Overloaded(
-            f"the API key has {own} calibrations queued or being posted, which is its share of {most} "
+            f"the API key has {own} calibrations queued, running or being posted, which is its share of {most} "
             f"(ISOSIM_MAX_QUEUED_JOBS); {remedy}",
             retry_after=60,
         )
@@ -409,7 +390,7 @@ def megabytes(count: int) -> str:
 async def spooling(service: Service, trace: Trace) -> AsyncIterator[Spool]:
     """An upload's temporary files (its spool). They are opened and closed in a thread: if the disk hangs, the event
     loop still serves other requests."""
-    spool = await service.store(service.jobs.spool)
+    spool = await asyncio.to_thread(Spool)
     service.uploads[trace.grant.id] += 1
     try:
         yield spool
@@ -471,51 +452,29 @@ async def read_json_body(request: Request, service: Service) -> bytes:
 async def accept(
     service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
 ) -> Response:
-    """Creates a job from the spooled input, queues it and answers 202. If the request repeats an idempotency key, the
-    answer names the job of the first request.
+    """Creates a job from the spooled input and answers 202. If the request repeats an idempotency key, the answer names
+    the job of the first request.
 
     Each API key has its own idempotency keys, so that callers cannot use or discover those of others.
 
     Raises:
         Conflict: the idempotency key was used for another request.
-        Unavailable: the job could not be queued.
         Overloaded: the queue has filled up during the upload.
     """
-    key = None if idempotency_key is None else owned(trace, idempotency_key)
     wanted = replace(wanted, epoch=(await service.store(service.domains.read, wanted.domain)).epoch)
     grant = trace.grant
     async with service.admission:
         await service.store(check_backlog, service, grant, 0)
         job = await service.store.within(
-            LONG, service.jobs.create, wanted, spool, notices, key, posting.get(), owner=grant.id
+            LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
         )
-    if job.id == spool.id:  # `needs` has charged one text
+    if job.input == spool.id:  # `needs` has charged one text
         await service.limits.owe(grant, wanted.sentences + 2 * wanted.labels - 1)
-    if job.status is Status.QUEUED:
-        await hand_over(service, job, new=job.id == spool.id)
+        await service.hint()
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
 
 
-def owned(trace: Trace, idempotency_key: str) -> str:
-    return f"{trace.grant.id} {idempotency_key}"
-
-
-def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
+async def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
     """Whether the caller has already made a job with this idempotency key."""
-    return idempotency_key is not None and service.jobs.has_key(owned(trace, idempotency_key))
-
-
-async def hand_over(service: Service, job: Job, *, new: bool) -> None:
-    """Queues a job. If that fails and this request created the job (`new`), discards the job, so that the caller can
-    post it again.
-
-    Raises:
-        Unavailable: the job could not be queued.
-    """
-    try:
-        await service.runner.submit(job.id, job.attempt)
-    except Unavailable:
-        if new and not await service.store(service.jobs.discard, job.id):
-            return  # the queue accepted the job (its reply was lost) and a worker has started it
-        raise
+    return idempotency_key is not None and await service.store(service.jobs.has_key, trace.grant.id, idempotency_key)

@@ -1,10 +1,9 @@
 """Posted files of any format: detects the format, shows the content, and reads the sentences of one column."""
 
 import asyncio
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
@@ -18,6 +17,7 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
 from isosim.errors import TooLarge, UnsupportedMedia
+from isosim.jobs.posted import temporary_file
 from isosim.jobs.tables.detection import FORMATS, Format, Hints, format_of_type
 from isosim.jobs.tables.isolation import (
     LEAST_MEMORY,
@@ -122,13 +122,8 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 @asynccontextmanager
 async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """An unnamed file in the jobs' scratch folder. The system deletes it when the process ends, or is killed."""
-
-    def opened() -> AbstractContextManager[BinaryIO]:
-        service.jobs.scratch.mkdir(parents=True, exist_ok=True)
-        return cast(AbstractContextManager[BinaryIO], tempfile.TemporaryFile(dir=service.jobs.scratch))
-
-    with await asyncio.to_thread(opened) as file:
+    """An unnamed file. The system deletes it when the process ends, or is killed."""
+    with await asyncio.to_thread(temporary_file) as file:
         try:
             yield file
         finally:

@@ -14,8 +14,8 @@ from isosim.api.validation import labelled_pair_fault
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput, TooLarge
 from isosim.jobs.job import LabelledPair
+from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.jobs.spool import Spool
 from isosim.jobs.table import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
 from isosim.jobs.tables.detection import binary
 from isosim.jobs.tables.isolation import PLACES

@@ -175,7 +175,7 @@ class JobState(BaseModel):
     job: str
     domain: str
     encoder: str = Field(description="digest of the encoder that the calibration is for")
-    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    status: Literal["queued", "running", "publishing", "succeeded", "failed", "cancelled"]
     stage: str
     progress: float
     attempt: int

@@ -16,8 +16,8 @@ from isosim.encoders.brought import brought_vector, encoded
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
+from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.jobs.spool import Spool
 from isosim.jobs.table import check_decoded
 from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, read_header
 

@@ -1,26 +1,20 @@
 """Model names in compatible bodies: `isosim`, `isosim/<domain>[@version]`; the suffix `:raw` means raw vectors."""
 
-import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from typing import NamedTuple
 
 from isosim.access.grants import Grant
 from isosim.api import requests
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.domains.domain import Version
-from isosim.errors import InvalidInput, IsosimError, NotFound, UnknownModel
-from isosim.migration.encoders import Resolution
+from isosim.domains.champions import Champion, Standing
+from isosim.errors import InvalidInput, NotFound, UnknownModel
+from isosim.migration.encoders import LoadedEncoder, Resolution
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.scoring.distances import Space
 
-T = TypeVar("T")
-
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
-PAGE = 16  # number of domains that are read from the store together
 LISTED = 40  # maximum number of names in a message
 
 
@@ -75,35 +69,30 @@ async def resolve(service: Service, trace: Trace, name: str, version: str | None
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
     """Model names of the first `most` domains that the key may use and this server can serve; `default` first."""
-    answering = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
+    answering = (await service.listings.begin(grant, served, service, grant))[:most]
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
-    return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in answering for raw in ("", ":raw"))]
+    return [*bare, *(f"isosim/{one.domain}{raw}" for one in answering for raw in ("", ":raw"))]
 
 
-def permitted(service: Service, grant: Grant) -> list[str]:
-    """Domains that the key may use, including those that this server cannot serve; `default` comes first."""
-    stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
-    return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
+class Served(NamedTuple):
+    """A domain that this server can serve. `champion` is None only for `default`, which then is the identity."""
+
+    domain: str
+    encoder: LoadedEncoder
+    champion: Champion | None
 
 
-def champions(service: Service, grant: Grant) -> Iterator[tuple[str, Version | None]]:
-    """Name and champion of each domain that the key may use and this server can serve; `default` may have none."""
-    if grant.may_use(DEFAULT):
-        yield DEFAULT, champion_of(service, DEFAULT)
-    stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
-    while some := list(itertools.islice(stored, PAGE)):
-        there = zip(some, service.domains.read_each(some, partial(champion_of, service)), strict=True)
-        yield from ((name, version) for name, version in there if version is not None)
+def served(service: Service, grant: Grant) -> list[Served]:
+    """The domains that the key may use and this server can serve; `default` first, then by name."""
+    there = service.champions.read()
+    found = [one for name in there if name != DEFAULT and (one := of(service, name, there[name])) is not None]
+    default = of(service, DEFAULT, there.get(DEFAULT, Standing("")))
+    every = (default or Served(DEFAULT, service.encoders.first, None), *found)
+    return [one for one in every if grant.may_use(one.domain)]
 
 
-def champion_of(service: Service, domain: str) -> Version | None:
-    """The domain's champion; None if it has none, or if its record cannot be read.
-
-    An unreadable domain raises no error here, so that it does not make a whole list of domains fail.
-    """
-    try:
-        record = service.domains.read(domain)
-        served = record.served(service.encoders.home(record).digest)
-        return None if served.champion is None else record.version(domain, served.champion)
-    except (IsosimError, OSError):
-        return None
+def of(service: Service, domain: str, standing: Standing) -> Served | None:
+    """None if the domain has no champion for the encoder that answers for it, or this server does not run that."""
+    digest, champion = standing.champion(service.encoders.first.digest)
+    encoder = service.encoders.find(digest)
+    return None if encoder is None or champion is None else Served(domain, encoder, champion)

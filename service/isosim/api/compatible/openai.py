@@ -17,8 +17,9 @@ from isosim.api.compatible.schemas import (
 )
 from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
 from isosim.api.scoring.pipeline import INLINE_ROWS, check_dimensions, embed, listed, usage, vectors
-from isosim.api.state import Service, ServiceDep, pay_for
+from isosim.api.state import ServiceDep, pay_for
 from isosim.arrays import Vectors
+from isosim.domains.champions import Champion
 from isosim.domains.domain import Version
 from isosim.scoring.calibration import DEFAULT
 
@@ -59,30 +60,25 @@ def as_base64(vectors: Vectors) -> list[str]:
 @router.get("", response_model=ModelList, responses=documented_v1())
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
     """Lists the model isosim, and for each domain its calibrated and its raw model."""
-    domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
+    domains = await service.listings.begin(trace.grant, models.served, service, trace.grant)
     await pay_for(service.limits, trace.grant, len(domains))
-    return await service.listings.read(trace.grant, written, service, domains)
+    return await service.listings.read(trace.grant, written, domains)
 
 
-def written(service: Service, domains: list[str]) -> Response:
+def written(domains: list[models.Served]) -> Response:
     """The list of models as JSON; called in a thread, because a long list would block the event loop."""
-    cards_of_domains = service.domains.read_each(domains, lambda domain: cards(service, domain))
-    return json_response({"object": "list", "data": [card.model_dump() for some in cards_of_domains for card in some]})
+    return json_response({"object": "list", "data": [card.model_dump() for one in domains for card in cards(one)]})
 
 
-def cards(service: Service, domain: str) -> list[ModelCard]:
-    """The calibrated and the raw model of a domain; none if it has no champion for the encoder that answers for it.
-    `default` always has both models."""
-    champion = models.champion_of(service, domain)
-    encoder = service.encoders.first if champion is None else service.encoders.find(champion.encoder)
-    if encoder is None or (champion is None and domain != DEFAULT):
-        return []
-    made, length = 0 if champion is None else created(champion), encoder.artifact.spec.max_length
-    names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
+def cards(one: models.Served) -> list[ModelCard]:
+    """The calibrated and the raw model of a domain."""
+    made = 0 if one.champion is None else created(one.champion)
+    names = ["isosim"] * (one.domain == DEFAULT) + [f"isosim/{one.domain}", f"isosim/{one.domain}:raw"]
+    length = one.encoder.artifact.spec.max_length
     return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
 
 
-def created(version: Version) -> int:
+def created(version: Champion | Version) -> int:
     """Time at which a version was made, in seconds since 1970."""
     return int(datetime.fromisoformat(version.created).timestamp())
 

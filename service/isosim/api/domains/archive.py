@@ -69,7 +69,7 @@ async def import_archive(
     request may be repeated."""
     kind, _ = content_type(request)
     check_no_form(kind, "domains/import")
-    encoders = EncodersOfStore(EncoderStore(service.settings.model_store))
+    encoders = EncodersOfStore(EncoderStore.at(service.settings.model_store, service.settings.seed_store))
     async with temporary(service) as file:
         await store(
             request,

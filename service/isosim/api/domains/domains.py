@@ -34,6 +34,8 @@ from isosim.api.domains.schemas import (
     Domains,
     DomainState,
     DriftState,
+    History,
+    HistoryEntry,
     RollbackRequest,
     VersionState,
     VersionSummary,
@@ -172,6 +174,21 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     return VersionState(domain=domain, files=stored.files, report=report, origin=stored.origin, **facts)
 
 
+@router.get("/{domain}/history", dependencies=ADMIN, responses=documented(404, 422))
+def get_history(
+    domain: DomainName,
+    service: ServiceDep,
+    limit: Annotated[int, Query(ge=1, le=PAGE, description="maximum number of changes in the answer")] = 100,
+    before: Annotated[int | None, Query(ge=1, description="`next` of the previous page")] = None,
+) -> History:
+    """Who changed what about a domain and when, newest first; also of a deleted domain."""
+    if not service.domains.was_there(domain):
+        raise UnknownDomain(domain)
+    page = list(itertools.islice(service.domains.history(domain, before), limit + 1))
+    changes = [HistoryEntry.model_validate(entry.facts) for entry in page[:limit]]
+    return History(domain=domain, changes=changes, next=page[limit - 1].number if len(page) > limit else None)
+
+
 @router.post(
     "/{domain}/labels",
     status_code=202,
@@ -209,7 +226,7 @@ async def post_labels(
         content = await read_json_body(request, service)
         async with service.parsing_json:
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
-    if not await service.store(accepted_before, service, trace, idempotency_key):
+    if not await accepted_before(service, trace, idempotency_key):
         record = await service.store(service.domains.read, domain)
         Start(body.from_).check(domain, record, service.encoders.home(record).digest)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
@@ -304,11 +321,8 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
 
     Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
-    ended = await service.store(remove_domain, service.domains, service.jobs, domain)
+    await service.store(remove_domain, service.domains, service.jobs, domain)
     service.encoders.registry.remove(domain)
-    for job in ended:
-        await service.runner.stop(job.id)
-        await service.store(service.jobs.cancel, job.id)
     await service.encoders.follow(domain)
     return Response(status_code=204)
 

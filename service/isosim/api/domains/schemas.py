@@ -66,6 +66,32 @@ class DomainState(BaseModel):
     drift: DriftState | None = Field(description="null until texts of the domain are scored")
 
 
+class HistoryEntry(BaseModel):
+    """One change of a domain."""
+
+    number: int = Field(description="counts the changes of the domain from 1, also beyond its deletion")
+    time: str
+    revision: int = Field(description="the domain's revision after the change")
+    what: Literal[
+        "version_published", "version_deleted", "promoted", "rolled_back", "threshold_saved", "threshold_deleted",
+        "moved", "moved_back", "domain_deleted", "repaired",
+    ]  # fmt: skip
+    subject: str | None = Field(description="id of the encoder, or name of the saved threshold")
+    from_: Any = Field(alias="from", description="version number, target or encoder id before the change, if any")
+    to: Any = Field(description="version number, target or encoder id after the change, if any")
+    by: str = Field(description="id of the API key, or `command`")
+    request: str | None = Field(description="x-request-id of the request that made the change")
+    job: str | None = Field(description="the calibration job that made the change")
+
+
+class History(BaseModel):
+    """Changes of a domain, newest first."""
+
+    domain: str
+    changes: list[HistoryEntry]
+    next: int | None = Field(description="value of `before` for the next page; null on the last page")
+
+
 class Domains(BaseModel):
     domains: list[DomainState]
     next: str | None = Field(description="value of `after` for the next page; null on the last page")

@@ -15,7 +15,7 @@ from isosim.commands.terminal import FAILED, print_json, show
 def doctor(
     model_store: Store = None,
     encoder: EncoderId = None,
-    redis_url: Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look for faults in the set-up, and say how to fix them.

@@ -55,14 +55,14 @@ def memory(root: Path = CGROUP) -> Finding:
 def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
     """Checks that the memory for calibrations (ISOSIM_RESIDENT_BYTES) fits into the memory limit."""
     try:
-        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
         weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
     except (IsosimError, OSError):  # another check reports this error
         return
     limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
     held = settings.memory_cache_bytes + weights * (2 if alone else 1)
-    jobs = settings.redis_address is None and importlib.util.find_spec("torch") is not None
+    jobs = settings.local_worker and importlib.util.find_spec("torch") is not None
     room = plan_resident(limit, held, gpu=gpu, jobs=jobs)
     given = settings.resident_bytes
     if limit is not None and given > plan_resident(limit, held, gpu=gpu):

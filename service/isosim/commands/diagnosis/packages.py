@@ -44,8 +44,8 @@ def training() -> Finding:
     if version is None:
         return warning(
             "training",
-            "without torch no calibration is made here; /calibrate answers 503 unless a worker runs elsewhere",
-            "pip install 'isosim[train]', or run `isosim worker` on another machine",
+            "without torch no calibration is made here; /calibrate answers 503 unless ISOSIM_LOCAL_WORKER is false",
+            "pip install 'isosim[train]', or run `isosim worker` elsewhere and set ISOSIM_LOCAL_WORKER=false",
         )
     missing = [name for name in ("transformers", "scikit-learn", "scipy", "onnx", "onnxscript") if not version_of(name)]
     if missing:

@@ -1,4 +1,4 @@
-"""Checks of Redis: reachable, fast enough, and configured for both a cache and a queue."""
+"""Checks of Redis: reachable, fast enough, and configured as a cache."""
 
 import statistics
 import time
@@ -9,18 +9,15 @@ from redis.exceptions import RedisError
 
 from isosim.commands.diagnosis import Finding, fault, ok, warning
 from isosim.encoders.cache import PROBED
-from isosim.jobs.queue import REMEDY, TTL, heartbeats
 from isosim.redis_connection import CLUSTER, CLUSTER_REMEDY, is_cluster, why
 from isosim.settings import Settings
 
 PINGS = 20
-MOST_AGES = 8  # maximum number of workers whose heartbeats are shown
-OLDEST = (5, 0)  # oldest version of Redis that RQ supports
 
 
 def look(settings: Settings) -> Iterator[Finding]:
     if settings.redis_address is None:
-        yield ok("redis", "not set: cache in memory, calibrations in a child process, at most one API process")
+        yield ok("redis", "not set: cache and limits in the memory of each process")
         return
     try:
         redis: Redis = Redis.from_url(settings.redis_address, socket_timeout=2, socket_connect_timeout=2)
@@ -35,7 +32,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         except (RedisError, OSError) as error:
             yield fault("redis", f"cannot be used: {why(error)}", "start it, or correct ISOSIM_REDIS_URL")
             return
-        yield version(str(facts["redis_version"]))
+        yield ok("redis", f"version {facts['redis_version']}")
         if cluster:
             yield fault("redis cluster", CLUSTER, CLUSTER_REMEDY)
             return
@@ -47,14 +44,13 @@ def look(settings: Settings) -> Iterator[Finding]:
         if facts.get("role") == "slave":
             yield fault(
                 "redis role",
-                "is a replica, which takes neither vectors nor jobs",
+                "is a replica, which takes no vectors",
                 "give the address of its primary, or promote it",
             )
         yield lookup(redis)
         yield latency(times, settings.redis_timeout)
         limit, used = int(facts.get("maxmemory", 0)), int(facts.get("used_memory", 0))
         yield eviction(str(facts.get("maxmemory_policy", "?")), limit, used)
-        yield workers(redis)
 
 
 def ping(redis: Redis) -> float:  # duration in s
@@ -73,13 +69,6 @@ def lookup(redis: Redis) -> Finding:
             "redis lookup", f"every lookup is a miss: {error}", "grant isosim's user the rights that SECURITY.md lists"
         )
     return ok("redis lookup", "answered")
-
-
-def version(text: str) -> Finding:
-    number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-    if number < OLDEST:
-        return fault("redis", f"version {text}", f"version {OLDEST[0]} or newer, which the job queue needs")
-    return ok("redis", f"version {text}")
 
 
 def latency(times: list[float], timeout: float) -> Finding:
@@ -102,13 +91,11 @@ def latency(times: list[float], timeout: float) -> Finding:
 
 
 def eviction(policy: str, limit: int, used: int) -> Finding:
-    """Checks the eviction policy. Redis may evict vectors (keys with a time to live), but not the job queue's keys.
+    """Checks that Redis limits its memory, and may evict vectors, all of which have a time to live.
 
     `limit` and `used` are in bytes. If `limit` is 0, Redis has no memory limit.
     """
     summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
-    if policy.startswith("allkeys"):
-        return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
     if not limit:
         return warning(
             "redis eviction",
@@ -116,28 +103,9 @@ def eviction(policy: str, limit: int, used: int) -> Finding:
             "set maxmemory, and maxmemory-policy volatile-lru",
         )
     if policy == "noeviction" and used >= limit:
-        return fault(
-            "redis eviction", f"{summary}: full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
-        )
+        return fault("redis eviction", f"{summary}: full, new vectors are refused", "maxmemory-policy volatile-lru")
     if policy == "noeviction":
         return warning(
-            "redis eviction", f"{summary}: once full, new jobs and vectors are refused", "maxmemory-policy volatile-lru"
+            "redis eviction", f"{summary}: once full, new vectors are refused", "maxmemory-policy volatile-lru"
         )
     return ok("redis eviction", summary)
-
-
-def workers(redis: Redis) -> Finding:
-    """Counts the workers that Redis lists, and checks the age of the latest heartbeat."""
-    try:
-        ages = heartbeats(redis)
-    except RedisError as error:
-        return fault(
-            "workers", f"cannot be listed: {why(error)}", "grant isosim's user the rights that SECURITY.md lists"
-        )
-    if not ages:
-        return warning("workers", "none: POST /calibrate answers 503", REMEDY)
-    summary = f"{len(ages)}, last heartbeat {', '.join(f'{age:.0f}' for age in ages[:MOST_AGES])} s ago"
-    if ages[0] > TTL:
-        lost = f"{summary}: a running worker sends one every {TTL} s, so no worker seems to be running"
-        return warning("workers", lost, REMEDY)
-    return ok("workers", summary)

@@ -20,8 +20,8 @@ from isosim.scoring.calibration import DEFAULT
 from isosim.scoring.similarity import cosine
 from isosim.settings import Settings
 from isosim.store.artifacts import verified
-from isosim.store.blobs import check, opened
-from isosim.store.object_storage import address, remote
+from isosim.store.blobs import Blobs, check, opened, remote
+from isosim.store.identity import identify
 
 CPU = ["CPUExecutionProvider"]
 SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
@@ -36,23 +36,18 @@ TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2  # maximum difference for other precisions; not measured, but wrong kernels differ much more
 
 
-NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
+NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export; for a bucket see docs/how-to/object-storage.md"
 
 
 def look(settings: Settings) -> Iterator[Finding]:
     root = settings.model_store
     if remote(root):
-        yield bucket(root)
-        if settings.jobs_folder is not None:
-            yield folder(settings.jobs_folder, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
-            yield space(settings.jobs_folder, settings.max_calibration_bytes)
-        elif settings.redis_url is None:
-            yield fault("jobs", "a bucket can keep jobs only with Redis", "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER")
+        yield conditions(opened(root))
     else:
-        yield folder(root)
-        yield space(settings.jobs_root, settings.max_calibration_bytes)
+        yield conditions(opened(root.resolve()))
+        yield space(root, settings.max_calibration_bytes)
     try:
-        artifact = EncoderStore(root).find(settings.encoder)
+        artifact = EncoderStore.at(root, settings.seed_store).find(settings.encoder)
         verified(artifact.folder)
     except (IsosimError, OSError) as error:
         yield fault(
@@ -86,18 +81,18 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
     return ok("encoder", f"{where} gives the same vectors as at its registration (relative difference up to {off:.0e})")
 
 
-def bucket(root: Path) -> Finding:
-    """Checks that the bucket can be read and written. Also checks that it refuses a conditional write (If-None-Match,
-    If-Match) if the condition is false: promotion needs this."""
+def conditions(blobs: Blobs) -> Finding:
+    """Checks that there is a store that can be read and written, and that it keeps conditions of writes."""
     try:
-        check(opened(root))
+        identify(blobs)
+        check(blobs)
     except (IsosimError, OSError) as error:
-        return fault("store", str(error), "see docs/how-to/object-storage.md")
-    return ok("store", f"{address(root)}: read and written, and conditional writes work")
+        return fault("store", str(error), NO_STORE)
+    return ok("store", f"{blobs.address}: read and written, and conditional writes work")
 
 
-def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
-    """Checks that a folder of jobs or versions can be read and written."""
+def folder(root: Path, name: str, remedy: str) -> Finding:
+    """Checks that a folder of jobs can be read and written."""
     try:
         any(root.iterdir())
     except OSError as error:

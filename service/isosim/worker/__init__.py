@@ -1,0 +1,1 @@
+"""The calibration worker: takes jobs from the store and runs each in a child process."""

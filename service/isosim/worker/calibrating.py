@@ -1,0 +1,210 @@
+"""The child process of a worker: runs one attempt of a job (`python -m isosim.worker.calibrating SOCKET`).
+
+It only computes and publishes. Over the socket, a file descriptor, it gets the job and sends lines of JSON:
+
+    {"stage": …, "progress": …}       at each change
+    {"alive": true}                   every PULSE seconds, also during long steps
+    {"publish": true}                 it waits for the same answer before it publishes
+    {"end": {"version": …, "report": …, "promoted": …}}, {"end": {"error": …}} or {"end": {"storage": …}}
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from isosim.domains.store import DomainStore
+from isosim.encoders.store import EncoderStore
+from isosim.errors import Conflict, IsosimError
+from isosim.jobs.job import Job
+from isosim.jobs.requirements import Allowance
+from isosim.jobs.store import JobStore
+from isosim.observability import setup as logs
+from isosim.observability.lines import about
+from isosim.observability.setup import tracing
+from isosim.settings import Settings
+from isosim.store.blobs import opened
+
+if TYPE_CHECKING:
+    from isosim.fitting.publication import Result
+    from isosim.observability.otlp import JobSpan
+
+log = logging.getLogger("isosim.jobs")
+
+PULSE = 2.0  # s between signs of life
+NICENESS = 19  # lowest priority
+LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
+
+Facts = dict[str, str | int | float | bool]
+
+
+class Link:
+    """The socket to the worker. The process ends when the worker's end of it is closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+        self._lines = self._socket.makefile("rb")
+        self._lock = threading.Lock()
+        self._allowed = threading.Event()
+
+    def receive_job(self, jobs: JobStore) -> Job:
+        job: Job = jobs.records.form.validate_python(orjson.loads(self._lines.readline())["job"])
+        return job
+
+    def send(self, **message: Any) -> None:
+        content = orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(content)
+        except OSError:
+            os._exit(1)
+
+    def start(self) -> None:
+        threading.Thread(target=self._listen, name="worker", daemon=True).start()
+        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
+
+    def _listen(self) -> None:
+        for _ in self._lines:
+            self._allowed.set()
+        os._exit(1)  # without its worker, this process would never be stopped
+
+    def _pulse(self) -> None:
+        while True:
+            time.sleep(PULSE)
+            self.send(alive=True)
+
+    def ask_to_publish(self) -> None:
+        """Waits until the worker has recorded that the job is publishing; if it was cancelled, the worker kills this
+        process."""
+        self.send(publish=True)
+        self._allowed.wait()
+
+
+class Reporter:
+    """Sends an attempt's stages and progress to the worker, logs and traces them."""
+
+    def __init__(self, link: Link, span: "JobSpan | None") -> None:
+        self.link, self.span, self.last = link, span, ""
+
+    def __call__(self, stage: str, progress: float) -> None:
+        if stage != self.last:
+            log.debug("stage %s", stage)
+            if self.span is not None:
+                self.span.stage(stage)
+        self.last = stage
+        self.link.send(stage=stage, progress=progress)
+
+
+def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
+    """Runs an attempt and sends its end to the worker."""
+    with observed(job) as observation:
+        try:
+            end = calibrate(settings, jobs, job, link, Reporter(link, observation.span))
+        except IsosimError as error:
+            end = {"error": str(error)}
+        except OSError as error:
+            end = {"storage": error.strerror or str(error)}
+        except Exception as error:  # any error must end the job, and its record must give the reason
+            log.exception("job %s failed", job.id)
+            end = {"error": f"{type(error).__name__}: {error}"}
+        observation.end = end
+    link.send(end=end)
+
+
+def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
+    domains = DomainStore(opened(settings.model_store))
+    if domains.read(job.request.domain).epoch != job.request.epoch:
+        raise Conflict(f"domain {job.request.domain!r} was deleted after this calibration began")
+    result = fit(settings, jobs, job, domains, reporter)
+    link.ask_to_publish()
+    version, promoted, why = result.publish(domains, job)
+    return {"version": version, "promoted": promoted, "report": {**result.report, "promotion": why}}
+
+
+def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, reporter: Reporter) -> "Result":
+    """Fits the calibration to the job's text, but does not publish it."""
+    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
+    from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415
+
+    encoder = EncoderStore.at(settings.model_store, settings.seed_store).find(
+        f"{job.request.encoder_id}@{job.request.encoder}"
+    )
+    remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
+    sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
+    with jobs.posted(job) as posted:
+        vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
+        given = CalibrationInput(posted.texts(), posted.labels(), vectors)
+        return calibrate_job(
+            job.request, given, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
+        )
+
+
+class Observation:
+    """Logs and traces an attempt."""
+
+    def __init__(self, span: "JobSpan | None") -> None:
+        self.span = span
+        self.end: dict[str, Any] | None = None
+
+
+@contextmanager
+def observed(job: Job) -> Iterator[Observation]:
+    """Logs begin and end of an attempt. All log lines in between contain the job's id."""
+    request = job.request
+    what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
+    traces = tracing("isosim-worker")
+    span = None
+    if traces is not None:
+        span = traces.calibration(job.traceparent, {f"isosim.{name}": value for name, value in what.items()})
+    about.set({"job": job.id} | (span.ids if span is not None else {}))
+    observation, began = Observation(span), time.perf_counter()
+    log.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
+    yield observation
+    tell(observation, time.perf_counter() - began)
+    if traces is not None:
+        traces.close(LAST_SPANS)
+
+
+def tell(observation: Observation, seconds: float) -> None:
+    end = observation.end or {}
+    succeeded = "version" in end
+    status = "succeeded" if succeeded else "failed" if "error" in end else "given back"
+    facts: Facts = {"status": status, "seconds": round(seconds, 2)}
+    if succeeded:
+        facts |= {"version": end["version"], "promoted": bool(end["promoted"])}
+    log.log(logging.INFO if succeeded else logging.ERROR, "calibration ended", extra={"facts": facts})
+    if observation.span is not None:
+        failure = None if succeeded else status
+        observation.span.end({f"isosim.{name}": value for name, value in facts.items()}, failure)
+
+
+def step_back() -> None:
+    """Gives this process the lowest priority, so that calibrations do not delay scoring. Also uses the idle scheduling
+    class if the system has one."""
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or not permitted
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def main() -> None:
+    settings = Settings()
+    logs.configure(settings.log_level, settings.log_format)
+    step_back()
+    link = Link(int(sys.argv[1]))
+    jobs = JobStore(opened(settings.model_store))
+    job = link.receive_job(jobs)
+    link.start()
+    run(settings, jobs, job, link)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+"""`isosim worker`: takes jobs from the store and runs them one after the other, each in a child process.
+
+This process writes the jobs' records: it claims a job, writes its heartbeats, and records how it ends. The child
+(`isosim.worker.calibrating`) computes and reports over a socket, and asks before it publishes. So if this process is
+stopped, its job falls silent, another worker takes it, and the child cannot begin to publish. If the child is stopped,
+this process hears nothing from it, kills it and gives the job back. Neither outlives the other.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+
+from isosim.domains.store import DomainStore
+from isosim.errors import IsosimError, JobCancelled
+from isosim.jobs.hints import NoHints, RedisHints
+from isosim.jobs.job import Job, JobRequest, Status
+from isosim.jobs.pulse import Pulse
+from isosim.jobs.store import SILENCE, Attempt, JobStore
+from isosim.observability.lines import about
+from isosim.settings import Settings
+from isosim.store.artifacts import to_facts
+from isosim.store.blobs import opened
+
+log = logging.getLogger("isosim.jobs")
+
+TICK = 0.5  # s; this process looks at its child, and whether it shall stop, at least this often
+HEARTBEAT, DISTANT_HEARTBEAT = 2.0, 10.0  # s between heartbeats; object storage charges for each write
+PAUSE, DISTANT_PAUSE = 0.5, 2.0  # s between writes of a changed stage or progress
+LOOK = 1.0  # s between looks for jobs in a folder
+DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose workers might fall silent; without any
+STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
+PATIENCE = 600.0  # s that a worker tries to record how a job ended
+EXIT = 5.0  # s in which a process ends that has closed its socket
+LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
+CHILD = (sys.executable, "-m", "isosim.worker.calibrating")
+
+
+class Child:
+    """A process that runs one attempt of a job, in a process group of its own, and the socket to it."""
+
+    def __init__(self, command: Sequence[str], job: Job) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            end = theirs.fileno()
+            # It stays in this process's session: see `isosim.server.local_worker`. What libraries print is no message.
+            self.process = subprocess.Popen(  # noqa: S603 - our own program
+                [*command, str(end)], pass_fds=[end], stdin=subprocess.DEVNULL, stdout=2, process_group=0
+            )
+        self.gone = False  # it has ended, or has closed the socket
+        self._killed = False
+        self._rest = b""
+        self.send({"job": to_facts(job)})
+
+    def send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it has died; `messages` notices
+            self.socket.sendall(orjson.dumps(message) + b"\n")
+
+    def messages(self, seconds: float) -> list[dict[str, Any]]:
+        """The messages that have come, after waiting for one for up to `seconds`."""
+        if not select.select([self.socket], [], [], seconds)[0]:
+            return []
+        try:
+            received = self.socket.recv(1 << 20)
+        except OSError:
+            received = b""
+        self.gone = not received
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        return [orjson.loads(line) for line in lines]
+
+    def kill(self, patience: float = 0.0) -> int:
+        """Kills the process and those that it has started, unless it ends by itself within `patience` seconds. Returns
+        its exit code, or minus the number of the signal that ended it."""
+        if not self._killed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.socket.close()
+        self._killed = True
+        return self.process.wait()
+
+
+class Worker:
+    """Runs jobs until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: JobStore,
+        domains: DomainStore,
+        hints: NoHints | RedisHints,
+        command: Sequence[str] = CHILD,
+        on_busy: Callable[[bool], None] = lambda _: None,
+        on_pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings, self.jobs, self.domains, self.hints, self.command = settings, jobs, domains, hints, command
+        self.on_busy = on_busy  # called with True when a job begins, with False when it ends
+        self.on_pulse = on_pulse  # called at least every few seconds, unless this process hangs
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.heartbeat, self.pause = (DISTANT_HEARTBEAT, DISTANT_PAUSE) if jobs.distant else (HEARTBEAT, PAUSE)
+        self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
+        self._failing = False  # whether the last access of the store failed
+
+    @property
+    def stopping(self) -> bool:
+        return self._until is not None
+
+    def stop(self, *_: object) -> None:
+        """Takes no more jobs; gives the running one back after `drain_seconds`, or at once if called again."""
+        self._until = time.monotonic() + (0.0 if self.stopping else self.settings.drain_seconds)
+
+    def serve(self, *, burst: bool = False) -> None:
+        """Runs jobs until `stop` is called. With `burst`, also stops when there is no job to run."""
+        while not self.stopping:
+            attempt = self._claim()
+            if attempt is not None:
+                about.set({"job": attempt.job.id})
+                self.on_busy(True)
+                try:
+                    self.attend(attempt)
+                finally:
+                    self.on_busy(False)
+                    about.set({})
+            elif burst:
+                return
+            else:
+                self._rest(self._until_next_look())
+
+    def _claim(self) -> Attempt | None:
+        self.on_pulse()
+        try:
+            attempt = self.jobs.claim(self.name, self._champion, self._published)
+        except (OSError, IsosimError) as error:
+            self._failed("the jobs in the store cannot be read", error)
+            return None
+        if self._failing:
+            log.info("the jobs in the store are read again")
+        self._failing = False
+        return attempt
+
+    def _until_next_look(self) -> float:
+        seconds = DISTANT_LOOKS[not self.jobs.some_open] if self.jobs.distant else LOOK
+        return seconds * random.uniform(0.8, 1.0)  # noqa: S311 - so that workers do not look all at once
+
+    def _rest(self, seconds: float, *, hints: bool = True) -> None:
+        """Waits, for a hint at most, unless this worker is told to stop."""
+        until = time.monotonic() + seconds
+        while not self.stopping and (left := until - time.monotonic()) > 0:
+            self.on_pulse()
+            if not hints:
+                time.sleep(min(TICK, left))
+            elif self.hints.wait(min(TICK, left)):
+                return
+
+    def _champion(self, request: JobRequest) -> int | None:
+        """The domain's champion; None if it has none, or cannot be read: publishing reads it again."""
+        with contextlib.suppress(IsosimError, OSError):
+            return self.domains.read(request.domain).served(request.encoder).champion
+        return None
+
+    def _published(self, job: Job) -> dict[str, Any] | None:
+        """The outcome of a job whose version an earlier attempt has published; None if none has."""
+        name, report = job.request.domain, None
+        with contextlib.suppress(IsosimError):  # the next attempt fails at it, and says why
+            domain = self.domains.read(name)
+            version = domain.made_by(job.id)
+            if version is not None:
+                with contextlib.suppress(IsosimError):
+                    report = self.domains.report(name, version.number)
+                return outcome(job, version.number, report, promoted=version.number in domain.named())
+        return None
+
+    def attend(self, attempt: Attempt) -> None:
+        """Runs an attempt to its end."""
+        child = Child(self.command, attempt.job)
+        try:
+            self._follow(attempt, child)
+        except JobCancelled as error:
+            log.warning("%s", error)
+        finally:
+            child.kill()
+
+    def _follow(self, attempt: Attempt, child: Child) -> None:
+        """Follows a child and records what becomes of its attempt. Raises JobCancelled if the job was cancelled, or was
+        taken over because this process had been silent."""
+        heard = began = time.monotonic()
+        written, asked = began, False
+        stage, progress = attempt.job.stage, attempt.job.progress
+        while True:
+            messages = child.messages(TICK)
+            self.on_pulse()
+            now = time.monotonic()
+            heard = now if messages else heard
+            for message in messages:
+                if "stage" in message:
+                    stage, progress = message["stage"], message["progress"]
+                asked = asked or "publish" in message
+                if "end" in message:
+                    self._end(attempt, **message["end"])
+                    return
+            if (why := self._over(attempt, child, stage, now - heard)) is not None:
+                child.kill()
+                self._settle(partial(attempt.give_back, why, counts=not self.stopping or child.gone))
+                return
+            if now - began > self.settings.job_timeout:
+                child.kill()
+                limit = f"stopped after {self.settings.job_timeout:g} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
+                # A job that is publishing may have a version; the next attempt finds it.
+                publishing = attempt.job.status is Status.PUBLISHING
+                fail = partial(attempt.end, Status.FAILED, error=limit)
+                self._settle(partial(attempt.give_back, limit) if publishing else fail)
+                return
+            fresh = (stage, progress) != (attempt.job.stage, attempt.job.progress)
+            if not asked and now - written < (self.pause if fresh else self.heartbeat):
+                continue
+            asked = not self._written(attempt, child, stage, progress, asked=asked) and asked
+            written = time.monotonic()
+
+    def _written(self, attempt: Attempt, child: Child, stage: str, progress: float, *, asked: bool) -> bool:
+        """Records progress or, if the child has `asked`, that the job is publishing. Returns False if the store fails:
+        the job goes on."""
+        try:
+            if asked:
+                attempt.publish()
+                child.send({"publish": True})
+            else:
+                attempt.beat(stage, progress)
+        except JobCancelled:
+            raise
+        except (OSError, IsosimError) as error:
+            self._failed("the job's record cannot be written, and the job goes on", error)
+            return False
+        self._failing = False
+        return True
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Logs the first of several failures of the store."""
+        if not self._failing:
+            log.error("%s: %s", what, error)
+        self._failing = True
+
+    def _over(self, attempt: Attempt, child: Child, stage: str, silent: float) -> str | None:
+        """Why an attempt cannot go on, or None."""
+        if child.gone:
+            return ended_with(child.kill(EXIT), stage)
+        if silent > SILENCE:
+            return f"the job's process did not answer for {SILENCE:g} s while {stage}"
+        if self._until is not None and time.monotonic() > self._until:
+            return f"its worker was stopped while {stage}"
+        return None
+
+    def _end(
+        self,
+        attempt: Attempt,
+        version: int | None = None,
+        report: dict[str, Any] | None = None,
+        promoted: bool = False,
+        error: str | None = None,
+        storage: str | None = None,
+    ) -> None:
+        """Records the end that a child has reported: a published version, an error, or that storage has failed."""
+        job = attempt.job
+        if storage is not None:
+            log.error("job %s is given back, because storage failed: %s", job.id, storage)
+            self._settle(partial(attempt.give_back, f"storage failed ({storage})"))
+            self._rest(STORAGE_REST * job.attempt, hints=False)  # it may recover
+        elif version is None:
+            self._settle(partial(attempt.end, Status.FAILED, error=error))
+        else:
+            facts = outcome(job, version, report, promoted=promoted)
+            if self._settle(partial(attempt.end, Status.SUCCEEDED, **facts)):
+                self._tidy(job.request.domain)
+
+    def _settle(self, write: Callable[[], object]) -> bool:
+        """Writes how an attempt ended, again and again while the store fails. Returns whether it was written."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                write()
+            except JobCancelled as error:  # or an earlier try was written, and its answer lost
+                log.warning("%s", error)
+                return False
+            except (OSError, IsosimError) as error:
+                self._failed("the end of a job cannot be recorded", error)
+                if self.stopping or time.monotonic() > until:
+                    return False  # the job falls silent
+                self._rest(self.heartbeat, hints=False)
+            else:
+                return True
+
+    def _tidy(self, domain: str) -> None:
+        """Deletes old versions and job records. A failure is only logged, because the job has already succeeded."""
+        try:
+            self.domains.prune(domain, self.settings.keep_versions, self.jobs.rested_on()[domain])
+            self.jobs.sweep()
+        except (IsosimError, OSError):
+            log.exception("old versions of domain %s or old job records could not be deleted", domain)
+
+
+def outcome(job: Job, version: int, report: dict[str, Any] | None, *, promoted: bool) -> dict[str, Any]:
+    """The facts of a job that has succeeded. A notice about labels in the report becomes one of the job's notices."""
+    labels = (report or {}).get("labels") or {}
+    notices = [*job.notices, labels["notice"]] if "notice" in labels else job.notices
+    return {"version": version, "promoted": promoted, "report": report, "notices": notices}
+
+
+def ended_with(code: int, stage: str) -> str:
+    """Why a process ended that has not reported an end."""
+    if code == -signal.SIGKILL:
+        return f"the job's process was killed while {stage}, perhaps because memory ran out"
+    what = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    return f"the job's process ended {what} while {stage}"
+
+
+def end_with_parent(worker: Worker) -> None:
+    """Stops a worker when the process that has started it closes the worker's standard input, or dies."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        worker.stop()
+        worker.stop()
+        time.sleep(LAST_WORDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def run(settings: Settings, *, burst: bool = False, attached: bool = False) -> None:
+    """Runs a worker until it gets SIGTERM. `attached`: it is a child process of the API, tells it on standard output
+    when a job begins and ends, and ends with it."""
+    blobs, pulse = opened(settings.model_store), Pulse()
+    hints = NoHints() if settings.redis_address is None else RedisHints(settings.redis_address)
+
+    def tell(busy: bool) -> None:
+        print("busy" if busy else "idle", flush=True)
+
+    worker = Worker(
+        settings,
+        JobStore(blobs),
+        DomainStore(blobs),
+        hints,
+        on_busy=tell if attached else lambda _: None,
+        on_pulse=pulse,
+    )
+    signal.signal(signal.SIGTERM, worker.stop)
+    signal.signal(signal.SIGINT, worker.stop)
+    if attached:
+        end_with_parent(worker)
+    try:
+        worker.serve(burst=burst)
+    finally:
+        pulse.close()

@@ -1,0 +1,297 @@
+"""Calibrations whose processes are killed or hang go on elsewhere: none is lost, none makes two versions."""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from isosim.domains.seeding import seed
+from isosim.jobs.pulse import silences
+from tests.faults.jobs import (
+    LONG,
+    TEXTS,
+    at_work,
+    becomes,
+    held_job,
+    holds,
+    jobs_of,
+    kill,
+    post,
+    running,
+    state,
+    whole_versions,
+)
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
+from tests.processes import Process, RedisServer, Serve, Server, score, start, wait_until
+from tests.text import sentences
+
+ELSEWHERE = 45.0  # s in which a job goes on after its worker has died or hangs
+STAGES = ("starting", "embedding", "choosing", "fitting", "measuring")  # as a job reports them
+StartWorker = Callable[..., Process]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def root(request: pytest.FixtureRequest, store: Path, tiny_store: Path) -> Path:
+    if request.param == "folder":
+        return store
+    server: Objects = request.getfixturevalue("objects")
+    bucket = server.bucket()
+    seed(tiny_store, bucket)
+    return bucket
+
+
+def address(root: Path) -> str:
+    return root.as_posix().replace("s3:/", "s3://", 1)
+
+
+@pytest.fixture
+def site(root: Path, serve: Serve, worker: StartWorker) -> Iterator[tuple[Server, StartWorker]]:
+    """A server without a worker of its own, and a function that starts workers. There is no Redis."""
+    given = {"model_store": address(root), "encoder": "tiny"}
+    yield serve(**given, local_worker=False), lambda **more: worker(**given, **more)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+FAULTS: dict[str, tuple[Callable[[Process, int], None], str]] = {
+    "the job's process is killed, as for want of memory": (
+        lambda worker, child: kill(child), "was killed while fitting, perhaps because memory ran out",
+    ),
+    "worker and job are killed": (lambda worker, child: (kill(worker.popen.pid), kill(child)), "fell silent"),  # type: ignore[dict-item]
+    "the worker is killed": (lambda worker, child: kill(worker.popen.pid), "fell silent"),
+    "the job's process hangs": (lambda worker, child: stop(child), "did not answer for 30 s while fitting"),
+    "the worker hangs": (lambda worker, child: stop(worker.popen.pid), "fell silent"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_goes_on_elsewhere_and_its_record_says_why(
+    site: tuple[Server, StartWorker], root: Path, fault: str
+) -> None:
+    (server, begin), (happens, why) = site, FAULTS[fault]
+    first = begin()
+    job = post(server, "torn", LONG[:6000], method="flow")
+    wait_until(lambda: state(server, job)["stage"] == "fitting", 120)
+    child = at_work(first)
+    begin()
+    time.sleep(3)  # the second worker has started
+    first.may_end = True
+    happens(first, child)
+    began = time.monotonic()
+    wait_until(lambda: (now := state(server, job))["attempt"] == 2 and now["status"] == "running", ELSEWHERE)
+    print(f"{fault}: goes on after {time.monotonic() - began:.0f} s")
+    assert why in state(server, job)["notices"][0]
+    if "worker hangs" in fault:
+        os.kill(first.popen.pid, signal.SIGCONT)
+        wait_until(lambda: "has been replaced by another" in first.log.read_text())
+    done = becomes(server, job, "succeeded", 300)
+    assert (done["attempt"], done["version"]) == (2, 1)
+    assert whole_versions(root, "torn") == [1]
+    assert not holds(root, LONG[7])
+
+
+def test_a_job_killed_at_any_stage_leaves_the_champion_and_goes_on(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    before, versions = score(server, "news").content, [1, 2]
+    for stage in STAGES:
+        job = post(server, "news", TEXTS, promote="never")
+        child = at_work(server)
+        wait_until(lambda: (now := state(server, job))["stage"] == stage or now["attempt"] == 2, 60, every=0.002)  # noqa: B023
+        kill(child)
+        done = becomes(server, job, "succeeded")
+        versions.append(done["version"])
+        assert score(server, "news").content == before
+        assert versions == whole_versions(news, "news")
+        assert "was killed while" in "".join(done["notices"]) or done["attempt"] == 1
+    assert not holds(news, TEXTS[7])
+
+
+def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: Path) -> None:
+    server, met = serve(model_store=store, encoder="tiny"), set()
+    for number in range(30):
+        domain = f"torn-{number % 10}"
+        before = whole_versions(store, domain)
+        job = post(server, domain, TEXTS, promote="always", seed=number)
+        child = at_work(server)
+        wait_until(lambda: (jobs_of(store).read(job).status.value) in ("publishing", "succeeded"), 60, every=0.0005)  # noqa: B023
+        time.sleep(0.004 * (number % 10))
+        kill_if_there(child)
+        done = becomes(server, job, "succeeded")
+        assert whole_versions(store, domain) == [*before, done["version"]]
+        assert score(server, domain).json()["version"] == done["version"]
+        met.add("again" if done["attempt"] > 1 else "found" if len(done["notices"]) > 0 else "ended")
+        if {"again", "found"} <= met:
+            break
+    assert {"again", "found"} & met
+    assert not holds(store, TEXTS[7])
+
+
+def kill_if_there(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        kill(pid)
+
+
+def test_a_server_killed_in_mid_job_goes_on_with_it_when_it_is_back(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    held = held_job(server, server, "torn")
+    waiting = post(server, "waiting", TEXTS)
+    server.kill()
+    held.let_go()
+    wait_until(lambda: not os.path.exists(f"/proc/{held.child}/exe"))  # noqa: PTH110 - it does not outlive its worker
+    back = serve(model_store=store, encoder="tiny")
+    assert back.client.get("/domains/torn").status_code == 404
+    assert becomes(back, waiting, "succeeded")["attempt"] == 1
+    assert becomes(back, held.job, "succeeded")["attempt"] == 2
+    assert whole_versions(store, "torn") == whole_versions(store, "waiting") == [1]
+
+
+def test_a_server_that_stops_gives_its_job_back_at_once(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    held_job(server, server, "torn").let_go()
+    server.stop()
+    (job,) = jobs_of(store).unended()
+    assert (job.status.value, job.worker, job.spared) == ("queued", None, 1)
+    back = serve(model_store=store, encoder="tiny")
+    assert becomes(back, job.id, "succeeded")["attempt"] == 2
+
+
+def test_the_servers_own_worker_is_started_again_when_it_dies(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    first = running(server, "isosim.worker")
+    held = held_job(server, server, "torn")
+    kill(first)
+    held.let_go()
+    assert becomes(server, held.job, "succeeded", 120)["attempt"] == 2
+    assert running(server, "isosim.worker") != first
+
+
+def test_a_server_killed_during_an_upload_has_no_job_and_its_text_is_gone(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    head = (
+        "POST /calibrate?domain=half HTTP/1.1\r\nhost: x\r\n"
+        "content-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode())
+        chunk = "\n".join(f"secret {text}" for text in sentences(2000)).encode()
+        for _ in range(5):
+            connection.sendall(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+        time.sleep(1)
+        server.kill()
+    back = serve(model_store=store, encoder="tiny")
+    assert back.client.get("/calibrate").json()["jobs"] == []
+    assert back.client.get("/domains/half").status_code == 404
+    assert not holds(store, "secret")
+
+
+def test_two_servers_on_one_store_without_redis_work_together(root: Path, serve: Serve) -> None:
+    given = {"model_store": address(root), "encoder": "tiny"}
+    first, second = serve(**given), serve(**given)
+    body, key = {"domain": "letters", "texts": TEXTS, "method": "sn"}, {"idempotency-key": "k"}
+    made = [server.client.post("/calibrate", json=body, headers=key).json()["job"] for server in (first, second)]
+    assert made[0] == made[1]
+    other = second.client.post("/calibrate", json={**body, "seed": 1}, headers=key)
+    assert (other.status_code, "Idempotency-Key was used" in other.text) == (409, True)
+    with second.client.stream("GET", f"/calibrate/{made[0]}/events") as response:  # whichever of them runs it
+        events = [line for line in response.iter_lines() if line.startswith("data: ")]
+    assert '"status":"succeeded"' in events[-1]
+    assert state(first, made[0]) == state(second, made[0])
+    for server in (first, second):
+        wait_until(lambda: server.client.get("/domains/letters").status_code == 200, seconds=2)  # noqa: B023
+        assert score(server, "letters").json()["version"] == 1
+    long = post(first, "gone", LONG, method="flow")
+    becomes(first, long, "running")
+    assert second.client.delete(f"/calibrate/{long}").json()["status"] == "cancelled"
+    assert second.client.delete(f"/calibrate/{long}").status_code == 409
+    after = post(first, "after", TEXTS)
+    assert becomes(second, after, "succeeded")["version"] == 1
+    assert whole_versions(root, "gone") == []
+    listed = [[one["job"] for one in server.client.get("/calibrate").json()["jobs"]] for server in (first, second)]
+    assert listed == [[after, long, made[0]]] * 2
+
+
+def test_workers_that_publish_at_once_leave_whole_versions_and_a_clear_record(
+    site: tuple[Server, StartWorker], root: Path
+) -> None:
+    server, begin = site
+    workers = [begin(), begin()]
+    jobs = [post(server, "both", LONG[:3000], promote="always", seed=seed) for seed in (1, 2)]
+    done = [becomes(server, job, "succeeded") for job in jobs]
+    assert sorted(found["version"] for found in done) == whole_versions(root, "both") == [1, 2]
+    assert all(found["promoted"] and found["report"]["promotion"] for found in done)
+    domain = server.client.get("/domains/both").json()
+    assert {domain["champion"], domain["previous"]} == {1, 2}
+    assert [one.popen.poll() for one in workers] == [None, None]
+
+
+@pytest.mark.parametrize("root", ["bucket"], indirect=True)
+def test_a_bucket_that_hangs_while_a_job_runs_loses_nothing(
+    objects: Objects,  # noqa: F811
+    site: tuple[Server, StartWorker],
+    root: Path,
+) -> None:
+    server, begin = site
+    begin()
+    job = post(server, "patient", LONG[:6000], method="flow")
+    waiting = post(server, "after", TEXTS)
+    wait_until(lambda: state(server, job)["stage"] == "fitting", 120)
+    objects.hang()
+    try:
+        time.sleep(30)  # the fit ends meanwhile, and cannot be published yet
+        assert server.client.get("/livez").status_code == 200
+        assert server.client.get(f"/calibrate/{job}").status_code == 503
+    finally:
+        objects.go_on()
+    assert becomes(server, job, "succeeded", 300)["version"] == 1
+    assert becomes(server, waiting, "succeeded", 300)["version"] == 1
+    assert whole_versions(root, "patient") == whole_versions(root, "after") == [1]
+    assert not holds(root, TEXTS[7])
+
+
+def test_redis_may_go_and_come_while_jobs_are_posted(
+    serve: Serve, worker: StartWorker, store: Path, redis_server: RedisServer
+) -> None:
+    given = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url}
+    server, _ = serve(**given, local_worker=False), worker(**given)
+    assert becomes(server, post(server, "one", TEXTS), "succeeded")["version"] == 1
+    redis_server.kill()
+    assert becomes(server, post(server, "two", TEXTS), "succeeded")["version"] == 1
+    redis_server.start()
+    assert becomes(server, post(server, "three", TEXTS), "succeeded")["version"] == 1
+
+
+@pytest.mark.parametrize("root", ["folder"], indirect=True)
+def test_a_job_waits_for_a_worker_and_a_check_finds_one_that_hangs(
+    site: tuple[Server, StartWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, begin = site
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job = post(server, "waiting", TEXTS)
+    assert start(["worker", "--check"], tmp_path / "none.log").wait(60) == 1
+    assert "no calibration worker runs on this machine" in (tmp_path / "none.log").read_text()
+    one = begin()
+    assert becomes(server, job, "succeeded")["attempt"] == 1
+    assert start(["worker", "--check"], tmp_path / "one.log").wait(60) == 0
+    stop(one.popen.pid)
+    file = next((tmp_path / f"isosim-workers-{os.getuid()}").iterdir())
+    file.write_text(f"{time.monotonic() - 200}\n")  # as after 200 s
+    assert silences()[one.popen.pid] > 199
+    assert start(["worker", "--check"], tmp_path / "hung.log").wait(60) == 1
+    assert "has hung for" in (tmp_path / "hung.log").read_text()
+
+
+def test_a_server_that_cannot_calibrate_says_so_only_where_it_should(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", local_worker=False)
+    answer: httpx.Response = server.client.post("/calibrate", json={"domain": "d", "texts": TEXTS})
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+    assert server.client.delete(f"/calibrate/{answer.json()['job']}").json()["status"] == "cancelled"
+    assert not holds(store, TEXTS[7])
