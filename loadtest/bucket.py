@@ -27,9 +27,8 @@ from typing import Any
 import httpx
 import numpy as np
 from isosim.jobs.census import JobCensus
-from isosim.scoring.registry import Registry
 
-from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
+from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.changes import FULL_LOOK
 from isosim.domains.domain import Version
 from isosim.domains.registry import Registry

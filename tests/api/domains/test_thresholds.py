@@ -15,7 +15,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.posted import Spool
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, jobs_of, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
