@@ -20,27 +20,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-from isosim.jobs.census import JobCensus
 
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.changes import FULL_LOOK
 from isosim.domains.domain import Version
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore, written
-from isosim.jobs.job import Job, JobRequest, Status
-from isosim.jobs.store import JobStore
+from isosim.jobs.job import JobRequest, Status
+from isosim.jobs.posted import Spool
+from isosim.jobs.store import Attempt, JobStore
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainModel, DomainRef
 from isosim.server.store_watch import DISTANT_COUNT_SECONDS
 from isosim.settings import Settings
 from isosim.store.artifacts import MANIFEST
 from isosim.store.blobs import opened
-from isosim.worker import DISTANT_HEARTBEAT
+from isosim.worker.supervisor import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup
 
@@ -223,48 +222,46 @@ async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
     return place.counts() - before
 
 
-def running_jobs(root: Path, count: int) -> list[tuple[JobStore, Job]]:
-    """Running jobs, each with a job store of its own."""
-    found = []
+def running_jobs(root: Path, count: int) -> list[Attempt]:
+    """Running jobs, each held by a worker with a job store of its own."""
+    running = []
     for number in range(count):
-        jobs, request = JobStore(root), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never", sentences=1)
-        with jobs.spool() as spool:
+        jobs, request = JobStore(opened(root)), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never")
+        with Spool() as spool:
             spool.extend(["A sentence."])
-            made = jobs.create(request, spool, [], None)
-        found.append((jobs, jobs.begin(made.id)))
-    return found
+            jobs.create(request, spool, [])
+        attempt = jobs.claim(f"worker {number}")
+        assert attempt is not None  # noqa: S101 - the job was just made, and all others are held
+        running.append(attempt)
+    return running
 
 
-def beat(jobs: JobStore, job: Job) -> None:
-    assert jobs.beat(replace(job, heartbeat=time.time()))  # noqa: S101 - no one else is at it
-
-
-def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Counter[str]]:
+def of_jobs(place: Bucket, running: list[Attempt]) -> dict[str, Counter[str]]:
     """Number of requests by kind: for a heartbeat of each job, and for COUNTING counts of the jobs."""
     before = place.counts()
-    for jobs, job in running:
-        beat(jobs, job)
+    for attempt in running:
+        attempt.beat("fitting", 0.5)
     beats = place.counts() - before
-    censuses = [JobCensus(JobStore(place.root)) for _ in range(COUNTING)]
-    for census in censuses:
-        census.take()
+    stores = [JobStore(opened(place.root)) for _ in range(COUNTING)]
+    for jobs in stores:
+        jobs.survey()
     before = place.counts()
-    for census in censuses:
-        assert census.take().counts[Status.RUNNING] == len(running)  # noqa: S101 - it was just begun
+    for jobs in stores:
+        assert jobs.counts() == {Status.RUNNING: len(running)}  # noqa: S101 - they were just begun
     return {"heartbeats": beats, "counts of jobs": place.counts() - before}
 
 
-async def heartbeats(running: list[tuple[JobStore, Job]]) -> None:
+async def heartbeats(running: list[Attempt]) -> None:
     """Replaces each job's record every DISTANT_HEARTBEAT seconds, one job after another at equal intervals."""
     for number in itertools.count():
         began = time.monotonic()
-        await asyncio.to_thread(beat, *running[number % len(running)])
+        await asyncio.to_thread(running[number % len(running)].beat, "fitting", 0.5)
         await asyncio.sleep(max(0.0, DISTANT_HEARTBEAT / len(running) - (time.monotonic() - began)))
 
 
 async def seen_after(
     store: DomainStore,
-    running: list[tuple[JobStore, Job]],
+    running: list[Attempt],
     watchers: list[Watcher],
     pause: float,
     times: int,
