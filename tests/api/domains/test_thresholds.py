@@ -320,12 +320,12 @@ def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store
 def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
     domains = domains_of(store)
     stored = domains.load("normal", 1)
-    assert publish(domains, "short", EncoderStore(store).find("tiny"), stored.model, promote=False) == 1
+    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model, promote=False) == 1
     server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
     save(server, domain="short", fmr=0.1)
     assert scored(server, domain="short")["match"]
     assert server.client.delete("/domains/short").status_code == 204
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
-    assert publish(domains, "short", EncoderStore(store).find("tiny"), stored.model) == 2
+    assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
     assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []
