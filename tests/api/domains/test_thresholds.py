@@ -14,7 +14,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
-from tests.stores import domains_of, jobs_of, post_job, publish
+from tests.stores import domains_of, jobs_of, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -325,4 +325,4 @@ def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
     assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
-    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == {}
+    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []
