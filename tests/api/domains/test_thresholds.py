@@ -14,7 +14,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
-from tests.stores import domains_of, jobs_of, publish
+from tests.stores import domains_of, jobs_of, post_job, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
