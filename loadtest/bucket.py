@@ -18,30 +18,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-from isosim.jobs.census import JobCensus
-from isosim.scoring.registry import Registry
 
-from isosim.domains.calibrations import FULL_LOOK, StoredCalibrations
+from isosim.domains.calibrations import StoredCalibrations
+from isosim.domains.champions import Champions
 from isosim.domains.changes import FULL_LOOK
 from isosim.domains.domain import Version
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore, written
-from isosim.jobs.job import Job, JobRequest, Status
-from isosim.jobs.store import JobStore
+from isosim.jobs.job import JobRequest
+from isosim.jobs.posted import Spool
+from isosim.jobs.store import Attempt, JobStore
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainModel, DomainRef
-from isosim.server.store_watch import DISTANT_COUNT_SECONDS
+from isosim.server.store_watch import DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS, LIST_SECONDS
 from isosim.settings import Settings
 from isosim.store.artifacts import MANIFEST
 from isosim.store.blobs import opened
-from isosim.worker import DISTANT_HEARTBEAT
+from isosim.worker.supervisor import DISTANT_HEARTBEAT
 from loadtest.servers import free_port
 from loadtest.setup import Line, Result, Setup
 
@@ -224,48 +223,53 @@ async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
     return place.counts() - before
 
 
-def running_jobs(root: Path, count: int) -> list[tuple[JobStore, Job]]:
-    """Running jobs, each with a job store of its own."""
+def running_jobs(root: Path, count: int) -> list[Attempt]:
+    """Running jobs, each begun by a worker of its own."""
     found = []
     for number in range(count):
-        jobs, request = JobStore(root), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never", sentences=1)
-        with jobs.spool() as spool:
+        jobs, request = JobStore(opened(root)), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never")
+        with Spool() as spool:
             spool.extend(["A sentence."])
-            made = jobs.create(request, spool, [], None)
-        found.append((jobs, jobs.begin(made.id)))
+            jobs.create(request, spool, [])
+        attempt = jobs.claim(f"worker-{number}")
+        assert attempt is not None  # noqa: S101 - it was just posted
+        found.append(attempt)
     return found
 
 
-def beat(jobs: JobStore, job: Job) -> None:
-    assert jobs.beat(replace(job, heartbeat=time.time()))  # noqa: S101 - no one else is at it
+def beat(attempt: Attempt) -> None:
+    attempt.beat("embedding", 0.5)
 
 
-def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Counter[str]]:
-    """Number of requests by kind: for a heartbeat of each job, and for COUNTING counts of the jobs."""
+def of_jobs(place: Bucket, running: list[Attempt]) -> dict[str, Counter[str]]:
+    """Number of requests by kind: for a heartbeat of each job, for COUNTING counts of the jobs, and for COUNTING
+    removals of old records."""
     before = place.counts()
-    for jobs, job in running:
-        beat(jobs, job)
+    for attempt in running:
+        beat(attempt)
     beats = place.counts() - before
-    censuses = [JobCensus(JobStore(place.root)) for _ in range(COUNTING)]
-    for census in censuses:
-        census.take()
+    counting = [JobStore(opened(place.root)) for _ in range(COUNTING)]
     before = place.counts()
-    for census in censuses:
-        assert census.take().counts[Status.RUNNING] == len(running)  # noqa: S101 - it was just begun
-    return {"heartbeats": beats, "counts of jobs": place.counts() - before}
+    for jobs in counting:
+        assert len(jobs.survey()[0]) == len(running)  # noqa: S101 - all of them run
+    counts = place.counts() - before
+    before = place.counts()
+    for jobs in counting:
+        jobs.sweep()
+    return {"heartbeats": beats, "counts of jobs": counts, "sweeps of jobs": place.counts() - before}
 
 
-async def heartbeats(running: list[tuple[JobStore, Job]]) -> None:
+async def heartbeats(running: list[Attempt]) -> None:
     """Replaces each job's record every DISTANT_HEARTBEAT seconds, one job after another at equal intervals."""
     for number in itertools.count():
         began = time.monotonic()
-        await asyncio.to_thread(beat, *running[number % len(running)])
+        await asyncio.to_thread(beat, running[number % len(running)])
         await asyncio.sleep(max(0.0, DISTANT_HEARTBEAT / len(running) - (time.monotonic() - began)))
 
 
 async def seen_after(
     store: DomainStore,
-    running: list[tuple[JobStore, Job]],
+    running: list[Attempt],
     watchers: list[Watcher],
     pause: float,
     times: int,
@@ -295,7 +299,7 @@ def resident() -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
-def a_month(rates: dict[str, float]) -> float:
+def a_month(rates: Mapping[str, float]) -> float:
     """Cost ($) per month of requests, from the requests per second of each kind."""
     return sum(PRICES[kind] / 1000 * rate * MONTH for kind, rate in rates.items())
 
@@ -324,19 +328,31 @@ async def measured(place: Bucket) -> Result:
     for kind, count in full.items():
         rates[kind] = rates.get(kind, 0.0) + count * WATCHERS / FULL_LOOK
     beats = {kind: count / DISTANT_HEARTBEAT for kind, count in jobs["heartbeats"].items()}
-    counts = {
-        kind: count / COUNTING * WATCHERS / DISTANT_COUNT_SECONDS for kind, count in jobs["counts of jobs"].items()
-    }
+    counts: Counter[str] = Counter()
+    for what, pause_of in (("counts of jobs", DISTANT_COUNT_SECONDS), ("sweeps of jobs", DISTANT_SWEEP_SECONDS)):
+        for kind, count in jobs[what].items():
+            counts[kind] += count / COUNTING * WATCHERS / pause_of  # type: ignore[assignment]
+    champions, listings_of = Champions(store), []
+    for _ in range(2):
+        counted = place.counts()
+        await asyncio.to_thread(champions.read)
+        listings_of.append(place.counts() - counted)
+    first, again = listings_of
+    listings = {kind: count * WATCHERS / LIST_SECONDS for kind, count in again.items()}
     return {
         "domains": DOMAINS, "watchers": WATCHERS, "workers": WORKERS, "poll_seconds": pause,
         "requests_a_look": each, "requests_a_full_look": dict(full),
         "requests_of_100_heartbeats": dict(jobs["heartbeats"]),
         "requests_of_a_count_of_jobs": {kind: count / COUNTING for kind, count in jobs["counts of jobs"].items()},
-        "requests_a_second": {"looks": rates, "heartbeats": beats, "counts of jobs": counts},
+        "requests_of_a_sweep_of_jobs": {kind: count / COUNTING for kind, count in jobs["sweeps of jobs"].items()},
+        "requests_of_a_first_listing": dict(first),
+        "requests_of_a_listing": dict(again),
+        "requests_a_second": {"looks": rates, "heartbeats": beats, "jobs": counts, "listings": listings},
         "dollars_a_month": {
             "looks": round(a_month(rates), 2),
             "heartbeats": round(a_month(beats), 2),
-            "counts of jobs": round(a_month(counts), 2),
+            "jobs": round(a_month(counts), 2),
+            "listings": round(a_month(listings), 2),
         },
         "seen_seconds": {"50": percentiles(delays), "5": percentiles(few)},
         "memory_of_1000_looks": grown,
@@ -357,6 +373,12 @@ def lines(result: Result) -> list[Line]:
     return [
         Line("promotion seen by 50 API processes, 10,000 domains", seen["50"]["max"], 2.0, at_most=True, unit=" s"),
         Line("the same, 5 API processes", seen["5"]["max"], 2.0, at_most=True, unit=" s"),
+        Line(
+            "$ a month of 50 API processes and 100 workers", sum(result["dollars_a_month"].values()), 618, at_most=True
+        ),
+        Line(
+            "requests of a listing of 10,000 domains", sum(result["requests_of_a_listing"].values()), 10, at_most=True
+        ),
         Line("requests of a look", sum(result["requests_a_look"].values()), 1.0, at_most=True),
         Line("memory of 1,000 looks", result["memory_of_1000_looks"] / 1e6, 5.0, at_most=True, unit=" MB"),
     ]

@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -175,8 +174,7 @@ def stuck_scoring(setup: Setup, stack: ExitStack) -> Result:
         in_folder = while_stuck(server.port, locked(folder), change)
     store = stack.enter_context(bucket.bucket())
     copied(folder, store.root)
-    jobs = stack.enter_context(tempfile.TemporaryDirectory())
-    with servers.isosim(store.root, setup.fp32, jobs_folder=jobs) as server:
+    with servers.isosim(store.root, setup.fp32) as server:
         in_bucket = while_stuck(server.port, stopped(store.pid), change)
     return {"folder": in_folder, "bucket": in_bucket}
 

@@ -7,7 +7,6 @@ held a lock. Its callers are then answered 503, and scoring, which has threads o
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -21,17 +20,6 @@ T = TypeVar("T")
 CALLS = 32  # calls of the store under way in a process; each is a thread that mostly waits. Unmeasured
 DEADLINE = 10.0  # s; a bucket is given up after two attempts of 5 s (store/blobs.py)
 LONG = 600.0  # s; for calls that move a file of 100 MB
-LOCK_WAIT = 60.0  # s for a lock, in processes whose calls have no deadline: workers and commands
-# Seconds before the deadline at which a call gives up waiting for a lock, so that what was refused is not done later.
-MARGIN = 2.0
-
-_until: contextvars.ContextVar[float | None] = contextvars.ContextVar("until", default=None)
-
-
-def lock_patience() -> float:
-    """How many seconds the current call may wait for a lock of the store."""
-    until = _until.get()
-    return LOCK_WAIT if until is None else max(0.0, until - MARGIN - time.monotonic())
 
 
 class Threads:
@@ -75,7 +63,6 @@ class StoreCalls:
         if not self._free.acquire(blocking=False):
             raise Unavailable("too many calls wait for the model store; try again later")
         context = contextvars.copy_context()
-        context.run(_until.set, time.monotonic() + seconds)
         call = self._pool.submit(partial(context.run, function, *args, **kwargs))
         call.add_done_callback(self._ended)
         waited = asyncio.wrap_future(call)

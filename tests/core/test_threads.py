@@ -1,17 +1,13 @@
 """Calls of the store are bounded in number and time, and a call that was given up waits for no lock any more."""
 
 import asyncio
-import fcntl
 import threading
-import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from isosim.errors import Unavailable
-from isosim.store.artifacts import locked
-from isosim.threads import MARGIN, StoreCalls, Turns, lock_patience
+from isosim.threads import StoreCalls, Turns
 
 
 def run(
@@ -98,26 +94,3 @@ def test_calls_of_one_kind_wait_for_their_turn_and_not_for_ever() -> None:
         assert await turns(int) == 0
 
     run(test, deadline=0.05)
-
-
-def test_a_call_waits_for_a_lock_only_as_long_as_its_caller_does(tmp_path: Path) -> None:
-    """What was answered 503 is not done afterwards."""
-    done = []
-
-    def change() -> None:
-        with locked(tmp_path / "lock"):
-            done.append(1)
-
-    async def test(store: StoreCalls, go_on: threading.Event) -> None:
-        assert await store(lock_patience) == pytest.approx(1, abs=0.5)
-        with (tmp_path / "lock").open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            began = time.monotonic()
-            with pytest.raises(Unavailable, match="held a lock"):
-                await store(change)
-            assert time.monotonic() - began < MARGIN + 1
-        assert done == []
-        await store(change)
-        assert done == [1]
-
-    run(test, deadline=MARGIN + 1)

@@ -96,8 +96,7 @@ def test_kubernetes_knows_every_field(rendered: dict[str, list[Manifest]], versi
 
 EVERY_POD = {"api", "worker", "test", "redis", "init"}
 ARGUED = {  # checkov's check: the pods it may find something about, and why it stays
-    "CKV_K8S_8": ({"test", "worker"}, "liveness: the worker's process ends by itself, and asking through Redis would "
-        "restart all workers with their work when Redis is away; the test runs once"),
+    "CKV_K8S_8": ({"test"}, "liveness: the test runs once"),
     "CKV_K8S_9": ({"test", "worker"}, "readiness: neither serves anything"),
     "CKV_K8S_11": ({"redis"}, "processor limit: it has one thread; throttled, it would answer lookups after the 50 ms "
         "that they may take"),
@@ -138,9 +137,10 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "external behind a closed door": (
         merged(IMAGE, KEYS, EXTERNAL_REDIS, {"networkPolicy": {"redis": {"peers": []}}}), "networkPolicy.redis.peers",
     ),
-    "several without Redis": (merged(IMAGE, KEYS, ALONE, {"api": {"replicas": 2}}), "several API pods need Redis"),
-    "scaled without Redis": (merged(IMAGE, KEYS, ALONE, {"autoscaling": {"kind": "hpa"}}), "several API pods need"),
-    "a worker without Redis": (merged(IMAGE, KEYS, ALONE, {"worker": {"enabled": True}}), "worker.enabled=false"),
+    "several without a shared store": (merged(IMAGE, KEYS, ALONE, {"api": {"replicas": 2}}), "a store of its own"),
+    "scaled without a shared store": (
+        merged(IMAGE, KEYS, ALONE, {"autoscaling": {"kind": "hpa"}}), "a store of its own",
+    ),
     "several stores": (merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"ephemeral": True}}), "a store of its own"),
     "one node's volume": (
         merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"accessMode": "ReadWriteOnce"}}), "need ReadWriteMany",
@@ -170,10 +170,6 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     ),
     "a key and a role": (
         merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, ROLE), "the Secret's key would be used",
-    ),
-    "several on a bucket without Redis": (
-        merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}, "api": {"replicas": 2}}),
-        "several API pods need Redis",
     ),
     "scaled workers that are off": (
         merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"enabled": False, "autoscaling": {"enabled": True}}}),
@@ -314,6 +310,18 @@ def test_the_default_values_fit_the_schema_and_name_all_of_it() -> None:
 SHARED = ("image", "imagePullPolicy", "securityContext", "envFrom", "env", "resources", "volumeMounts")
 
 
+def test_a_worker_that_hangs_is_restarted_by_its_probe(rendered: dict[str, list[Manifest]]) -> None:
+    """Which asks a command that the command line has; and it may finish its job before it is killed."""
+    for name, found in rendered.items():
+        if (spec := pods(found).get("worker")) is None:
+            continue
+        (worker,) = spec["containers"]
+        probe = worker["livenessProbe"]
+        assert probe["exec"]["command"] == ["isosim", "worker", "--check"], name
+        drain = int(environment(worker)["ISOSIM_DRAIN_SECONDS"])
+        assert drain + 10 < spec["terminationGracePeriodSeconds"]
+
+
 def test_a_worker_registers_the_remote_encoder_before_it_starts(rendered: dict[str, list[Manifest]]) -> None:
     """By a command that the command line takes, with the rights and the folders of the worker itself."""
     add = typer.main.get_command(encoders.app).commands["add"]  # type: ignore[attr-defined]
@@ -418,7 +426,7 @@ BUCKETS = [name for name in COMBINATIONS if name.startswith("bucket")]
 
 @pytest.mark.parametrize("name", BUCKETS)
 def test_with_a_bucket_no_pod_needs_a_volume_that_it_shares(rendered: dict[str, list[Manifest]], name: str) -> None:
-    """What a pod has of its own: fetched encoders, bounded; without Redis also the jobs of the one process."""
+    """What a pod has of its own: fetched encoders, bounded."""
     found = rendered[name]
     assert "PersistentVolumeClaim" not in {manifest["kind"] for manifest in found}
     for component, spec in pods(found).items():
@@ -434,12 +442,9 @@ def test_with_a_bucket_no_pod_needs_a_volume_that_it_shares(rendered: dict[str, 
                 "cacheSize", "2Gi"
             )
             assert mounted["cache"] == f"{environment(spec['containers'][0])['HOME']}/.cache"
-            assert mounted.get("jobs") == ("/jobs" if name == "bucket-alone" else None)
     settings = named(found, "ConfigMap", "similarity-isosim")["data"]
     assert settings["ISOSIM_MODEL_STORE"] == "s3://models/similarity"
-    assert settings.get("ISOSIM_JOBS_FOLDER") == ("/jobs" if name == "bucket-alone" else None)
-    strategy = "Recreate" if name == "bucket-alone" else "RollingUpdate"
-    assert named(found, "Deployment", "-api")["spec"]["strategy"]["type"] == strategy
+    assert named(found, "Deployment", "-api")["spec"]["strategy"]["type"] == "RollingUpdate"
 
 
 def test_the_buckets_key_comes_from_its_secret_or_from_the_role(rendered: dict[str, list[Manifest]]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from isosim.domains.seeding import seed
 from isosim.jobs.pulse import silences
+from tests.encoders import copy_encoders
 from tests.faults.jobs import (
     LONG,
     TEXTS,
@@ -42,7 +42,7 @@ def root(request: pytest.FixtureRequest, store: Path, tiny_store: Path) -> Path:
         return store
     server: Objects = request.getfixturevalue("objects")
     bucket = server.bucket()
-    seed(tiny_store, bucket)
+    copy_encoders(tiny_store, bucket)
     return bucket
 
 
@@ -61,11 +61,16 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
+def kill_if_there(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        kill(pid)
+
+
 FAULTS: dict[str, tuple[Callable[[Process, int], None], str]] = {
     "the job's process is killed, as for want of memory": (
         lambda worker, child: kill(child), "was killed while fitting, perhaps because memory ran out",
     ),
-    "worker and job are killed": (lambda worker, child: (kill(worker.popen.pid), kill(child)), "fell silent"),  # type: ignore[dict-item]
+    "worker and job are killed": (lambda worker, child: (kill(worker.popen.pid), kill_if_there(child)), "fell silent"),  # type: ignore[dict-item]
     "the worker is killed": (lambda worker, child: kill(worker.popen.pid), "fell silent"),
     "the job's process hangs": (lambda worker, child: stop(child), "did not answer for 30 s while fitting"),
     "the worker hangs": (lambda worker, child: stop(worker.popen.pid), "fell silent"),
@@ -132,11 +137,6 @@ def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: 
             break
     assert {"again", "found"} & met
     assert not holds(store, TEXTS[7])
-
-
-def kill_if_there(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        kill(pid)
 
 
 def test_a_server_killed_in_mid_job_goes_on_with_it_when_it_is_back(serve: Serve, store: Path) -> None:

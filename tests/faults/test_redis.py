@@ -62,6 +62,7 @@ def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "redis_url": line.url,
             "memory_cache_bytes": 0,
             "redis_timeout": 0.2,
+            "local_worker": False,
         }
         yield Cached(serve_with(folder, running, **settings), server, line)
         for process in running:
@@ -180,16 +181,14 @@ def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
         cached.is_used_again()
 
 
-def test_calibrations_that_wait_for_a_hung_redis_are_refused_in_seconds_and_hold_nobody_up(cached: Cached) -> None:
-    """They wait in threads of their own, for a large request needs one too, for its scores; and not behind each other:
-    one by one they would wait for a minute."""
-    posts = 120
+def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(cached: Cached) -> None:
+    """Redis only tells workers of them, and is given up after `redis_timeout`."""
+    posts = 30
     large = [[f"{n} {text}", text] for n, text in enumerate(sentences(100))]
     body = {"domain": "d", "texts": sentences(300)}
 
-    def calibrate(_: int) -> tuple[int, float]:
-        started = time.monotonic()
-        return client.post("/calibrate", json=body).status_code, time.monotonic() - started
+    def calibrate(_: int) -> int:
+        return client.post("/calibrate", json=body).status_code
 
     client = httpx.Client(base_url=cached.server.url, timeout=60, limits=httpx.Limits(max_connections=None))
     with client, hung(cached), ThreadPoolExecutor(posts) as pool:
@@ -199,9 +198,7 @@ def test_calibrations_that_wait_for_a_hung_redis_are_refused_in_seconds_and_hold
             started = time.monotonic()
             assert scores(cached.server.client, large, "default").status_code == 200
             spent.append(time.monotonic() - started)
-        refused = [future.result() for future in waiting]
-    assert {status for status, _ in refused} == {503}
-    assert max(seconds for _, seconds in refused) < 15
+        assert {future.result() for future in waiting} == {202}
     assert max(spent) < SLOWEST
     cached.is_used_again()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from isosim.encoders.store import EncoderStore
-from tests.encoders import publish
 from tests.faults.conftest import root
 from tests.security.isolated import NAMESPACES
+from tests.stores import domains_of, publish
 from tests.text import sentences
 
 pytestmark = root
@@ -42,7 +42,7 @@ def folder(tiny_store: Path, tiny_checkpoint: Path) -> Iterator[Path]:
         folder = Path(place)
         shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
         shutil.copytree(tiny_checkpoint, folder / "checkpoint")
-        publish(folder / "store", EncoderStore.at(folder / "store").find("tiny"))
+        publish(domains_of(folder / "store"), "default", EncoderStore.at(folder / "store").find("tiny"))
         texts = [text.replace(",", "") for text in sentences(400)]
         pairs = list(pairwise(texts))
         (folder / "texts.txt").write_text("\n".join(texts))

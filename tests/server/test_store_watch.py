@@ -135,12 +135,12 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
         metrics, failed = Metrics(), threading.Semaphore(0)
 
-        def away() -> Iterator[str]:
+        def away() -> dict[str, int]:
             failed.release()
             raise error
 
-        store = SimpleNamespace(names=lambda: iter(["default", "news"]))
-        service: Any = SimpleNamespace(metrics=metrics, domains=store)
+        champions = SimpleNamespace(read=lambda: {"default": 1, "news": 2})
+        service: Any = SimpleNamespace(metrics=metrics, champions=champions)
 
         async def becomes(value: int) -> None:
             while metrics.servable_domains.read() != value:  # noqa: ASYNC110 - nothing tells of a listing
@@ -150,11 +150,11 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
-            store.names = away
+            champions.read = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
             assert metrics.servable_domains.read() == 2
-            store.names = lambda: iter(())  # an emptied volume
+            champions.read = dict  # an emptied volume
             await becomes(0)
         watching.cancel()
 

@@ -18,7 +18,15 @@ log = logging.getLogger("isosim")
 AGAIN = 2.0  # s until a worker that has ended is started again
 CHECK = 20.0  # s between checks whether it hangs
 LAST_WORDS = 6.0  # s in which it gives back its job when the server stops
-PASSED_ON = ("model_store", "redis_url", "redis_password", "worker_threads", "job_timeout", "keep_versions")
+PASSED_ON = (
+    "model_store",
+    "seed_store",
+    "redis_url",
+    "redis_password",
+    "worker_threads",
+    "job_timeout",
+    "keep_versions",
+)
 
 
 class LocalWorker:

@@ -15,7 +15,8 @@ log = logging.getLogger("isosim")
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
 LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
-SWEEP_SECONDS = 60.0  # seconds between removals of old records of jobs
+# Seconds between removals of old records of jobs; in object storage each costs as much as two counts.
+SWEEP_SECONDS, DISTANT_SWEEP_SECONDS = 60.0, 600.0
 
 
 async def watch(service: Service) -> None:
@@ -73,7 +74,9 @@ async def watch_domains(service: Service) -> None:
 async def watch_jobs(service: Service) -> None:
     """Counts jobs for the metrics, once also those that ended since the last count, and deletes old records."""
     known: set[str] | None = None  # jobs that had ended at the last count
-    swept = -SWEEP_SECONDS
+    distant = service.jobs.distant
+    pause, sweep = (DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS) if distant else (COUNT_SECONDS, SWEEP_SECONDS)
+    swept = -sweep
     while True:
         try:
             unended, ended = await asyncio.to_thread(service.jobs.survey)
@@ -82,9 +85,9 @@ async def watch_jobs(service: Service) -> None:
                 for job in await asyncio.to_thread(service.jobs.read_each, sorted(ended.keys() - known)):
                     service.metrics.observe_job_end(job)
             known = set(ended)
-            if time.monotonic() - swept > SWEEP_SECONDS:
+            if time.monotonic() - swept > sweep:
                 await asyncio.to_thread(service.jobs.sweep)
                 swept = time.monotonic()
         except Exception:  # the loop must go on, as in `watch_champions`
             log.exception("the jobs in the model store could not be read")
-        await asyncio.sleep(DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS)
+        await asyncio.sleep(pause)

@@ -10,22 +10,21 @@ import random
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
 from isosim.errors import CorruptArtifact, Unavailable
-from isosim.threads import lock_patience
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # manifest field: SHA-256 of the manifest's other fields; missing in manifests of the first release
+PATIENCE = 60.0  # s that a lock is waited for
 FRESH = 60.0  # seconds; `sweep` keeps younger files, because their processes may not have locked them yet
 # Seconds without a change. An unfinished file then counts as abandoned even if its lock cannot be checked.
 LEFTOVER = 24 * 3600.0
@@ -156,26 +155,6 @@ def abandoned(path: Path, age: float) -> bool:
     return True
 
 
-def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
-    """Writes the manifest with the hashes of all files, flushes everything, and moves the folder to its final place.
-
-    Raises:
-        FileExistsError: another artifact is already in this place.
-    """
-    files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
-    write_atomically(folder / MANIFEST, manifest_bytes({**manifest, "files": files}))
-    for file in folder.iterdir():
-        fsync(file)
-    fsync(folder)
-    try:
-        folder.rename(place)
-    except OSError as error:  # ENOTEMPTY or EEXIST: a non-empty folder has this name
-        if place.exists():
-            raise FileExistsError(str(place)) from error
-        raise
-    fsync(place.parent)
-
-
 def sealed_by(facts: Mapping[str, object]) -> str:
     """SHA-256 (hex) of a manifest's fields."""
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
@@ -232,11 +211,10 @@ def locked(path: Path) -> Iterator[None]:
     volumes and NFS version 4.
 
     Raises:
-        Unavailable: another process has held the lock for as long as this call may wait (`lock_patience`).
+        Unavailable: another process has held the lock for PATIENCE.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    patience = lock_patience()
-    until = time.monotonic() + patience
+    until = time.monotonic() + PATIENCE
     with path.open("a") as file:
         while True:
             try:
@@ -245,23 +223,10 @@ def locked(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise Unavailable(
-                        f"another process has held a lock of the model store for {patience:.0f} s; try again later"
+                        f"another process has held the lock {path} for {PATIENCE:.0f} s; try again later"
                     ) from None
             time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - so that waiting processes do not ask in step
         yield
-
-
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Takes the lock of `locked` without waiting. Yields False if another process or thread holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 @dataclass(frozen=True)
@@ -272,26 +237,6 @@ class Garbage:
     why: str
     size: int
     remove: Callable[[], object]
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
-
-
-def drop(path: Path) -> None:
-    """Deletes a file or folder; does nothing if it does not exist."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
-    """Unfinished files and folders that are older than `age` (s) and that no living process has locked."""
-    for path in sorted(paths):
-        with contextlib.suppress(FileNotFoundError):
-            old = time.time() - path.stat().st_mtime
-            if old > age and abandoned(path, old):
-                yield Garbage(str(path), "left unfinished", size_of(path), partial(drop, path))
 
 
 def since(created: object) -> float:

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from isosim.errors import CorruptArtifact
+from isosim.errors import CorruptArtifact, Unavailable
+from isosim.store import artifacts
 from isosim.store.artifacts import (
     building,
     claim,
     locked,
+    manifest_bytes,
     read_json,
-    seal,
+    sha256,
     sweep,
-    try_lock,
     verified,
     write_atomically,
     write_json,
@@ -47,10 +48,11 @@ def full_disk() -> Iterator[None]:
 def sealed(tmp_path: Path) -> Path:
     """An artifact of two files."""
     place = tmp_path / "store" / "1"
-    with building(place.parent) as folder:
-        (folder / "weights").write_bytes(b"12345678")
-        (folder / "report").write_bytes(b"abc")
-        seal(folder, place, {"method": "flow"})
+    place.mkdir(parents=True)
+    (place / "weights").write_bytes(b"12345678")
+    (place / "report").write_bytes(b"abc")
+    files = {name: sha256(place / name) for name in ("weights", "report")}
+    (place / "manifest.json").write_bytes(manifest_bytes({"method": "flow", "files": files}))
     return place
 
 
@@ -78,11 +80,10 @@ def test_json_that_is_no_object_is_corrupt_and_the_file_is_named(tmp_path: Path,
         read_json(tmp_path / "aliases.json")
 
 
-def test_a_sealed_artifact_is_verified_and_nothing_is_left_of_its_making(sealed: Path) -> None:
+def test_a_sealed_artifact_is_verified(sealed: Path) -> None:
     manifest = verified(sealed)
     assert manifest["method"] == "flow"
     assert manifest["files"].keys() == {"weights", "report"}
-    assert list(sealed.parent.iterdir()) == [sealed]
 
 
 @pytest.mark.parametrize("name", ["weights", "report"])
@@ -105,13 +106,6 @@ def test_a_manifest_that_was_changed_is_noticed_and_named(sealed: Path, old: byt
         verified(sealed, "weights")
 
 
-def test_a_manifest_of_the_first_release_has_no_seal_and_is_read(sealed: Path) -> None:
-    manifest = read_json(sealed / "manifest.json")
-    del manifest["seal"]
-    write_json(sealed / "manifest.json", manifest)
-    assert verified(sealed) == manifest
-
-
 def test_a_missing_file_is_noticed_and_named(sealed: Path) -> None:
     (sealed / "weights").unlink()
     with pytest.raises(CorruptArtifact, match="weights"):
@@ -127,14 +121,6 @@ def test_a_file_the_manifest_does_not_know_is_not_trusted(sealed: Path) -> None:
 def test_no_artifact_is_not_the_same_as_a_corrupt_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         verified(tmp_path)
-
-
-def test_a_place_that_is_taken_is_not_overwritten(sealed: Path) -> None:
-    with building(sealed.parent) as folder, pytest.raises(FileExistsError):
-        (folder / "weights").write_bytes(b"others")
-        seal(folder, sealed, {})
-    assert (sealed / "weights").read_bytes() == b"12345678"
-    assert list(sealed.parent.iterdir()) == [sealed]
 
 
 def test_what_is_being_built_stays_however_old_it_looks_and_goes_when_its_maker_has_died(tmp_path: Path) -> None:
@@ -172,8 +158,6 @@ def test_on_nfs_what_a_dead_process_has_left_is_swept_and_that_of_a_living_one_s
             os.utime(path, (an_hour_ago, an_hour_ago))
         sweep(left, arriving)
         assert (left.exists(), arriving.exists()) == (False, True)
-    with locked(tmp_path / ".lock"), try_lock(tmp_path / ".lock") as mine:
-        assert not mine
     with building(tmp_path) as folder:
         os.utime(folder, (an_hour_ago, an_hour_ago))
         sweep(folder)
@@ -194,7 +178,7 @@ def test_a_full_disk_while_building_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_keeps_others_out_and_ends_with_its_process(tmp_path: Path) -> None:
+def test_a_lock_keeps_others_out_and_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / ".lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
@@ -203,15 +187,14 @@ def test_a_lock_keeps_others_out_and_ends_with_its_process(tmp_path: Path) -> No
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    with try_lock(path) as mine:
-        assert not mine
+    monkeypatch.setattr(artifacts, "PATIENCE", 0.1)
+    with pytest.raises(Unavailable, match="another process has held the lock"), locked(path):
+        raise AssertionError
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
-    with try_lock(path) as mine:
-        assert mine
-        with try_lock(path) as again:
-            assert not again
+    with locked(path), pytest.raises(Unavailable), locked(path):
+        raise AssertionError
     with locked(path):
         pass
 

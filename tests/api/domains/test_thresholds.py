@@ -13,9 +13,8 @@ import pytest
 from isosim.encoders.store import EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
-from isosim.jobs.posted import Spool
 from tests.processes import Process, RedisServer, Server, serve_with, wait_until
-from tests.stores import domains_of, publish
+from tests.stores import domains_of, jobs_of, post_job, publish
 from tests.text import sentences
 
 TEXTS = sentences(400)
@@ -141,11 +140,9 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
     at, jobs, encoder = "/domains/news/threshold?precision=0.9", jobs_of(store), EncoderStore.at(store).find("tiny")
     for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
-        with Spool() as spool:
-            jobs.create(JobRequest(domain, encoder.digest, encoder.id, labels=labels), spool, [])
+        post_job(jobs, JobRequest(domain, encoder.digest, encoder.id, labels=labels))
     refused(server.client.get(at), 409, "was given no labels")
-    with Spool() as spool:
-        job = jobs.create(JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2), spool, []).id
+    job = post_job(jobs, JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2)).id
     told = f"'news' has no labels yet; a job with 1,200 labelled pairs is queued: GET /calibrate/{job}, and ask again"
     refused(server.client.get(at), 409, told)
     assert "similarity" in server.client.get("/domains/news@1/threshold?precision=0.9").json()  # this one has labels
@@ -328,4 +325,4 @@ def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
     assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
-    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == {}
+    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []

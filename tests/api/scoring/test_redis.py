@@ -59,7 +59,7 @@ def cluster(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-@pytest.mark.parametrize("command", ["serve", "worker", "doctor"])
+@pytest.mark.parametrize("command", ["serve", "doctor"])
 def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer, command: str) -> None:
     settings = {"model_store": store, "encoder": "tiny", "redis_url": cluster.url, "port": free_port()}
     done = subprocess.run(
