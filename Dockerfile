@@ -41,7 +41,7 @@ FROM base AS requirements
 COPY pyproject.toml docker/requirements.py /source/
 RUN mkdir /requirements \
     && for extra in cpu gpu train; do \
-         python /source/requirements.py /source/pyproject.toml "$extra" tracing xlsx s3 > "/requirements/$extra.txt" || exit 1; \
+         python /source/requirements.py /source/pyproject.toml "$extra" tracing xlsx bucket > "/requirements/$extra.txt" || exit 1; \
        done
 COPY constraints.txt /requirements/
 

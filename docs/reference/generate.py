@@ -90,7 +90,8 @@ def openapi() -> Iterator[str]:
 
 CHART = "../../k8s/isosim/values.schema.json"
 CHART_DECIDES = {  # by other values of its own
-    "host", "port", "encoder", "allow_anonymous", "providers", "worker_threads", "local_worker", "drain_delay", "drain_seconds",
+    "host", "port", "encoder", "allow_anonymous", "providers", "worker_threads", "local_worker", "drain_delay",
+    "drain_seconds",
 }  # fmt: skip
 CHECKS = ("type", "enum", "items", "minimum", "exclusiveMinimum", "maximum")
 

@@ -11,7 +11,8 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import CorruptArtifact
 from isosim.store.blobs import opened
-from tests.store.conftest import Open, objects, place  # noqa: F401 - fixtures
+from tests.objects import objects  # noqa: F401 - a fixture
+from tests.store.conftest import Open, place  # noqa: F401 - fixtures
 from tests.stores import publish
 
 

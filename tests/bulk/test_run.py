@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 
@@ -170,7 +171,7 @@ def test_object_storage_in_and_out(
             monkeypatch.setenv(name, "test")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         place = Place("s3://bulk/out")
-        place.fs.mkdir("bulk")
+        assert httpx.put(f"http://{host}:{port}/bulk").status_code == 200
         Place("s3://bulk").write("in/texts.parquet", texts_file.read_bytes())
         words = ["score", "s3://bulk/in", "s3://bulk/out", "--columns", "text", "other", "--domain", "tickets"]
         words += ["--device", "cpu", "--part-rows", "300"]

@@ -9,11 +9,12 @@ import orjson
 import pytest
 
 from isosim.encoders.store import EncoderStore
-from isosim.store.artifacts import read_manifest, sha256
+from isosim.store.artifacts import sha256
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.console.conftest import Visit
 from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.stores import files_of, record_of
 from tests.text import sentences
 
 
@@ -224,14 +225,14 @@ def test_a_version_from_before_the_numbers_says_so(visit: Visit, serve: Serve, s
     server = serve(model_store=store, encoder="tiny")
     server.calibrate("old", sentences(300), method="sn")
     server.kill()
-    folder = store / "domains" / "old" / "1"
+    folder = files_of(store, "old", 1)
     report = orjson.loads((folder / "report.json").read_bytes())
     for name in ("before", "after", "reference", "raw_reference", "candidates", "labels", "domain_test"):
         del report[name]
     (folder / "report.json").write_bytes(orjson.dumps(report))
-    manifest = read_manifest(folder)  # as the first release wrote it: without a seal
-    manifest["files"]["report.json"] = sha256(folder / "report.json")
-    (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
+    record = orjson.loads(record_of(store, "old").read_bytes())
+    record["versions"]["1"]["files"]["report.json"] = sha256(folder / "report.json")
+    record_of(store, "old").write_bytes(orjson.dumps(record))
     analyst = visit(serve(model_store=store, encoder="tiny"), "#/report/old/1")
     analyst.opens_details()
     analyst.sees("This version's report has no distribution of random pairs; a new calibration writes one.")
@@ -239,14 +240,11 @@ def test_a_version_from_before_the_numbers_says_so(visit: Visit, serve: Serve, s
     analyst.sees(re.compile("so no threshold can be advised"))
 
 
-@pytest.mark.parametrize("name", ["aliases.json", "1/manifest.json"])
-def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(
-    visit: Visit, serve: Serve, store: Path, name: str
-) -> None:
+def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(visit: Visit, serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
     server.calibrate("torn", sentences(300), method="sn")
     server.kill()
-    (store / "domains" / "torn" / name).write_bytes(b"{")
+    record_of(store, "torn").write_bytes(b"{")
     server = serve(model_store=store, encoder="tiny")
     assert server.client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "torn"}).status_code == 503
     [unreadable] = server.client.get("/domains/torn").json()["unreadable"]
@@ -260,7 +258,8 @@ def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(
     analyst.presses("Versions of torn")
     said.wait_for()
     analyst.sees(re.compile(re.escape(unreadable[1:])))
-    analyst.sees(re.compile("Restore the files from a backup|Promote another version"))
+    assert "isosim store repair torn" in unreadable
+    analyst.sees(re.compile("^Run this command where the model store is"))
     assert analyst.page.locator("tr.domain", has_text="torn").get_by_text("damaged").is_visible()
     assert analyst.page.get_by_text("Raw cosines answer").count() == 0
     analyst.presses("Delete domain torn")
@@ -277,7 +276,7 @@ def test_a_version_that_could_not_be_loaded_is_marked_and_can_be_promoted_after_
         server.calibrate("torn", sentences(300), method="sn", promote="always")
     server.client.post("/domains/torn/rollback").raise_for_status()
     server.kill()
-    weights = store / "domains" / "torn" / "2" / "weights.safetensors"
+    weights = files_of(store, "torn", 2) / "weights.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(b"")
     server = serve(model_store=store, encoder="tiny")

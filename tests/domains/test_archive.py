@@ -27,7 +27,8 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs
-from tests.store.conftest import Open, blobs, objects, place  # noqa: F401 - fixtures
+from tests.objects import objects  # noqa: F401 - a fixture
+from tests.store.conftest import Open, blobs, place  # noqa: F401 - fixtures
 from tests.store.machines import Crashing, Killed
 from tests.stores import domains_of
 from tests.text import sentences
@@ -194,7 +195,7 @@ def test_an_import_that_is_killed_at_any_step_leaves_whole_versions_and_is_finis
         name, crashing = f"d{step}", Crashing(place())
         crashing.left = step
         try:
-            take(content, DomainStore(crashing), rename=name, promote=True)  # type: ignore[arg-type]
+            take(content, DomainStore(crashing), rename=name, promote=True)
             ended = True
         except Killed:
             target = DomainStore(place())

@@ -36,6 +36,22 @@ def authority(folder: Path, name: str = "ca") -> Path:
     return certificate
 
 
+def certified(folder: Path) -> Path:
+    """A certificate of localhost (server.pem, server.key) and that of its authority, which is returned."""
+    ca = authority(folder)
+    request, certificate, extensions = (folder / name for name in ("s.csr", "server.pem", "s.ext"))
+    openssl(
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost",
+        "-keyout", str(folder / "server.key"), "-out", str(request),
+    )  # fmt: skip
+    extensions.write_text("subjectAltName=DNS:localhost\n")
+    openssl(
+        "x509", "-req", "-in", str(request), "-CA", str(ca), "-CAkey", str(folder / "ca.key"), "-CAcreateserial",
+        "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
+    )  # fmt: skip
+    return ca
+
+
 def openssl(*words: str) -> None:
     assert shutil.which("openssl"), "openssl is missing; make test-all installs it"
     subprocess.run(["openssl", *words], check=True, capture_output=True)
@@ -47,17 +63,7 @@ class GuardedRedis(RedisServer):
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        self.ca = authority(self.folder)
-        request, certificate, extensions = (self.folder / name for name in ("s.csr", "server.pem", "s.ext"))
-        openssl(
-            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost",
-            "-keyout", str(self.folder / "server.key"), "-out", str(request),
-        )  # fmt: skip
-        extensions.write_text("subjectAltName=DNS:localhost\n")
-        openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(self.ca), "-CAkey", str(self.folder / "ca.key"),
-            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
-        )  # fmt: skip
+        self.ca = certified(self.folder)
         (self.folder / "users.acl").write_text(
             f"user default off\nuser admin on >{ADMIN} ~* &* +@all\n{documented_acl()}\n"
         )

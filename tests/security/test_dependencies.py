@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OFFERED = ("cpu", "train", "finetune", "ray", "s3")
+OFFERED = ("cpu", "train", "finetune", "ray", "bucket")
 SHIPPED = [*PROJECT["dependencies"], *(text for name in OFFERED for text in EXTRAS[name])]
 
 # Licences that ask for no more than a notice, and MPL, which asks for changes of its own files.

@@ -120,7 +120,7 @@ def test_no_route_takes_a_wrong_name_for_a_domain(reached: Server, name: str) ->
         client.post("/v1/embeddings", json={"model": f"isosim/{name}", "input": "a"}),
         client.get(f"/v1/models/isosim/{at}"), client.get(f"/v2/models/isosim/{at}"),
         client.get(f"/v2/models/isosim/versions/{at}"),
-        client.get(f"/calibrate/{at}"), client.delete(f"/calibrate/{at}"), client.post(f"/calibrate/{at}/retry"),
+        client.get(f"/calibrate/{at}"), client.delete(f"/calibrate/{at}"), client.get(f"/domains/{at}/history"),
         client.get(f"/calibrate/{at}/events"), client.get(f"/console/{at}"), client.get(f"/docs/{at}"),
     ]  # fmt: skip
     for response in asked:

@@ -29,14 +29,13 @@ READ = {
     "POST /v2/models/{model}/versions/{version}/infer",
 }  # fmt: skip
 CALIBRATE = {
-    "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /calibrate/{job_id}/retry", "POST /domains/{domain}/labels",
-    "POST /inspect",
+    "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /domains/{domain}/labels", "POST /inspect",
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
     "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
     "POST /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
-    "GET /domains/{domain}/export", "POST /domains/import",
+    "GET /domains/{domain}/export", "GET /domains/{domain}/history", "POST /domains/import",
 }  # fmt: skip
 NEEDS = {
     **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),

@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from isosim.errors import Unavailable
 from isosim.store import blobs as module
 from isosim.store.blobs import Blobs, Changed, Folder, check
-from tests.objects import Objects
+from tests.objects import Objects, start_objects
+from tests.security.redis_guarded import certified
 from tests.store.conftest import Open, in_memory
 from tests.store.machines import run_on
 
@@ -300,3 +301,20 @@ def test_a_bucket_that_is_not_there_is_no_empty_store(objects: Objects) -> None:
         with pytest.raises(OSError, match="bucket") as error:
             call()
         assert not isinstance(error.value, FileNotFoundError)
+
+
+def test_a_bucket_behind_an_authority_of_ones_own_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_CA_BUNDLE names the authority, and AWS_ENDPOINT_URL_S3 the server, as the chart does."""
+    ca = certified(tmp_path)
+    server = start_objects(tmp_path, "localhost", tmp_path / "server.pem", tmp_path / "server.key")
+    try:
+        for name, value in (server.variables | {"AWS_ENDPOINT_URL_S3": server.url}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        place = server.bucket()
+        with pytest.raises(OSError, match="object storage s3://"):
+            check(module.opened(place))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(ca))
+        check(module.opened(place))
+    finally:
+        server.kill()

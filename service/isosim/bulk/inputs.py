@@ -79,7 +79,7 @@ def sources_of(address: str) -> tuple[Place, list[Source]]:
         elif place.fs.isdir(place.root):
             entries = place.fs.ls(place.root, detail=True)
         elif place.fs.exists(place.root):
-            entries = [place.fs.info(place.root)]
+            entries = [place.fs.info(place.root) | {"name": place.root}]  # obstore leaves out the bucket
         else:
             raise EmptyInput(f"{address}: no such file or folder")
     files = [one for one in entries if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
@@ -101,7 +101,7 @@ def ending(name: str) -> str:
 
 def stamp(info: dict[str, Any]) -> str:
     """A file's ETag or modification time. Shows whether the file's content has changed."""
-    return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
+    return str(info.get("e_tag") or info.get("mtime") or "")
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:

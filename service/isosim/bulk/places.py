@@ -11,6 +11,7 @@ import fsspec
 
 from isosim.errors import Conflict, Unavailable
 from isosim.store.artifacts import fsync, write_atomically
+from isosim.store.blobs import Changed, client_options, opened, remote
 
 
 @contextmanager
@@ -25,20 +26,25 @@ def reaching(where: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Unavailable(f"{where}: {error}; addresses with s3:// need an extra: pip install 'isosim[s3]'") from error
+        raise Unavailable(f"{where}: {error}; a bucket needs an extra: pip install 'isosim[bucket]'") from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"botocore", "aiobotocore", "aiohttp"}:
+        if type(error).__module__.partition(".")[0] != "obstore":
             raise
-        raise Unavailable(f"{where}: {error}") from error
+        raise Unavailable(f"{where}: {' '.join(str(error).split('Debug source')[0].split())}") from error
 
 
 class Place:
-    """A folder, given by a path or a URL that fsspec supports. Files in it are written atomically."""
+    """A folder, given by a path or the address of a bucket. Files in it are written atomically."""
 
     def __init__(self, address: str) -> None:
         with reaching(address):
-            # Listings are not cached, because they change while the job writes.
-            self.fs, self.root = fsspec.core.url_to_fs(address, use_listings_cache=False)
+            options: dict[str, Any] = {}
+            if remote(address):
+                from obstore.fsspec import register  # noqa: PLC0415 - an extra
+
+                register(address.partition(":")[0])
+                options = client_options()
+            self.fs, self.root = fsspec.core.url_to_fs(address, **options)
         self.local = "file" in self.fs.protocol
         self.address = str(Path(address).resolve()) if self.local and "://" not in address else address.rstrip("/")
 
@@ -73,7 +79,7 @@ class Place:
         try:
             with reaching(self.address):
                 if not self.local:
-                    self.fs.pipe_file(self.path(name), content, mode="create")
+                    opened(self.address).write(name, content, new=True)
                     return
             path.parent.mkdir(parents=True, exist_ok=True)
             whole = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -83,7 +89,7 @@ class Place:
             finally:
                 whole.unlink(missing_ok=True)
             fsync(path.parent)
-        except FileExistsError:
+        except (FileExistsError, Changed):
             raise Conflict(
                 f"{self.address}/{name} was created by another process in the meantime; run the command again"
             ) from None

@@ -90,8 +90,7 @@ function domainRows(state, context) {
 
   const line = h("tr", { class: "domain" },
     h("th", { scope: "row" }, domain),
-    h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`,
-      !damaged && state.unreadable.length > 0 && badge("unreadable parts", "warn")),
+    h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`),
     h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "raw cosine, no percentiles" : "–"),
     h("td", {}, version ? ago(version.created) : bare ? null : "–"),
     h("td", {}, bare ? null : driftWord(state.drift)),
@@ -104,7 +103,7 @@ function domainRows(state, context) {
 }
 
 function folded(state, context) {
-  const { domain, champion, previous, versions, unreadable } = state;
+  const { domain, champion, previous, versions } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
   const back = versions.some(({ version }) => version === previous) && button(backTo(state), async () => {
     if (await rollBack(context, state)) context.reload();
@@ -113,7 +112,7 @@ function folded(state, context) {
     if (await removeDomain(context, state)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
-    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.join("; ")}`)]),
+    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state))]),
     newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
       newest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
@@ -123,11 +122,11 @@ function folded(state, context) {
 }
 
 /** What the API does with requests for a damaged domain, and what to do. */
-function damage({ domain, champion, unreadable, versions }) {
+function damage({ domain, unreadable }) {
   return [h("div", { class: "alert" },
-    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. ", champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
+    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. It cannot be read which version answers."),
     ...unreadable.map((text) => h("p", {}, sentence(text))),
-    h("p", {}, versions.length && champion !== null ? "Promote another version, restore the files from a backup, or calibrate the domain anew." : "Restore the files from a backup, or calibrate the domain anew."))];
+    h("p", {}, "Run this command where the model store is, or restore the record from a backup."))];
 }
 
 function championLine({ champion, versions }) {

@@ -7,9 +7,9 @@ import { badge } from "./dom.js";
 import { counted, plainly, sentence } from "./format.js";
 import { resolvedFor } from "./thresholds.js";
 
-/** Whether requests for the domain fail because of what cannot be read. */
-export function isDamaged({ champion, versions, unreadable }) {
-  return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
+/** Whether requests for the domain fail because its record cannot be read. */
+export function isDamaged({ unreadable }) {
+  return unreadable.length > 0;
 }
 
 /** Why a version cannot answer on this server, which its `servable` denies. A damaged one may be promoted again, after a repair. */

@@ -1,1 +1,1 @@
-"""Domains in the model store: versions, aliases and migrations. Loads versions for serving."""
+"""Domains: their records and files in the store, and the calibrations in memory."""

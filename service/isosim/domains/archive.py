@@ -186,29 +186,24 @@ def import_domains(
     imported = Imported()
     for adding in (False, True)[: 1 if dry_run else 2]:
         file.seek(start)
-        imported = Import(store, encoders, keep, rename, permit, proceed, promote=promote, adding=adding).run(file)
+        imported = Import(store, encoders, keep, rename, permit, proceed, promote, adding).run(file)
     return imported
 
 
+@dataclass
 class Import:
-    """Reads an archive once, checks it, and if `adding`, adds its versions."""
+    """Reads an archive once, checks it, and if `adding`, adds its versions. Other fields: see `import_domains`."""
 
-    def __init__(
-        self,
-        store: DomainStore,
-        encoders: "EncodersOfStore",
-        keep: int,
-        rename: str | None,
-        permit: Callable[[str], object],
-        proceed: Callable[[], bool],
-        *,
-        promote: bool,
-        adding: bool,
-    ) -> None:
-        self.store, self.encoders, self.keep, self.rename = store, encoders, keep, rename
-        self.permit, self.proceed, self.promote, self.adding = permit, proceed, promote, adding
-        self.imported = Imported()
-        self.release = ""
+    store: DomainStore
+    encoders: "EncodersOfStore"
+    keep: int
+    rename: str | None
+    permit: Callable[[str], object]
+    proceed: Callable[[], bool]
+    promote: bool
+    adding: bool
+    imported: Imported = field(default_factory=Imported)
+    release: str = ""  # that wrote the archive
 
     def run(self, file: BinaryIO) -> Imported:
         """Reads the archive. Raises the errors of `import_domains`."""
@@ -249,9 +244,12 @@ class Import:
             raise InvalidInput(f"{called} does not describe a domain: {' '.join(str(error).split())[:300]}") from None
         if not record.versions:
             raise InvalidInput(f"{called} names no version")
+        own: dict[str, list[int]] = {}  # encoder -> its versions
         for number, version in record.versions.items():
             check_facts(version, number, f"{called}: version {str(number)[:20]}")
-        return record
+            own.setdefault(version.encoder, []).append(number)
+        aliases = {digest: kept_of(one, own[digest]) for digest, one in record.aliases.items() if digest in own}
+        return replace(record, aliases=aliases)
 
     def _import(
         self, name: str, record: Domain, target: str, file: BinaryIO, archive: Iterator[tuple[str, int]]
@@ -300,9 +298,7 @@ class Import:
 
     def _finish(self, target: str, now: Domain, record: Domain, numbers: dict[int, int]) -> None:
         """Saves thresholds and promotes champions, in one change."""
-        thresholds: list[str] = []
-        kept: list[str] = []
-        promoted: list[str] = []
+        thresholds, kept, promoted = list[str](), list[str](), list[str]()
 
         def step(domain: Domain) -> Domain:
             for names in (thresholds, kept, promoted):
@@ -336,11 +332,10 @@ def promote(
     """Gives a domain the champion of an archive, and its number; None if nothing changes. The previous version comes
     from the archive if the domain has no champion, and is the domain's own champion otherwise."""
     champion, previous = (numbers.get(one or 0) for one in (archived.champion, archived.previous))
-    mine = {number for number in (champion, previous) if number and domain.version(name, number).encoder == digest}
     now = domain.served(digest)
-    if champion not in mine or champion is None or champion == now.champion:
+    if champion is None or champion == now.champion:
         return domain, None
-    if now.champion is None and previous in mine and previous != champion:
+    if now.champion is None and previous is not None:
         domain = domain.promoted(name, digest, previous)
     return domain.promoted(name, digest, champion), champion
 

@@ -336,6 +336,16 @@ def address_of(place: str | Path) -> str:
     return ADDRESS.sub(r"\1://", str(place)).rstrip("/") if remote(place) else str(place)
 
 
+def client_options() -> dict[str, Any]:
+    """Arguments for a store of obstore: timeouts, retries, and an authority of the operator's own."""
+    client: dict[str, Any] = {
+        "connect_timeout": CONNECT, "read_timeout": READ, "timeout": REQUEST, "allow_http": True,
+    }  # fmt: skip
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # known to AWS's own libraries, but not to obstore
+        client["root_certificate"] = Path(bundle).read_bytes()
+    return {"client_options": client, "retry_config": {"max_retries": RETRIES, "retry_timeout": REQUEST}}
+
+
 def opened(place: str | Path) -> Blobs:
     """The store at a path or at an address like s3://bucket/prefix, gs://… or az://….
 
@@ -357,13 +367,8 @@ def opened(place: str | Path) -> Blobs:
     bucket = address.partition("://")[2].partition("/")[0]
     if not bucket:
         raise Unavailable(f"{address} names no bucket; expected s3://bucket/prefix")
-    client: Any = {"connect_timeout": CONNECT, "read_timeout": READ, "timeout": REQUEST, "allow_http": True}
-    if bundle := os.environ.get("AWS_CA_BUNDLE"):  # known to AWS's own libraries, but not to obstore
-        client["root_certificate"] = Path(bundle).read_bytes()
     try:
-        store = from_url(
-            address, client_options=client, retry_config={"max_retries": RETRIES, "retry_timeout": REQUEST}
-        )
+        store = from_url(address, **client_options())
     except (BaseError, ValueError) as error:
         raise Unavailable(f"{address}: {error}") from error
     return Bucket(store, address)

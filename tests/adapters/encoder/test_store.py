@@ -15,7 +15,8 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore, Endpoint
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, Unavailable
 from isosim.store.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed_manifest
 from isosim.store.blobs import Blobs, Folder
-from tests.store.conftest import Open, blobs, objects, place  # noqa: F401 - fixtures
+from tests.objects import objects  # noqa: F401 - a fixture
+from tests.store.conftest import Open, blobs, place  # noqa: F401 - fixtures
 from tests.store.machines import Crashing, Killed
 
 FILES = ("model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json")
@@ -161,7 +162,7 @@ def test_an_export_that_is_killed_at_any_step_is_whole_or_not_there(place: Open,
         crashing.left, crashing.after = step, after
         encoders = EncoderStore(place())
         with pytest.raises(Killed):
-            add(EncoderStore(crashing))  # type: ignore[arg-type]
+            add(EncoderStore(crashing))
         whole = after and step == len(FILES) + 1
         assert encoders.has("bert", SPEC.digest) is whole
         assert encoders.ids() == ["bert"] * whole
@@ -242,7 +243,7 @@ def test_an_address_is_replaced_for_every_reader_and_never_over_an_unseen_one(en
             encoders.readdress(artifact, Endpoint("http://c/v1", "m"))
             return found
 
-    late = EncoderStore(Overtaken(encoders.blobs))  # type: ignore[arg-type]
+    late = EncoderStore(Overtaken(encoders.blobs))
     with pytest.raises(Conflict, match="try again"):
         late.readdress(artifact, Endpoint("http://d/v1", "m"))
     assert encoders.find("far").remote == Endpoint("http://c/v1", "m")

@@ -8,7 +8,8 @@ import pytest
 from isosim.errors import Unavailable
 from isosim.store.blobs import Blobs
 from isosim.store.identity import MARKER, create, identify
-from tests.store.conftest import blobs, objects, place  # noqa: F401 - fixtures
+from tests.objects import objects  # noqa: F401 - a fixture
+from tests.store.conftest import blobs, place  # noqa: F401 - fixtures
 
 
 def keys(blobs: Blobs) -> list[str]:  # noqa: F811

@@ -325,4 +325,4 @@ def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
     for path in ("/domains/short/thresholds", "/domains/short"):
         refused(server.client.get(path), 404, "no domain 'short'")
     assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model) == 2
-    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == {}
+    assert server.client.get("/domains/short/thresholds").json()["thresholds"] == []

@@ -245,3 +245,9 @@ def test_tables_for_lengths_that_no_text_has_are_refused(longest: int) -> None:
     check_lengths(np.log([2.0, 10_000.0]))
     with pytest.raises(ValueError, match="must increase, and not exceed 32,768 tokens"):
         check_lengths(np.log([2.0, longest or 1.0]))
+
+
+def test_the_bytes_of_the_tables_that_it_makes_are_known_before() -> None:
+    test = a_test()
+    tables = (*test.standardization._tables, test.combination._shift)
+    assert test.derived == sum(table.nbytes for table in tables) > 10_000

@@ -103,7 +103,8 @@ async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) ->
     from_version, to_version = [await champion(service, one, domain) for one in (old, new)]
     lost = await service.scoring(lost_targets, from_version.model, to_version.model, domain, record.targets)
     check_lost(lost, body.without, to_version.version)
-    since = datetime.now(UTC).isoformat(timespec="seconds")
+    # Two moves at the same time differ in this time, so that the revision refuses the second.
+    since = datetime.now(UTC).isoformat(timespec="microseconds")
     wanted = Migration(old.digest, old.artifact.id, new.digest, new.artifact.id, since)
     # First, so that nothing can fail after the change is made.
     answer = await shown(service, domain, replace(record, move=wanted))
