@@ -117,6 +117,7 @@ class JobStore:
         self.records = Records(blobs, Job, "jobs/")
         self._ended: dict[str, Ended] = {}
         self.some_open = True  # whether the last look found entries in the index
+        self._damaged: set[str] = set()  # jobs whose records were found damaged
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
         self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
         self._begun: set[tuple[str, int]] = set()  # held jobs that were seen: (id, attempt)
@@ -283,7 +284,9 @@ class JobStore:
             except NotFound:  # another process has just removed the job
                 return None
             except CorruptArtifact as error:
-                log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
+                if name not in self._damaged:  # workers look once a second
+                    log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
+                self._damaged.add(name)
                 return error
 
         if not self.distant:

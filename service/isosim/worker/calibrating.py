@@ -15,8 +15,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -105,19 +103,40 @@ class Reporter:
 
 
 def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
-    """Runs an attempt and sends its end to the worker."""
-    with observed(job) as observation:
-        try:
-            end = calibrate(settings, jobs, job, link, Reporter(link, observation.span))
-        except IsosimError as error:
-            end = {"error": str(error)}
-        except OSError as error:
-            end = {"storage": error.strerror or str(error)}
-        except Exception as error:  # any error must end the job, and its record must give the reason
-            log.exception("job %s failed", job.id)
-            end = {"error": f"{type(error).__name__}: {error}"}
-        observation.end = end
+    """Runs an attempt, logs and traces it, and sends its end to the worker. All log lines contain the job's id."""
+    request = job.request
+    what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
+    traces, span = tracing("isosim-worker"), None
+    if traces is not None:
+        span = traces.calibration(job.traceparent, {f"isosim.{name}": value for name, value in what.items()})
+    about.set({"job": job.id} | (span.ids if span is not None else {}))
+    log.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
+    began = time.perf_counter()
+    try:
+        end = calibrate(settings, jobs, job, link, Reporter(link, span))
+    except IsosimError as error:
+        end = {"error": str(error)}
+    except OSError as error:
+        end = {"storage": error.strerror or str(error)}
+    except Exception as error:  # any error must end the job, and its record must give the reason
+        log.exception("job %s failed", job.id)
+        end = {"error": f"{type(error).__name__}: {error}"}
+    tell(end, span, time.perf_counter() - began)
+    if traces is not None:
+        traces.close(LAST_SPANS)
     link.send(end=end)
+
+
+def tell(end: dict[str, Any], span: "JobSpan | None", seconds: float) -> None:
+    """Logs how an attempt has ended, and ends its span."""
+    succeeded = "version" in end
+    status = "succeeded" if succeeded else "failed" if "error" in end else "given back"
+    facts: Facts = {"status": status, "seconds": round(seconds, 2)}
+    if succeeded:
+        facts |= {"version": end["version"], "promoted": bool(end["promoted"])}
+    log.log(logging.INFO if succeeded else logging.ERROR, "calibration ended", extra={"facts": facts})
+    if span is not None:
+        span.end({f"isosim.{name}": value for name, value in facts.items()}, None if succeeded else status)
 
 
 def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter: Reporter) -> dict[str, Any]:
@@ -146,45 +165,6 @@ def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, repo
         return calibrate_job(
             job.request, given, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
         )
-
-
-class Observation:
-    """Logs and traces an attempt."""
-
-    def __init__(self, span: "JobSpan | None") -> None:
-        self.span = span
-        self.end: dict[str, Any] | None = None
-
-
-@contextmanager
-def observed(job: Job) -> Iterator[Observation]:
-    """Logs begin and end of an attempt. All log lines in between contain the job's id."""
-    request = job.request
-    what: Facts = {"domain": request.domain, "method": request.method, "sentences": request.sentences}
-    traces = tracing("isosim-worker")
-    span = None
-    if traces is not None:
-        span = traces.calibration(job.traceparent, {f"isosim.{name}": value for name, value in what.items()})
-    about.set({"job": job.id} | (span.ids if span is not None else {}))
-    observation, began = Observation(span), time.perf_counter()
-    log.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": job.attempt}})
-    yield observation
-    tell(observation, time.perf_counter() - began)
-    if traces is not None:
-        traces.close(LAST_SPANS)
-
-
-def tell(observation: Observation, seconds: float) -> None:
-    end = observation.end or {}
-    succeeded = "version" in end
-    status = "succeeded" if succeeded else "failed" if "error" in end else "given back"
-    facts: Facts = {"status": status, "seconds": round(seconds, 2)}
-    if succeeded:
-        facts |= {"version": end["version"], "promoted": bool(end["promoted"])}
-    log.log(logging.INFO if succeeded else logging.ERROR, "calibration ended", extra={"facts": facts})
-    if observation.span is not None:
-        failure = None if succeeded else status
-        observation.span.end({f"isosim.{name}": value for name, value in facts.items()}, failure)
 
 
 def step_back() -> None:
