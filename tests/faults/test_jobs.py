@@ -122,7 +122,7 @@ def test_a_job_killed_at_any_stage_leaves_the_champion_and_goes_on(serve: Serve,
 
 def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: Path) -> None:
     server, met = serve(model_store=store, encoder="tiny"), set()
-    for number in range(30):
+    for number in range(12):
         domain = f"torn-{number % 10}"
         before = whole_versions(store, domain)
         job = post(server, domain, TEXTS, promote="always", seed=number)
