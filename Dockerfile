@@ -105,6 +105,7 @@ COPY service/isosim/encoders /source/service/isosim/encoders
 COPY service/isosim/export /source/service/isosim/export
 COPY service/isosim/fitting /source/service/isosim/fitting
 COPY service/isosim/jobs /source/service/isosim/jobs
+COPY service/isosim/observability /source/service/isosim/observability
 COPY service/isosim/scoring /source/service/isosim/scoring
 COPY service/isosim/store /source/service/isosim/store
 WORKDIR /source/service

@@ -91,6 +91,21 @@ def test_the_labels_version_is_the_packages() -> None:
     assert set(re.findall(r"^ARG VERSION=(.*)", (ROOT / "Dockerfile").read_text(), re.M)) == {version}
 
 
+def test_the_stage_that_exports_an_encoder_has_the_code_for_it(tmp_path: Path) -> None:
+    """It copies some folders of the package alone, so that a change of the API does not repeat the export."""
+    stage = (ROOT / "Dockerfile").read_text().partition("AS baked-encoder")[2].partition("\nFROM ")[0]
+    for folder in re.findall(r"^COPY (service/isosim/[a-z]+) ", stage, re.M):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for module in (ROOT / "service" / "isosim").glob("*.py"):
+        shutil.copy(module, tmp_path / "service" / "isosim")
+    code = "import isosim.export.model_store, isosim.export.reduced; from isosim.cli import load; load('export')"
+    given = os.environ | {"PYTHONPATH": str(tmp_path / "service")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=given, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() -> None:
     (extras,) = re.findall(r'pyproject.toml "\$extra" ([\w ]+) >', (ROOT / "Dockerfile").read_text())
     assert ", ".join(f'"{extra}"' for extra in extras.split()) + "]" in (ROOT / "docker" / "wheels.py").read_text()
