@@ -24,6 +24,7 @@ from isosim.store.artifacts import (
     building,
     from_facts,
     json_bytes,
+    locked,
     manifest_bytes,
     parsed,
     parsed_manifest,
@@ -181,10 +182,7 @@ class EncoderStore:
             verified(blobs.root / prefix, *files_of(facts))
             return blobs.root / prefix
         place = cache() / hashlib.sha256(blobs.address.encode()).hexdigest()[:16] / prefix
-        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-            if (place / MANIFEST).read_bytes() != manifest:  # a remote encoder has another address
-                write_atomically(place / MANIFEST, manifest)
-            verified(place)
+        if is_copy(place, manifest):
             return place
         sweep(*place.parent.glob(".building-*"))
         with building(place.parent) as copy:
@@ -192,11 +190,11 @@ class EncoderStore:
                 blobs.download(prefix + name, copy / name)
             write_atomically(copy / MANIFEST, manifest)
             verified(copy, called=f"{blobs.address}/{prefix.removesuffix('/')}")
-            shutil.rmtree(place, ignore_errors=True)  # removes a damaged copy, if there is one
-            try:
-                copy.rename(place)
-            except OSError:  # another process on this machine has just made a copy
-                verified(place)
+            # Another process may have made a copy meanwhile, which its threads are reading.
+            with locked(place.parent / f".{place.name}.lock"):
+                if not is_copy(place, manifest):
+                    shutil.rmtree(place, ignore_errors=True)  # removes a damaged copy, if there is one
+                    copy.rename(place)
         return place
 
     def ids(self) -> list[str]:
@@ -300,6 +298,18 @@ def prefixes(entries: Iterable[Entry]) -> Iterator[str]:
         prefix, _, name = entry.key.rpartition("/")
         if name == MANIFEST and prefix.count("/") == 2:
             yield prefix + "/"
+
+
+def is_copy(place: Path, manifest: bytes) -> bool:
+    """Whether a folder has the files of a manifest. If only the manifest differs, as when a remote encoder gets another
+    address, it is replaced."""
+    try:
+        if (place / MANIFEST).read_bytes() != manifest:
+            write_atomically(place / MANIFEST, manifest)
+        verified(place)
+    except (FileNotFoundError, CorruptArtifact):
+        return False
+    return True
 
 
 def artifact_of(name: str, folder: Path) -> EncoderArtifact:
