@@ -569,7 +569,7 @@ class DomainStore:
             self.deletions.rebuild(name, partial(self._bounds, name))
 
     def _bounds(self, name: str, content: bytes) -> Deleted:
-        """What a damaged record of deletions held. Bounds that cannot be read are replaced: by the time, which is higher,
+        """What a damaged record of deletions held. What cannot be read is replaced by the time, which is higher,
         or, for numbers of versions, by one beyond those in the manifests and the history, which lack few."""
         part = salvaged(self.deletions, content)
         blocks = (self._block(name, number) for number in self._block_numbers(name))
