@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.errors import Unavailable
 from isosim.store import blobs as module
-from isosim.store.blobs import Blobs, Changed, Folder, check
+from isosim.store.blobs import Blobs, Changed, Folder, check, condition_of, tag_in
 from tests.objects import Objects, start_objects
 from tests.security.redis_guarded import certified
 from tests.store.conftest import Open, in_memory
@@ -182,7 +182,7 @@ def test_a_store_that_ignores_a_condition_is_refused(ignored: str, monkeypatch: 
 HOLD = """
 import sys, time
 from pathlib import Path
-from isosim.store.blobs import Folder
+from isosim.store.blobs import Folder, condition_of, tag_in
 with Folder(Path(sys.argv[1]))._locked("a"):
     print("held", flush=True)
     time.sleep(60)
@@ -318,3 +318,9 @@ def test_a_bucket_behind_an_authority_of_ones_own_is_reached(tmp_path: Path, mon
         check(module.opened(place))
     finally:
         server.kill()
+
+
+def test_a_tag_of_google_cloud_storage_holds_the_generation_that_it_compares() -> None:
+    """It refuses a conditional write that names the ETag alone."""
+    assert condition_of(tag_in({"e_tag": '"a"', "version": "17"})) == {"e_tag": '"a"', "version": "17"}
+    assert condition_of(tag_in({"e_tag": '"a"', "version": None})) == {"e_tag": '"a"'}
