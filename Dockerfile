@@ -160,7 +160,7 @@ COPY docker/entrypoint.py /opt/isosim/bin/isosim
 ENV HOME=/tmp
 USER 10001:10001
 CMD ["worker"]
-# A worker has no port to check. It is restarted if its process ends, and waits if Redis is down.
+# A worker has no port to check. It is restarted if its process ends; `isosim worker --check` finds one that hangs.
 HEALTHCHECK NONE
 ARG VERSION=0.2.0
 ARG REVISION=unknown

@@ -49,7 +49,7 @@ def measure(setup: Setup) -> Result:
                 state = job(server.port, running)
                 stages.append([name, state["status"], state.get("stage"), state.get("progress")])
             run(ask(server.port, request(f"/calibrate/{running}", b"", "DELETE")))
-            while job(server.port, running)["status"] in {"queued", "running"}:
+            while job(server.port, running)["status"] in {"queued", "running", "publishing"}:
                 time.sleep(0.2)
 
     def tail(loads: list[Load]) -> float:

@@ -56,7 +56,7 @@ def calibrated(port: int, sentences: list[str]) -> float:
     """Duration (s) of a calibration on an otherwise idle server."""
     began = time.monotonic()
     name = post(port, sentences)
-    while (state := job(port, name)["status"]) in {"queued", "running"}:
+    while (state := job(port, name)["status"]) in {"queued", "running", "publishing"}:
         time.sleep(0.05)
     if state != "succeeded":
         raise RuntimeError(f"the calibration of {len(sentences)} sentences ended as {state}")

@@ -173,7 +173,7 @@ class AnalystUser(Caller):
                 response.failure(f"status {response.status_code}")
                 return
             job = response.json()["job"]
-        while self.status(job) in ("queued", "running"):
+        while self.status(job) in ("queued", "running", "publishing"):
             gevent.sleep(2.0)
         self.ask("/similarity", {"pairs": [[self.texts.one(), self.texts.one()]], "domain": domain})
         gevent.sleep(given.calibrate_every)
@@ -182,7 +182,7 @@ class AnalystUser(Caller):
         name = "/calibrate/{job}"
         with self.client.get(f"/calibrate/{job}", name=name, headers=self.key, catch_response=True) as response:
             state = response.json() if response.status_code == 200 else {"status": f"HTTP {response.status_code}"}
-            if state["status"] not in ("queued", "running", "succeeded"):
+            if state["status"] not in ("queued", "running", "publishing", "succeeded"):
                 response.failure(f"{state['status']}: {state.get('error')}")
         found: str = state["status"]
         return found

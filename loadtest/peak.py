@@ -93,7 +93,7 @@ def posted(store: Path, file: Path, domain: str, method: str) -> dict[str, float
             worker = max([worker, *map(high_water, children(server.pid))])
             if look % 20 == 0:
                 state = client.get(f"/calibrate/{job}").json()
-                if state["status"] not in ("queued", "running"):
+                if state["status"] not in ("queued", "running", "publishing"):
                     break
             time.sleep(LOOK)
         if state["status"] != "succeeded":

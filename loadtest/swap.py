@@ -28,7 +28,7 @@ def two_versions(port: int, setup: Setup) -> None:
         path = f"/calibrate/{orjson.loads(answer)['job']}"
         while True:
             ((_, _, answer),) = run(ask(port, request(path, b"", "GET")))
-            if orjson.loads(answer)["status"] not in {"queued", "running"}:
+            if orjson.loads(answer)["status"] not in {"queued", "running", "publishing"}:
                 break
             time.sleep(0.5)
 

@@ -6,7 +6,9 @@ held a lock. Its callers are then answered 503, and scoring, which has threads o
 
 import asyncio
 import contextvars
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -19,7 +21,16 @@ T = TypeVar("T")
 
 CALLS = 32  # calls of the store under way in a process; each is a thread that mostly waits. Unmeasured
 DEADLINE = 10.0  # s; a bucket is given up after two attempts of 5 s (store/blobs.py)
+MARGIN = 2.0  # s before its deadline at which a call gives up what it waits for
 LONG = 600.0  # s; for calls that move a file of 100 MB
+
+
+_until: contextvars.ContextVar[float] = contextvars.ContextVar("until", default=math.inf)  # monotonic, s
+
+
+def time_left() -> float:
+    """Seconds that the current call of the store may still take: what was answered 503 must not be done later."""
+    return _until.get() - MARGIN - time.monotonic()
 
 
 class Threads:
@@ -63,6 +74,7 @@ class StoreCalls:
         if not self._free.acquire(blocking=False):
             raise Unavailable("too many calls wait for the model store; try again later")
         context = contextvars.copy_context()
+        context.run(_until.set, time.monotonic() + seconds)
         call = self._pool.submit(partial(context.run, function, *args, **kwargs))
         call.add_done_callback(self._ended)
         waited = asyncio.wrap_future(call)

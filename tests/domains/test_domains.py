@@ -18,7 +18,7 @@ from isosim.domains.history import RECENT, Author, Entry, author
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target
-from isosim.store.blobs import Blobs
+from isosim.store.blobs import Blobs, Changed
 from tests.store.conftest import Open
 from tests.store.machines import Crashing, Killed, run_on
 
@@ -379,7 +379,7 @@ def test_a_change_that_is_not_in_the_log_is_found_within_a_minute(
     assert watch.changes(["a"]) == set()
 
 
-def test_a_damaged_log_of_changes_is_only_logged(blobs: Blobs, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_of_changes_begins_anew(blobs: Blobs, caplog: pytest.LogCaptureFixture) -> None:
     store = DomainStore(blobs)
     watch = store.watch()
     publish(store, "a")
@@ -388,7 +388,7 @@ def test_a_damaged_log_of_changes_is_only_logged(blobs: Blobs, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         publish(store, "a")
         assert watch.changes(["a"]) == {"a"}
-    assert "could not announce" in caplog.text
+    assert "the log of changes begins anew" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "A", "../a", ".a", "a" * 65])
@@ -439,3 +439,83 @@ def test_a_history_is_whole_where_a_process_is_killed_between_block_and_record(b
     crashing.left = -1
     numbers = [entry.number for entry in store.history("a")]
     assert numbers == [*range(store.read("a").changes, 0, -1)]
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b'{"next": 2, "epoch": "?", "change": ""}'], ids=str)
+def test_a_damaged_record_of_deletions_is_rebuilt_and_no_number_is_used_again(blobs: Blobs, content: bytes) -> None:
+    store = DomainStore(blobs)
+    for _ in range(3):
+        publish(store, "a", promote=always)
+    epoch = store.read("a").epoch
+    store.remove("a")
+    blobs.write("deleted/a.json", content)
+    with pytest.raises(CorruptArtifact, match="isosim store repair a"):
+        store.read("a")
+    publish(store, "b")
+    after = store.repair("a")
+    assert after.epoch > epoch
+    assert after.next > 3 or b'"next": 2' in content  # what can be read is believed
+    with pytest.raises(Conflict, match="was deleted"):
+        publish(store, "a", epoch=epoch)
+    assert publish(store, "a").number == after.next
+    assert store.repair("a") == store.read("a")
+
+
+def test_an_empty_object_is_no_record(blobs: Blobs) -> None:
+    store = DomainStore(blobs)
+    publish(store, "a", promote=always)
+    damage(store, "a", b"{}")
+    with pytest.raises(CorruptArtifact, match="not written as a record"):
+        store.read("a")
+    assert sorted(store.repair("a").versions) == [1]
+
+
+def test_damaged_side_records_stop_no_change(blobs: Blobs) -> None:
+    """Blocks of the history, the record of deletions, and the log of changes."""
+    store = DomainStore(blobs)
+    for _ in range(3):
+        publish(store, "a", promote=always)
+    for key in ("history/a/00000.json", "deleted/a.json", "changes.json"):
+        blobs.write(key, b"{")
+    for number in range(1, 3 * RECENT):
+        store.set_target("a", "x", Target(number / 100))
+    store.delete("a", 1)
+    blobs.write("deleted/a.json", b"{")
+    assert [entry.number for entry in store.history("a")][-1] == 1  # the block was written anew
+    assert store.log.read()
+    store.remove("a")
+    assert publish(store, "a").number > 3
+
+
+def test_a_file_elsewhere_is_no_file_of_a_version(blobs: Blobs, tmp_path: Path) -> None:
+    """Who may write the bucket must not write files of the servers."""
+    store, victim = DomainStore(blobs), tmp_path / "victim"
+    victim.write_bytes(b"whole")
+    publish(store, "a", promote=always)
+    for name in (str(victim), "../victim", ""):
+        store.change("a", lambda domain: replace(domain, versions={1: replace(domain.versions[1], files={name: ""})}))  # noqa: B023
+        with pytest.raises(CorruptArtifact, match="not the name of a file"), store.files("a", 1):
+            pass
+    assert victim.read_bytes() == b"whole"
+
+
+def test_a_lost_answer_to_the_last_write_is_found(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is over when the refusal comes; the version is published, and keeps its files."""
+    store, other = DomainStore(blobs), DomainStore(blobs)
+    publish(store, "a", promote=always)
+    write = blobs.write
+    lost = iter([True])
+
+    def losing(key: str, content: bytes, **condition: Any) -> str:
+        tag = write(key, content, **condition)
+        if key == "domains/a.json" and next(lost, False):
+            other.set_target("a", "x", Target(0.01))
+            monkeypatch.setattr("isosim.store.records.PATIENCE", -1.0)
+            raise Changed(key)
+        return tag
+
+    monkeypatch.setattr(blobs, "write", losing)
+    monkeypatch.setattr("isosim.store.records.PATIENCE", 0.0)
+    assert publish(store, "a", promote=always).number == 2
+    with store.files("a", 2):
+        pass

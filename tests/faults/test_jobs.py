@@ -105,23 +105,24 @@ def test_a_job_goes_on_elsewhere_and_its_record_says_why(
 
 def test_a_job_killed_at_any_stage_leaves_the_champion_and_goes_on(serve: Serve, news: Path) -> None:
     server = serve(model_store=news, encoder="tiny")
-    before, versions = score(server, "news").content, [1, 2]
+    before, versions, killed = score(server, "news").content, [1, 2], 0
     for stage in STAGES:
-        job = post(server, "news", TEXTS, promote="never")
+        job = post(server, "news", LONG[:3000], promote="never")
         child = at_work(server)
-        wait_until(lambda: (now := state(server, job))["stage"] == stage or now["attempt"] == 2, 60, every=0.002)  # noqa: B023
-        kill(child)
+        wait_until(lambda: state(server, job)["stage"] in (stage, "succeeded"), 120, every=0.002)  # noqa: B023
+        kill_if_there(child)
         done = becomes(server, job, "succeeded")
         versions.append(done["version"])
+        killed += "was killed while" in "".join(done["notices"])
         assert score(server, "news").content == before
         assert versions == whole_versions(news, "news")
-        assert "was killed while" in "".join(done["notices"]) or done["attempt"] == 1
-    assert not holds(news, TEXTS[7])
+    assert killed >= 3  # of stages that are not over before they are seen
+    assert not holds(news, LONG[7])
 
 
 def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: Path) -> None:
     server, met = serve(model_store=store, encoder="tiny"), set()
-    for number in range(30):
+    for number in range(12):
         domain = f"torn-{number % 10}"
         before = whole_versions(store, domain)
         job = post(server, domain, TEXTS, promote="always", seed=number)

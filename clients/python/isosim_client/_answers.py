@@ -123,8 +123,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """False if the job is queued or running. True for all other statuses, also for unknown ones."""
-        return self.status not in ("queued", "running")
+        """False if the job is queued, running or publishing. True for all other statuses, also for unknown ones."""
+        return self.status not in ("queued", "running", "publishing")
 
     @property
     def succeeded(self) -> bool:

@@ -52,8 +52,9 @@ def wait(stub: Stub, **options: Any) -> Job:
 
 
 def test_every_change_is_told_until_the_end() -> None:
-    stub = Stub(streams(event(job("queued")), RUNNING, DONE))
-    assert [state.status for state in stub.client().events("j1")] == ["queued", "running", "succeeded"]
+    stub = Stub(streams(event(job("queued")), RUNNING, event(job("publishing")), DONE))
+    statuses = [state.status for state in stub.client().events("j1")]
+    assert statuses == ["queued", "running", "publishing", "succeeded"]
     assert stub.requests[0].url.path == "/calibrate/j1/events"
     assert stub.requests[0].headers["accept"] == "text/event-stream"
 

@@ -39,7 +39,7 @@ class StoredCalibrations:
                 f"encoder_mismatch: version {version.number} of {name!r} was made for encoder {version.encoder_id} "
                 f"({version.encoder[:12]}); this server runs {here}"
             )
-        stored = self.store.load(name, version.number)
+        stored = self.store.load(name, version)
         transform = None if stored.weights is None else calibrator.bind(stored.weights)
         size = stored.size + OVERHEAD
         return Calibration(

@@ -36,7 +36,7 @@ class Standing:
     @classmethod
     def of(cls, stamp: str, domain: Domain) -> "Standing":
         served = ((digest, one.champion) for digest, one in domain.aliases.items())
-        versions = {digest: domain.versions[number] for digest, number in served if number is not None}
+        versions = {digest: domain.versions[number] for digest, number in served if number in domain.versions}
         champions = {digest: Champion(version.number, version.created) for digest, version in versions.items()}
         return cls(stamp, None if domain.move is None else domain.move.new, champions)
 
@@ -70,7 +70,8 @@ class Champions:
             known = self._stored() if self._known is None else self._known
             stamps = {name: stamp for name, stamp in self.store.records.stamps() if NAME.fullmatch(name)}
             changed = [name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp]
-            found = dict(zip(changed, self.store.read_each(changed, self._look), strict=True))
+            standings = self.store.read_each(changed, lambda name: self._look(name, stamps[name]))
+            found = dict(zip(changed, standings, strict=True))
             self._known = {name: found[name] if name in found else known[name] for name in stamps}
             if changed or len(known) != len(stamps):
                 self._save()
@@ -82,12 +83,11 @@ class Champions:
         except (FileNotFoundError, IsosimError):
             return {}
 
-    def _look(self, name: str) -> Standing:
-        # The stamp is read first: a change between the two is found by the next call.
-        stamp = self.store.stamp(name) or ""
+    def _look(self, name: str, stamp: str) -> Standing:
+        # The stamp was read first: a change since then is found by the next call.
         try:
             return Standing.of(stamp, self.store.read(name))
-        except IsosimError:
+        except (IsosimError, OSError):
             return Standing(stamp, damaged=True)
 
     def _save(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from isosim.errors import IsosimError
+from isosim.errors import CorruptArtifact, IsosimError
 from isosim.store.blobs import Blobs
 from isosim.store.records import Records
 
@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 KEPT = 100  # changes in the log; unmeasured
 FULL_LOOK = 60.0  # s within which all resident domains are compared with the store; unmeasured
+AGAIN = 5.0  # s until another comparison if some domains could not be read
 SIDE_BY_SIDE = 16  # requests in parallel; unmeasured
 
 
@@ -51,7 +52,11 @@ class ChangeLog:
             return Changes((*before, Change(sequence, domain, revision))[-KEPT:])
 
         try:
-            self.records.change("changes", step)
+            try:
+                self.records.change("changes", step)
+            except CorruptArtifact as error:
+                log.warning("the log of changes begins anew: %s", error)
+                self.records.rebuild("changes", lambda _: Changes())  # readers take it for a gap
         except (IsosimError, OSError) as error:
             log.warning("could not announce a change of domain %s (%s); readers find it within a minute", domain, error)
 
@@ -107,9 +112,24 @@ class ChangeWatch:
                 due = due or not continues
                 seen = last[-1].sequence if last else 0
             if due:
-                with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-                    stamps = dict(zip(resident, pool.map(self.stamp, resident), strict=True))
-                changed |= {name for name, stamp in stamps.items() if self._stamps.get(name, "") != stamp}
-                self._stamps, self._compared = stamps, now
+                changed |= self._compare(resident, now)
             self._looked, self._seen = looked, seen
             return changed
+
+    def _compare(self, resident: Collection[str], now: float) -> set[str]:
+        """Compares all resident domains with the store; again after AGAIN if some could not be read."""
+
+        def look(name: str) -> tuple[str, str | None] | None:
+            try:
+                return name, self.stamp(name)
+            except OSError as error:
+                log.warning("domain %s cannot be compared with the store: %s", name, error)
+                return None
+
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            stamps = dict(filter(None, pool.map(look, resident)))
+        changed = {name for name, stamp in stamps.items() if self._stamps.get(name, "") != stamp}
+        kept = {name: stamp for name, stamp in self._stamps.items() if name in resident}
+        self._stamps = kept | stamps
+        self._compared = now if len(stamps) == len(resident) else now - FULL_LOOK + AGAIN
+        return changed

@@ -123,7 +123,7 @@ class DomainStore:
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
         self.records = Records(blobs, Domain, "domains/", remedy="; rebuild it: isosim store repair {}")
-        self.deletions = Records(blobs, Deleted, "deleted/")
+        self.deletions = Records(blobs, Deleted, "deleted/", remedy="; rebuild it: isosim store repair {}")
         self.blocks = Records(blobs, Block, "history/")
         self.log = ChangeLog(blobs)
 
@@ -221,8 +221,16 @@ class DomainStore:
         surplus = len(now.history) + len(new) - RECENT
         leaving = now.history[:surplus] if surplus >= RECENT else ()
         for block, entries in groupby(leaving, lambda entry: (entry.number - 1) // BLOCK):
-            self.blocks.change(f"{name}/{block:05d}", partial(extended, entries=tuple(entries)))
+            self._keep_block(f"{name}/{block:05d}", tuple(entries))
         return replace(after, changes=now.changes + len(new), history=(*now.history[len(leaving) :], *new))
+
+    def _keep_block(self, key: str, entries: tuple[Entry, ...]) -> None:
+        """Adds entries to a block. What a damaged one held is lost, and stops no change."""
+        try:
+            self.blocks.change(key, partial(extended, entries=entries))
+        except CorruptArtifact as error:
+            log.error("a part of the history is lost: %s", error)
+            self.blocks.rebuild(key, lambda _: Block(entries))
 
     def history(self, name: str, before: int | None = None) -> Iterator[Entry]:
         """The changes of a domain, newest first, also of a deleted one; only those with numbers below `before`.
@@ -231,15 +239,25 @@ class DomainStore:
             CorruptArtifact: the record is damaged.
         """
         recent = self.read(name).history
-        numbers = sorted(int(one.rpartition("/")[2]) for one in self.blocks.names() if one.startswith(f"{name}/"))
-        older = (entry for block in reversed(numbers) for entry in reversed(self._block(name, block).entries))
+        last = math.inf if before is None else (before - 2) // BLOCK
+        blocks = (number for number in reversed(self._block_numbers(name)) if number <= last)
+        older = (entry for block in blocks for entry in reversed(self._block(name, block).entries))
         # A block also has entries that are still in the record if a process was killed between the two writes.
         first = recent[0].number if recent else math.inf
         every = itertools.chain(reversed(recent), (entry for entry in older if entry.number < first))
         return (entry for entry in every if before is None or entry.number < before)
 
+    def _block_numbers(self, name: str) -> list[int]:
+        keys = (entry.key for entry in self.blobs.list(f"history/{name}/"))
+        return sorted(int(number) for key in keys if (number := Path(key).stem).isdigit())
+
     def _block(self, name: str, number: int) -> Block:
-        return self.blocks.read(f"{name}/{number:05d}")
+        """One that is damaged is empty."""
+        try:
+            return self.blocks.read(f"{name}/{number:05d}")
+        except CorruptArtifact as error:
+            log.error("a part of the history of %s is lost: %s", name, error)
+            return Block()
 
     def publish(
         self,
@@ -320,15 +338,16 @@ class DomainStore:
         self.blobs.delete([place + file for file in version.files])
 
     @contextmanager
-    def files(self, name: str, number: int) -> Iterator[tuple[Version, Path]]:
+    def files(self, name: str, wanted: int | Version) -> Iterator[tuple[Version, Path]]:
         """A version and a folder with its verified files, for reading only, until the context ends.
 
         Raises:
             NotFound: there is no such version.
             CorruptArtifact: a file is missing or has another hash; the message names it.
         """
-        version, called = self.read(name).version(name, number), version_name(name, number)
-        place = self._place(name, version.upload)
+        version = self.read(name).version(name, wanted) if isinstance(wanted, int) else wanted
+        number, place = version.number, self._place(name, version.upload)
+        called = version_name(name, number)
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(self.blobs.files(place, version.files))
@@ -353,10 +372,10 @@ class DomainStore:
         """Bytes of a version's files."""
         return sum(entry.size for entry in self.blobs.list(self._place(name, version.upload)))
 
-    def load(self, name: str, number: int) -> StoredVersion:
+    def load(self, name: str, wanted: int | Version) -> StoredVersion:
         """Reads a version. Raises NotFound, or CorruptArtifact, which names the file that is damaged."""
-        with self.files(name, number) as (version, folder):
-            return StoredVersion(version, *read_parts(folder, version.files, version_name(name, number)))
+        with self.files(name, wanted) as (version, folder):
+            return StoredVersion(version, *read_parts(folder, version.files, version_name(name, version.number)))
 
     def report(self, name: str, number: int) -> dict[str, Any]:
         """A version's report. Raises as `load` does."""
@@ -442,7 +461,12 @@ class DomainStore:
             highest = {bound: max(getattr(there, bound), getattr(used, bound)) for bound in bounds}
             return Deleted(**highest, history=used.history or there.history)
 
-        self.deletions.change(name, step)
+        try:
+            self.deletions.change(name, step)
+        except CorruptArtifact as error:
+            log.error("%s", error)
+            self._mend_deletions(name)
+            self.deletions.change(name, step)
 
     def was_there(self, name: str) -> bool:
         """Whether there is such a domain, or was one."""
@@ -478,7 +502,8 @@ class DomainStore:
                 self._drop(name, version)
 
     def repair(self, name: str) -> Domain:
-        """Rebuilds a damaged record from what can be read of it and from the manifests; leaves a sound one as it is.
+        """Rebuilds a domain's damaged record, or that of its deletions, from what can be read of it, from the manifests
+        and the history; leaves a sound one as it is.
 
         A version whose process was killed before it wrote the number into the manifest gets a new number. If the epoch
         in the record cannot be read, versions from before a deletion, also an interrupted one, are not restored.
@@ -497,8 +522,9 @@ class DomainStore:
             self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
             return domain
 
+        self._mend_deletions(self.checked(name))
         try:
-            domain = self.records.rebuild(self.checked(name), step)
+            domain = self.records.rebuild(name, step)
         except FileNotFoundError:
             return self._blank(name)
         for version in domain.versions.values():
@@ -510,7 +536,7 @@ class DomainStore:
 
     def _rebuilt(self, name: str, content: bytes) -> tuple[Domain, list[str]]:
         """A domain out of a damaged record's content, and the uploads of versions whose manifests have no number."""
-        used, part = self._blank(name), self._salvaged(content)
+        used, part = self._blank(name), salvaged(self.records, content)
         domain = replace(Domain(epoch=used.epoch, history=used.history), **part)
         manifests, unknown = self._manifests(name)
         whole = [version for version, epoch, whole in manifests if whole and epoch == domain.epoch]
@@ -537,17 +563,22 @@ class DomainStore:
         domain = replace(domain, changes=max(used.changes, domain.changes or domain.revision))
         return self._with_history(name, domain, domain, ("repaired", None, None, None)), added
 
-    def _salvaged(self, content: bytes) -> dict[str, Any]:
-        """Those fields of a damaged record that can be understood by themselves."""
-        found: dict[str, Any] = {}
-        # pydantic's ValidationError and orjson's JSONDecodeError are ValueErrors.
-        with contextlib.suppress(ValueError):
-            stored = orjson.loads(content)
-            for one in fields(Domain):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    alone = self.records.form.validate_python({one.name: stored[one.name]})
-                    found[one.name] = getattr(alone, one.name)
-        return found
+    def _mend_deletions(self, name: str) -> None:
+        """Rebuilds a damaged record of deletions; does nothing to a sound one, or if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            self.deletions.rebuild(name, partial(self._bounds, name))
+
+    def _bounds(self, name: str, content: bytes) -> Deleted:
+        """What a damaged record of deletions held. Bounds that cannot be read are replaced: by the time, which is higher,
+        or, for numbers of versions, by one beyond those in the manifests and the history, which lack few."""
+        part = salvaged(self.deletions, content)
+        blocks = (self._block(name, number) for number in self._block_numbers(name))
+        entries = itertools.chain(part.get("history", ()), *(block.entries for block in blocks))
+        numbers = [entry.after for entry in entries if entry.what == "version_published"]
+        numbers += [version.number for version, _, _ in self._manifests(name)[0]]
+        now = time.time_ns() // 1000
+        lost = {"next": 1 + max(numbers, default=0) + 2 * RECENT, "epoch": now, "revision": now, "changes": now}
+        return Deleted(**lost | part)
 
     def _manifests(self, name: str) -> tuple[list[tuple[Version, int, bool]], int]:
         """The domain's manifests, oldest first, and the number of those that cannot be read.
@@ -595,6 +626,19 @@ class DomainStore:
 
 def now_in_utc() -> str:
     return datetime.now(UTC).isoformat()
+
+
+def salvaged(records: Records[Any], content: bytes) -> dict[str, Any]:
+    """Those fields of a damaged record that can be understood by themselves."""
+    found: dict[str, Any] = {}
+    # pydantic's ValidationError and orjson's JSONDecodeError are ValueErrors.
+    with contextlib.suppress(ValueError):
+        stored = orjson.loads(content)
+        for one in fields(records.kind):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                alone = records.form.validate_python({one.name: stored[one.name]})
+                found[one.name] = getattr(alone, one.name)
+    return found
 
 
 def extended(there: Block | None, entries: Iterable[Entry]) -> Block:

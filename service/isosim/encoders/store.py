@@ -34,7 +34,7 @@ from isosim.store.artifacts import (
     verified,
     write_atomically,
 )
-from isosim.store.blobs import Blobs, Changed, Entry, Folder, opened
+from isosim.store.blobs import Blobs, Changed, Entry, Folder, opened, plain
 
 ENCODERS, REGISTRATION = "encoders/", "/registration.json"
 ID = re.compile(r"\w[\w.-]*")
@@ -186,7 +186,7 @@ class EncoderStore:
             return place
         sweep(*place.parent.glob(".building-*"))
         with building(place.parent) as copy:
-            for name in facts["files"]:
+            for name in plain(facts["files"]):
                 blobs.download(prefix + name, copy / name)
             write_atomically(copy / MANIFEST, manifest)
             verified(copy, called=f"{blobs.address}/{prefix.removesuffix('/')}")

@@ -26,8 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
-from isosim.errors import Unavailable
+from isosim.errors import CorruptArtifact, Unavailable
 from isosim.store.artifacts import Garbage, fsync
+from isosim.threads import time_left
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -41,6 +42,7 @@ REQUEST = timedelta(seconds=60)  # a whole request; a part of an upload has 8 MB
 RETRIES = 1
 PART = 8 << 20  # bytes of a part of an upload
 SIDE_BY_SIDE = 8  # downloads of one call in parallel; unmeasured
+HIDDEN, LOCK = re.compile(r"\.[0-9a-f]{32}"), re.compile(r"\.(.+)\.lock")  # of writes under way, and of locks
 PAGE = 1000  # objects in a page of a listing
 ADDRESS = re.compile(r"^([a-z][a-z0-9+.-]+):(/+|$)")  # of a bucket; two letters at least, because C:/ is a drive
 
@@ -160,7 +162,7 @@ class Folder:
         """
         path = self.root / key
         lock = path.with_name(f".{path.name}.lock")
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + min(PATIENCE, time_left())
         while True:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -173,7 +175,7 @@ class Folder:
                     return
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise Unavailable(f"another process holds the lock of {key} in {self.address}") from None
+                    raise Unavailable(f"another process holds the lock of {key}; try again later") from None
                 time.sleep(LOOK)
             finally:
                 os.close(descriptor)
@@ -216,16 +218,23 @@ class Folder:
     @contextmanager
     def files(self, prefix: str, names: Iterable[str]) -> Iterator[Path]:
         folder = self.root / prefix
-        for name in names:
+        for name in plain(names):
             (folder / name).stat()
         yield folder
 
     def unfinished(self, age: float) -> Iterator[Garbage]:
         for path in self.root.rglob(".*"):
+            lock = LOCK.fullmatch(path.name)
             with contextlib.suppress(FileNotFoundError):  # its process has ended the write, or has given the lock back
                 found = path.stat()
-                if path.is_file() and time.time() - found.st_mtime > age:
-                    yield Garbage(str(path), "left unfinished", found.st_size, partial(path.unlink, missing_ok=True))
+                if (lock or HIDDEN.fullmatch(path.name)) and time.time() - found.st_mtime > age:
+                    remove = partial(self._unlock, path, lock[1]) if lock else partial(path.unlink, missing_ok=True)
+                    yield Garbage(str(path), "left unfinished", found.st_size, remove)
+
+    def _unlock(self, lock: Path, name: str) -> None:
+        """Removes a lock that no process holds, by taking it."""
+        with contextlib.suppress(Unavailable), self._locked(str(lock.with_name(name).relative_to(self.root))):
+            pass
 
 
 class Bucket:
@@ -239,7 +248,7 @@ class Bucket:
 
         with self._errors(key):
             found = obstore.get(self.store, key)
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return bytes(found.bytes()), tag_in(found.meta)
 
     def stamp(self, key: str) -> str:
         import obstore  # noqa: PLC0415 - an extra
@@ -250,10 +259,10 @@ class Bucket:
     def write(self, key: str, content: bytes, *, new: bool = False, over: str | None = None) -> str:
         import obstore  # noqa: PLC0415 - an extra
 
-        mode: Any = "create" if new else "overwrite" if over is None else {"e_tag": over}
+        mode: Any = "create" if new else "overwrite" if over is None else condition_of(over)
         try:
             with self._errors(key):
-                return str(obstore.put(self.store, key, content, mode=mode, use_multipart=False)["e_tag"])
+                return tag_in(obstore.put(self.store, key, content, mode=mode, use_multipart=False))
         except (Changed, FileNotFoundError) as error:
             if not new and over is None:
                 raise
@@ -275,8 +284,13 @@ class Bucket:
         import obstore  # noqa: PLC0415 - an extra
 
         if wanted := list(keys):
-            with self._errors(wanted[0]), contextlib.suppress(FileNotFoundError):
-                obstore.delete(self.store, wanted)
+            try:
+                with self._errors(wanted[0]):
+                    obstore.delete(self.store, wanted)
+            except FileNotFoundError:  # where objects are deleted one by one, it stops at a missing one
+                for key in wanted:
+                    with contextlib.suppress(FileNotFoundError), self._errors(key):
+                        obstore.delete(self.store, key)
 
     def upload(self, key: str, path: Path) -> None:
         import obstore  # noqa: PLC0415 - an extra
@@ -296,12 +310,10 @@ class Bucket:
         with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
 
             def fetch(name: str) -> None:
-                path = Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self.download(prefix + name, path)
+                self.download(prefix + name, Path(folder, name))
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-                list(pool.map(fetch, names))
+                list(pool.map(fetch, plain(names)))
             yield Path(folder)
 
     def unfinished(self, age: float) -> Iterator[Garbage]:
@@ -399,6 +411,26 @@ def check(blobs: Blobs) -> None:
 def tag_of(content: bytes) -> str:
     """Not the file's inode and time: a file system counts time in steps of milliseconds and uses inodes again."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def tag_in(meta: Any) -> str:
+    """The tag of an object in a bucket: its ETag, and its generation, which Google Cloud Storage compares."""
+    return f"{meta['e_tag']} {meta['version'] or ''}"
+
+
+def condition_of(tag: str) -> dict[str, str]:
+    """obstore's condition that an object has this tag."""
+    e_tag, _, version = tag.partition(" ")
+    return {"e_tag": e_tag, "version": version} if version else {"e_tag": e_tag}
+
+
+def plain(names: Iterable[str]) -> list[str]:
+    """Names of files, unchanged. Raises CorruptArtifact if one leads elsewhere: they come from records."""
+    found = list(names)
+    for name in found:
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise CorruptArtifact(f"{name[:80]!r} is not the name of a file")
+    return found
 
 
 def stamp_of(found: os.stat_result) -> str:

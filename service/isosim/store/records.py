@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from isosim.errors import Conflict, CorruptArtifact
 from isosim.store.blobs import Blobs, Changed
+from isosim.threads import time_left
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 PATIENCE = 8.0  # s of attempts to change a record that others keep changing
 PAUSES = (0.002, 0.5)  # s: the first longest pause before another attempt, and the limit to which it doubles
+MARK = b'"change"'  # in each record: its random value
 TOMBSTONE = 32  # bytes of an object that stands for a removed record
 
 
@@ -67,14 +69,19 @@ class Records(Generic[T]):
         if len(content) == TOMBSTONE:
             return None, tag
         try:
-            return self.form.validate_json(content), tag
+            record = self.form.validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            why = f"{self.key(name)} cannot be read: {where or 'JSON'}: {first['msg']}"
-            told = CorruptArtifact(why + self.remedy.format(name))
-            told.place = f"{self.blobs.address}/{self.key(name)}"
-            raise told from error
+            raise self._damaged(name, f"{where or 'JSON'}: {first['msg']}") from error
+        if MARK not in content:  # else `{}` would be a record whose fields all have their defaults
+            raise self._damaged(name, "JSON: it was not written as a record")
+        return record, tag
+
+    def _damaged(self, name: str, why: str) -> CorruptArtifact:
+        told = CorruptArtifact(f"{self.key(name)} cannot be read: {why}{self.remedy.format(name)}")
+        told.place = f"{self.blobs.address}/{self.key(name)}"
+        return told
 
     def _content(self, record: T) -> bytes:
         """JSON with a random value, so that no two writes are alike: tags of S3 are hashes of the content."""
@@ -111,18 +118,20 @@ class Records(Generic[T]):
 
     def _swap(self, name: str, step: Callable[[T | None], T | None]) -> T | None:
         """`change`, whose `step` may return None: the record is removed."""
-        until, pause = time.monotonic() + PATIENCE, PAUSES[0]
+        until, pause, refused = time.monotonic() + min(PATIENCE, time_left()), PAUSES[0], False
         while True:
             there, tag = self._read(name)
             after = step(there)
             if after == there:
                 return after
+            # Only now: if the answer to an earlier write was lost, `step` has just found that it was made.
+            if refused and time.monotonic() > until:
+                raise Conflict(f"others keep changing {self.key(name)}; try again")
             content = uuid.uuid4().hex.encode() if after is None else self._content(after)
             try:
                 self.blobs.write(self.key(name), content, new=tag is None, over=tag)
-            except Changed as error:
-                if time.monotonic() > until:
-                    raise Conflict(f"others keep changing {self.key(name)}; try again") from error
+            except Changed:
+                refused = True
                 time.sleep(random.uniform(0, pause))  # noqa: S311 - so that writers do not meet again
                 pause = min(2 * pause, PAUSES[1])
             else:

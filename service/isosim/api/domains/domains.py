@@ -55,6 +55,7 @@ from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.domains.domain import Domain, Start, Version
+from isosim.domains.history import Entry
 from isosim.domains.removal import remove_domain
 from isosim.errors import Conflict, CorruptArtifact, NotFound, UnknownDomain
 from isosim.jobs.job import JobRequest
@@ -127,8 +128,9 @@ def names(service: Service, grant: Grant, after: str, contains: str, most: int) 
     """Sorted names of domains that the key may use. Each name comes after `after` and contains `contains`; at most
     `most` are returned. `default` counts as a domain even if it has no versions."""
     stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
-    builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
-    return list(itertools.islice(heapq.merge(stored, builtin), most))
+    key = service.domains.records.key  # names come in the order of their keys: `default-x` before `default`
+    builtin = [DEFAULT] if key(after) < key(DEFAULT) and contains in DEFAULT and grant.may_use(DEFAULT) else []
+    return list(itertools.islice(heapq.merge(stored, builtin, key=key), most))
 
 
 def listed(service: Service, page: list[str], more: str | None) -> Response:
@@ -160,32 +162,36 @@ async def list_domains(
 
 
 @router.get("/{domain}", dependencies=READ, responses=documented(404, 422))
-def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
+async def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
     """One domain, with its versions."""
-    return state(service, domain)
+    return await service.store(state, service, domain)
 
 
 @router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
-def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
+async def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
     """Where a version comes from, and the report of what was measured when it was made."""
-    stored = service.domains.read(domain).version(domain, version)
+    stored = (await service.store(service.domains.read, domain)).version(domain, version)
     facts = summary(service, domain, stored).model_dump()
-    report = service.domains.report(domain, version)
+    report = await service.store(service.domains.report, domain, version)
     origin = None if stored.origin is None else vars(stored.origin)
     return VersionState(domain=domain, files=stored.files, report=report, origin=origin, **facts)
 
 
 @router.get("/{domain}/history", dependencies=ADMIN, responses=documented(404, 422))
-def get_history(
+async def get_history(
     domain: DomainName,
     service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=PAGE, description="maximum number of changes in the answer")] = 100,
     before: Annotated[int | None, Query(ge=1, description="`next` of the previous page")] = None,
 ) -> History:
     """Who changed what about a domain and when, newest first; also of a deleted domain."""
-    if not service.domains.was_there(domain):
-        raise UnknownDomain(domain)
-    page = list(itertools.islice(service.domains.history(domain, before), limit + 1))
+
+    def read() -> list[Entry]:
+        if not service.domains.was_there(domain):
+            raise UnknownDomain(domain)
+        return list(itertools.islice(service.domains.history(domain, before), limit + 1))
+
+    page = await service.store(read)
     changes = [HistoryEntry.model_validate(entry.facts) for entry in page[:limit]]
     return History(domain=domain, changes=changes, next=page[limit - 1].number if len(page) > limit else None)
 
