@@ -130,7 +130,7 @@ def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
 def test_a_repair_keeps_what_can_be_read_and_says_what_to_do_about_the_rest(
     root: Path, tmp_path: Path, tiny: EncoderArtifact
 ) -> None:
-    create(root)
+    create(opened(root))
     domains = published(root, tiny, 2)
     domains.promote("news", tiny.digest, 2)
     before, key = domains.read("news"), domains.records.key("news")
