@@ -127,7 +127,7 @@ def test_a_job_killed_while_it_publishes_makes_one_version(serve: Serve, store: 
         before = whole_versions(store, domain)
         job = post(server, domain, TEXTS, promote="always", seed=number)
         child = at_work(server)
-        wait_until(lambda: (jobs_of(store).read(job).status.value) in ("publishing", "succeeded"), 60, every=0.0005)  # noqa: B023
+        wait_until(lambda: (jobs_of(store).read(job).status.value) in ("publishing", "succeeded"), 300, every=0.005)  # noqa: B023
         time.sleep(0.004 * (number % 10))
         kill_if_there(child)
         done = becomes(server, job, "succeeded")

@@ -69,8 +69,9 @@ class Worker:
     def published(self, job: Job) -> dict[str, Any] | None:
         return {"version": self.versions[job.id], "promoted": False} if job.id in self.versions else None
 
-    def does(self, what: str) -> None:
-        """A step of the attempt; an attempt that was replaced or cancelled is over."""
+    def does(self, what: str) -> bool:
+        """A step of the attempt; one that was replaced or cancelled is over. Returns whether it was written into the
+        job's record."""
         assert self.attempt is not None
         job = self.attempt.job
         try:
@@ -85,16 +86,18 @@ class Worker:
             elif job.status is Status.RUNNING:
                 self.attempt.publish()
             elif job.id not in self.versions:
-                self.versions[job.id] = job.attempt  # a domain keeps one version of a job
+                self.versions[job.id] = job.attempt  # a domain keeps one version of a job, also of an attempt replaced
+                return False
             else:
                 self.attempt.end(Status.SUCCEEDED, version=self.versions[job.id])
         except JobCancelled:
             with pytest.raises(JobCancelled):
                 self.attempt.beat("fitting", 0.5)
             self.attempt = None
-            return
+            return False
         if self.attempt.job.worker is None:
             self.attempt = None
+        return True
 
 
 class Machine(RuleBasedStateMachine):
@@ -148,8 +151,7 @@ class Machine(RuleBasedStateMachine):
             self.is_taken_for_dead(worker)
         else:
             job = mine.attempt.job
-            mine.does(what)
-            if mine.attempt is not None:
+            if mine.does(what) and mine.attempt is not None:
                 assert self.other.read(job.id).attempt == job.attempt  # a late writer is refused
 
     def claims(self, mine: Worker) -> None:
