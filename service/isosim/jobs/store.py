@@ -13,7 +13,7 @@ import logging
 import re
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -34,7 +34,6 @@ from isosim.store.records import Records
 SILENCE = 30.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
 ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
 KEPT = 1000  # number of ended jobs whose records are kept
-AT_A_TIME = 32  # number of ended jobs that `newest` reads together
 SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
 REPEATS = 10  # writes of an attempt into a record that others change meanwhile
 
@@ -70,13 +69,6 @@ class Found(NamedTuple):
 
     job: Job
     tag: str
-
-
-class Ended(NamedTuple):
-    """Facts about an ended job, kept in memory because they do not change any more."""
-
-    status: Status
-    created: str
 
 
 def owner_name(owner: str) -> str:
@@ -115,7 +107,7 @@ class JobStore:
     def __init__(self, blobs: Blobs, clock: Callable[[], float] = time.monotonic) -> None:
         self.blobs, self.clock = blobs, clock
         self.records = Records(blobs, Job, "jobs/")
-        self._ended: dict[str, Ended] = {}
+        self._ended: dict[tuple[str, str], Job] = {}  # ended jobs without reports, by id and stamp of the record
         self.some_open = True  # whether the last look found entries in the index
         self._damaged: set[str] = set()  # jobs whose records were found damaged
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
@@ -385,56 +377,36 @@ class JobStore:
             versions[job.request.domain] |= {version for version in named if version is not None}
         return versions
 
-    def survey(self) -> tuple[list[Job], dict[str, Ended]]:
-        """The jobs that have not ended, newest first, and facts about ended jobs, by id.
+    def newest(self) -> list[Job]:
+        """All jobs, newest first, without reports.
 
-        Each process reads the record of an ended job only once.
+        Each process reads the record of an ended job only once, unless it changes: a removed job may come back, made
+        again with the same idempotency key.
         """
-        names = [name for name in self.records.names() if JOB_ID.fullmatch(name)]
-        ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
-        jobs = []
-        for job in self.read_each([name for name in names if name not in ended]):
-            if job.status.ended:
-                ended[job.id] = Ended(job.status, job.created)
-            else:
-                jobs.append(job)
+        stamps = {name: stamp for name, stamp in self.records.stamps() if JOB_ID.fullmatch(name)}
+        ended = {one: job for one in stamps.items() if (job := self._ended.get(one)) is not None}
+        unended = []
+        for found in self._read_each([name for name, stamp in stamps.items() if (name, stamp) not in ended]):
+            if isinstance(found, Found) and found.job.status.ended:
+                ended[found.job.id, stamps[found.job.id]] = replace(found.job, report=None)
+            elif isinstance(found, Found):
+                unended.append(found.job)
         self._ended = ended
-        return sorted(jobs, key=lambda job: job.created, reverse=True), ended
-
-    def read_each(self, names: Collection[str]) -> list[Job]:
-        """The jobs that exist and have a valid record, in order."""
-        return [found.job for found in self._read_each(names) if isinstance(found, Found)]
-
-    def newest(self) -> Iterator[Job]:
-        """Yields all jobs, newest first. Reads ended jobs only when needed, AT_A_TIME at once."""
-        unended, ended = self.survey()
-        created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
-        known = {job.id: job for job in unended}
-        order = sorted(created, key=lambda name: created[name], reverse=True)
-        for start in range(0, len(order), AT_A_TIME):
-            names = order[start : start + AT_A_TIME]
-            read = {job.id: job for job in self.read_each([name for name in names if name not in known])}
-            yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
-
-    def counts(self) -> Counter[Status]:
-        unended, ended = self.survey()
-        return Counter([job.status for job in unended] + [one.status for one in ended.values()])
+        return sorted([*unended, *ended.values()], key=lambda job: job.created, reverse=True)
 
     def sweep(self, keep: int = KEPT) -> None:
         """Removes ended jobs except the newest `keep`, and stale entries of the index; adds entries that are missing
         there."""
         self._swept()
-        unended, ended = self.survey()
-        indexed = {entry.id for entry in self.index()}
-        for job in unended:
-            if job.id not in indexed:
+        jobs = self.newest()
+        ended = [job for job in jobs if job.status.ended]
+        # The record of a job whose key was freed leads to the next job with the same key.
+        old = [job for job in ended[keep:] if not (job.freed and self._keyed(following(job.id))[0] is not None)]
+        indexed = {entry.id for entry in self.index()}  # last, because an old job may have come back meanwhile
+        for job in jobs:
+            if not job.status.ended and job.id not in indexed:
                 self.blobs.write(OpenJob.of(job).key, b"")
-        for name in sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]:
-            with suppress(NotFound):
-                # The record of a job whose key was freed leads to the next job with the same key.
-                needed = self.read(name).freed and self._keyed(following(name))[0] is not None
-                if name not in indexed and not needed:
-                    self.blobs.delete([self.records.key(name)])
+        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in indexed])
 
 
 class Attempt:

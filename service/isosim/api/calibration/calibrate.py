@@ -271,7 +271,7 @@ async def list_jobs(
 def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
     """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
     mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
-    return json_response({"jobs": [state(replace(job, report=None)).model_dump() for job in islice(mine, limit)]})
+    return json_response({"jobs": [state(job).model_dump() for job in islice(mine, limit)]})
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
