@@ -54,11 +54,14 @@ def texts(jobs: JobStore, job: Job) -> list[str]:
         return list(posted.texts())
 
 
+NAMES = (f"worker {number}" for number in count())
+
+
 class Worker:
     """A worker as far as the store sees it: its attempt, and whether that has published its version."""
 
-    def __init__(self, blobs: Any, name: str, versions: dict[str, int]) -> None:
-        self.clock, self.name, self.versions = Clock(), name, versions
+    def __init__(self, blobs: Any, versions: dict[str, int]) -> None:
+        self.clock, self.name, self.versions = Clock(), next(NAMES), versions
         self.jobs = JobStore(blobs, self.clock)
         self.attempt: Attempt | None = None
 
@@ -106,7 +109,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.crashing = Crashing(type(self).make())
         self.versions: dict[str, int] = {}
-        self.workers = [Worker(self.crashing, f"worker {n}", self.versions) for n in range(2)]
+        self.workers = [Worker(self.crashing, self.versions) for _ in range(2)]
         self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         self.other = JobStore(self.crashing.blobs)
         self.known: dict[str, Job] = {}  # acknowledged jobs, as they were last seen
@@ -149,7 +152,7 @@ class Machine(RuleBasedStateMachine):
         else:
             job = mine.attempt.job
             mine.does(what)
-            if mine.attempt is not None:
+            if mine.attempt is not None and mine.attempt.job is not job:  # it has written
                 assert self.other.read(job.id).attempt == job.attempt  # a late writer is refused
 
     def claims(self, mine: Worker) -> None:
@@ -173,7 +176,7 @@ class Machine(RuleBasedStateMachine):
             self.claims(other)
 
     def dies(self, worker: int) -> None:
-        self.workers[worker] = Worker(self.crashing, f"worker {worker}", self.versions)
+        self.workers[worker] = Worker(self.crashing, self.versions)
 
     def cancels(self, job: str) -> None:
         before = self.other.read(job)
@@ -253,7 +256,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """A new worker ends all jobs, and nothing but their records is left."""
         try:
-            last = Worker(self.crashing.blobs, "last", self.versions)
+            last = Worker(self.crashing.blobs, self.versions)
             last.claim()
             for _ in range(4 * ATTEMPTS * (len(self.known) + 40)):
                 if last.attempt is None:
@@ -301,7 +304,7 @@ def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
 
 
 def begun(jobs: JobStore) -> Attempt:
-    attempt = jobs.claim("worker")
+    attempt = jobs.claim(next(NAMES))
     assert attempt is not None
     return attempt
 
@@ -402,17 +405,40 @@ def test_a_watcher_that_was_stopped_does_not_take_its_pause_for_silence(blobs: B
     attempt.beat("fitting", 0.5)
 
 
+class Losing(Slow):
+    """A store whose answers to writes are lost while `lose` is set."""
+
+    lose = False
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(blobs, lambda _: None)
+
+    def write(self, *given: Any, **named: Any) -> str:
+        tag: str = self.blobs.write(*given, **named)
+        if self.lose:
+            raise OSError("the answer was lost")
+        return tag
+
+
+def test_a_claim_whose_answer_was_lost_goes_on(blobs: Blobs) -> None:
+    store, first = Losing(blobs), post(opened(blobs))
+    jobs = opened(store)
+    store.lose = True
+    with pytest.raises(OSError, match="lost"):
+        jobs.claim("worker")
+    store.lose = False
+    post(opened(blobs), "second", "bob")
+    assert opened(blobs).read(first.id).attempt == 1
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    assert (attempt.job.id, attempt.job.attempt, attempt.job.notices) == (first.id, 1, [])
+    attempt.publish()
+    assert jobs.claim("worker", published=lambda _: {"version": 1}).job.owner == "bob"  # type: ignore[union-attr]
+    assert jobs.read(first.id).status is Status.SUCCEEDED
+
+
 def test_a_heartbeat_whose_answer_was_lost_is_not_taken_for_another_worker(blobs: Blobs) -> None:
-    class Losing(Slow):
-        lose = False
-
-        def write(self, *given: Any, **named: Any) -> str:
-            tag = self.blobs.write(*given, **named)
-            if self.lose:
-                raise OSError("the answer was lost")
-            return tag
-
-    store = Losing(blobs, lambda _: None)
+    store = Losing(blobs)
     post(opened(blobs))
     attempt = begun(opened(store))
     store.lose = True
@@ -434,7 +460,7 @@ def test_a_job_fails_after_three_attempts_with_the_reason_of_the_last(blobs: Blo
         assert attempt.job.attempt == number
         attempt.beat(f"stage {number}", 0.5)
         if silent:
-            jobs.claim("worker")
+            jobs.claim("other")
             clock.now += SILENCE + 1
         else:
             attempt.give_back(f"it died while stage {number}")

@@ -303,16 +303,19 @@ class JobStore:
         self._strays = strays
         return found
 
-    def claimable(self) -> list[Found]:
+    def claimable(self, worker: str) -> list[Found]:
         """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
-        owners take turns: first comes the job of the owner whose last job began the longest ago."""
+        owners take turns: first comes the job of the owner whose last job began the longest ago.
+
+        Before all others come those that `worker`, which asks, holds: it does not know, because an answer was lost.
+        """
         before = self.clock()
         found = self._swept()
         after = self.clock()
         held, ready = {}, defaultdict(list)
         for one in found:
             job = one.job
-            if job.worker is not None:
+            if job.worker is not None and job.worker != worker:
                 tag, since = self._held.get(job.id, ("", after))
                 held[job.id] = (one.tag, since if tag == one.tag else after)
                 if (job.id, job.attempt) not in self._begun:
@@ -330,7 +333,8 @@ class JobStore:
             for owner, owned in ready.items()
             for place, one in enumerate(owned)
         ]
-        return [one for *_, one in sorted(turns, key=lambda turn: (*turn[:2], turn[2].job.created))]
+        turns.sort(key=lambda turn: (turn[2].job.worker != worker, *turn[:2], turn[2].job.created))
+        return [one for *_, one in turns]
 
     def claim(
         self,
@@ -338,19 +342,21 @@ class JobStore:
         champion: Callable[[JobRequest], int | None] = lambda _: None,
         published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
     ) -> "Attempt | None":
-        """Begins the next attempt of a job; None if there is none to begin.
+        """Begins the next attempt of a job, or goes on with the one that the worker holds; None if there is none.
 
         Args:
-            worker: name of the calling process.
+            worker: name of the calling process, which no other process has had.
             champion: gives the current champion of a request's domain.
             published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
                 a job ends as succeeded, without another attempt.
         """
-        for found in self.claimable():
+        for found in self.claimable(worker):
             job = found.job
             with suppress(Changed):  # another worker was faster, or the silent one has reported again
                 if job.status is Status.PUBLISHING and (facts := published(job)) is not None:
                     self._end(job.ended(Status.SUCCEEDED, now(), **facts), found.tag)
+                elif job.worker == worker:
+                    return Attempt(self, found)
                 elif job.exhausted:
                     self._end(job.given_up(now()), found.tag)
                 else:
