@@ -647,14 +647,83 @@ def test_a_lost_entry_of_the_index_is_written_again(blobs: Blobs) -> None:
     assert begun(jobs).job.id == job.id
 
 
-def test_a_damaged_record_stops_no_other_job(blobs: Blobs) -> None:
-    jobs = opened(blobs)
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_damaged_record_stops_no_other_job_and_is_removed_with_its_text(blobs: Blobs, ended: bool) -> None:
+    clock = Clock()
+    jobs = opened(blobs, clock)
     damaged, other = post(jobs), post(jobs, "second")
+    if ended:
+        jobs.cancel(damaged.id)
     blobs.write(jobs.records.key(damaged.id), b"{")
     assert begun(jobs).job.id == other.id
     assert [job.id for job in jobs.newest()] == [other.id]
     with pytest.raises(CorruptArtifact):
         jobs.read(damaged.id)
+    for _ in range(2):
+        jobs.sweep(keep=0)
+        assert [(entry.id == damaged.id) for entry in jobs.index()].count(True) == (not ended)
+        clock.now += ABANDONED / 2 + 1
+    jobs.sweep()
+    assert [entry.id for entry in jobs.index()] == [other.id]
+    assert len(names(blobs, "input/")) == 1
+    assert ended or names(blobs, "jobs/") == [jobs.records.key(other.id)]
+
+
+def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    job = post(jobs)
+    blobs.write(jobs.records.key(job.id), b"{")
+    assert not jobs.discard(job.id, "bob")
+    assert len(names(blobs, "")) == 3
+    assert jobs.discard(job.id, "ann")
+    assert names(blobs, "") == []
+
+
+class Failing(Slow):
+    """A store that cannot read one object."""
+
+    def __init__(self, blobs: Blobs, key: str) -> None:
+        super().__init__(blobs, lambda _: None)
+        self.key = key
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        if key == self.key:
+            raise OSError(5, "Input/output error")
+        return self.blobs.read(key)
+
+
+def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blobs) -> None:
+    first, other, clock = post(opened(blobs)), post(opened(blobs), "second"), Clock()
+    jobs = JobStore(Failing(blobs, f"jobs/{first.id}.json"), clock)  # type: ignore[arg-type]
+    assert begun(jobs).job.id == other.id
+    for _ in range(3):
+        jobs.sweep(keep=0)
+        clock.now += ABANDONED + 1
+    assert [job.id for job in jobs.newest()] == [other.id]
+    for whole in (jobs.unended, jobs.rested_on, lambda: jobs.newest(whole=True)):
+        with pytest.raises(OSError, match="Input"):  # whoever deletes by it must not take it for missing
+            whole()
+    assert begun(opened(blobs)).job.id == first.id
+
+
+def test_a_job_of_whose_version_nothing_can_be_read_waits_and_stops_no_other(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    first = post(jobs)
+    for _ in range(ATTEMPTS):
+        attempt = begun(jobs)
+        attempt.publish()
+        attempt.give_back("it died")
+    other = post(jobs, "second", "bob")
+
+    def unreadable(_: Job) -> None:
+        raise OSError("the domain cannot be read")
+
+    attempt = jobs.claim("worker", published=unreadable)
+    assert attempt is not None
+    assert attempt.job.id == other.id
+    assert jobs.read(first.id).status is Status.PUBLISHING
+    jobs.claim("other", published=lambda _: {"version": 1})
+    assert jobs.read(first.id).status is Status.SUCCEEDED
 
 
 def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> None:

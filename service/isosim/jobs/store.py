@@ -71,6 +71,9 @@ class Found(NamedTuple):
     tag: str
 
 
+Unread = CorruptArtifact | OSError | None  # why a record was not read; None: there is none
+
+
 def owner_name(owner: str) -> str:
     """The id of an API key as a part of keys in the store, which may not contain all characters."""
     return hashlib.sha256(owner.encode()).hexdigest()[:16]
@@ -109,7 +112,7 @@ class JobStore:
         self.records = Records(blobs, Job, "jobs/")
         self._ended: dict[tuple[str, str], Job] = {}  # ended jobs without reports, by id and stamp of the record
         self.some_open = True  # whether the last look found entries in the index
-        self._damaged: set[str] = set()  # jobs whose records were found damaged
+        self._unreadable: set[str] = set()  # jobs whose records could not be read at the last look
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
         self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
         self._begun: set[tuple[str, int]] = set()  # held jobs that were seen: (id, attempt)
@@ -215,6 +218,14 @@ class JobStore:
         self._close(job)
         return job
 
+    def discard(self, job_id: str, owner: str) -> bool:
+        """Removes an owner's job, whose record is damaged, with its text. Returns False if there is none that has not
+        ended."""
+        entries = [one for one in self.index() if (one.id, one.owner) == (job_id, owner_name(owner))]
+        for entry in entries:
+            self._discard(entry)
+        return bool(entries)
+
     def _close(self, job: Job) -> None:
         """Deletes what an ended job has left beside its record. The next process that reads the index does it if this
         one cannot."""
@@ -250,18 +261,20 @@ class JobStore:
         return entries
 
     def unended(self) -> list[Job]:
-        """All jobs that have not ended, newest first."""
-        return sorted((found.job for found in self._unended()), key=lambda job: job.created, reverse=True)
+        """All jobs that have not ended, newest first, except those whose record is damaged. Raises OSError if a record
+        cannot be read."""
+        return sorted((found.job for found in self._unended(refused)), key=lambda job: job.created, reverse=True)
 
-    def _unended(self, stale: Callable[[OpenJob, Job | None], object] = lambda *_: None) -> list[Found]:
-        """Jobs that have not ended. `stale` is called with entries whose job has ended (or None: has no record)."""
+    def _unended(self, stale: Callable[[OpenJob, Job | Unread], object]) -> list[Found]:
+        """Jobs that have not ended. `stale` is called with the other entries: the job has ended, has no record (None),
+        or its record cannot be read."""
         entries, jobs = self.index(), []
         self.some_open = bool(entries)
         found = self._read_each([entry.id for entry in entries])
         for entry, one in zip(entries, found, strict=True):
-            if isinstance(one, CorruptArtifact):
-                continue
-            if one is None or one.job.input != entry.input:
+            if not isinstance(one, Found):
+                stale(entry, one)
+            elif one.job.input != entry.input:
                 stale(entry, None)
             elif one.job.status.ended:
                 stale(entry, one.job)
@@ -269,39 +282,53 @@ class JobStore:
                 jobs.append(one)
         return jobs
 
-    def _read_each(self, names: Collection[str]) -> list[Found | CorruptArtifact | None]:
-        def read(name: str) -> Found | CorruptArtifact | None:
+    def _read_each(self, names: Collection[str]) -> list[Found | Unread]:
+        def read(name: str) -> Found | Unread:
             try:
-                return self._found(name)
+                found = self._found(name)
             except NotFound:  # another process has just removed the job
                 return None
-            except CorruptArtifact as error:
-                if name not in self._damaged:  # workers look once a second
-                    log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
-                self._damaged.add(name)
+            except (CorruptArtifact, OSError) as error:
+                self._ignored(name, error)
                 return error
+            self._unreadable.discard(name)
+            return found
 
         if not self.distant:
             return list(map(read, names))
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             return list(pool.map(read, names))
 
+    def _ignored(self, name: str, error: Exception) -> None:
+        if name not in self._unreadable:  # workers look once a second
+            log.warning("job %s is ignored, because it cannot be read: %s", name, error)
+        self._unreadable.add(name)
+
     def _swept(self) -> list[Found]:
-        """Jobs that have not ended, after removing stale entries of the index."""
+        """Jobs that have not ended, after removing stale entries of the index, and jobs whose record has been damaged
+        for long."""
         before, strays = self.clock(), {}
 
-        def stale(entry: OpenJob, job: Job | None) -> None:
+        def stale(entry: OpenJob, why: Job | Unread) -> None:
             since = self._strays.get(entry.key, self.clock())
-            if job is not None:
-                self._close(job)
-            elif before - since > ABANDONED:
+            if isinstance(why, Job):
+                self._close(why)
+            elif isinstance(why, OSError):
+                return
+            elif before - since > ABANDONED and why is None:
                 self._drop(entry)
+            elif before - since > ABANDONED:
+                self._discard(entry)
             else:
                 strays[entry.key] = since
 
         found = self._unended(stale)
         self._strays = strays
         return found
+
+    def _discard(self, entry: OpenJob) -> None:
+        self.blobs.delete([self.records.key(entry.id)])
+        self._drop(entry)
 
     def claimable(self, worker: str) -> list[Found]:
         """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
@@ -348,12 +375,17 @@ class JobStore:
             worker: name of the calling process, which no other process has had.
             champion: gives the current champion of a request's domain.
             published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
-                a job ends as succeeded, without another attempt.
+                a job ends as succeeded, without another attempt. If it raises OSError, the job waits.
         """
         for found in self.claimable(worker):
             job = found.job
+            try:
+                facts = published(job) if job.status is Status.PUBLISHING else None
+            except OSError as error:
+                self._ignored(job.id, error)
+                continue
             with suppress(Changed):  # another worker was faster, or the silent one has reported again
-                if job.status is Status.PUBLISHING and (facts := published(job)) is not None:
+                if facts is not None:
                     self._end(job.ended(Status.SUCCEEDED, now(), **facts), found.tag)
                 elif job.worker == worker:
                     return Attempt(self, found)
@@ -383,8 +415,9 @@ class JobStore:
             versions[job.request.domain] |= {version for version in named if version is not None}
         return versions
 
-    def newest(self) -> list[Job]:
-        """All jobs, newest first, without reports.
+    def newest(self, *, whole: bool = False) -> list[Job]:
+        """All jobs, newest first, without reports, except those whose record is damaged or cannot be read. `whole`:
+        raises OSError instead if a record cannot be read.
 
         Each process reads the record of an ended job only once, unless it changes: a removed job may come back, made
         again with the same idempotency key.
@@ -397,6 +430,8 @@ class JobStore:
                 ended[found.job.id, stamps[found.job.id]] = replace(found.job, report=None)
             elif isinstance(found, Found):
                 unended.append(found.job)
+            elif isinstance(found, OSError) and whole:
+                raise found
         self._ended = ended
         return sorted([*unended, *ended.values()], key=lambda job: job.created, reverse=True)
 
@@ -453,6 +488,11 @@ class Attempt:
         job = self._write(lambda job: job.ended(status, now(), **facts))
         self.jobs._close(job)
         return job
+
+
+def refused(_: OpenJob, why: Job | Unread) -> None:
+    if isinstance(why, OSError):
+        raise why
 
 
 def same(job: Job, fingerprint: str | None) -> Job:

@@ -29,14 +29,16 @@ from isosim.api.calibration.files import (
 from isosim.api.calibration.intake import Format, Intake, Limits
 from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from isosim.api.calibration.vectors import VectorIntake
-from isosim.api.requests import JobDep, TraceDep, documented, json_response, needs
+from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, needs, permitted_job
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
+    CorruptArtifact,
     EncoderMismatch,
     InvalidInput,
+    NotFound,
     Overloaded,
     TooLarge,
     Unavailable,
@@ -329,8 +331,16 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
-async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
+async def cancel_job(job_id: JobId, service: ServiceDep, trace: TraceDep) -> JobState:
     """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
+    try:
+        job = await permitted_job(job_id, service, trace)
+    except CorruptArtifact as error:
+        if not await service.store(service.jobs.discard, job_id, trace.grant.id):
+            raise
+        raise NotFound(
+            f"the record of calibration job {job_id} was damaged; the job and its text are deleted"
+        ) from error
     return state(await service.store(service.jobs.cancel, job.id))
 
 
