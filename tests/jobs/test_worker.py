@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from isosim.domains.store import DomainStore
+from isosim.errors import Unavailable
 from isosim.jobs.hints import CHANNEL, NoHints, RedisHints
 from isosim.jobs.job import Status
 from isosim.jobs.pulse import Pulse, silences
 from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.blobs import opened
+from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
 from tests.jobs.test_store import Clock, post
 from tests.processes import RedisServer
@@ -128,6 +130,22 @@ def test_a_storage_failure_leaves_the_job_to_another_attempt(jobs: JobStore) -> 
     again = jobs.read(job.id)
     assert again.status is Status.QUEUED
     assert again.notices == ["attempt 1: storage failed (No space left on device)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (OSError(28, "No space left on device", "/data/x"), {"storage": "No space left on device"}),
+        (OSError("object storage s3://own/x: PUT http://10.0.0.5:9000/own/x: 503"), {"storage": "OSError"}),
+        (
+            Unavailable("no encoder 'e' in s3://own/x; s3://seed/y has none either"),
+            {"error": "no encoder 'e' in the model store; the model store has none either"},
+        ),
+        (ValueError("/data/x"), {"error": "unexpected error (ValueError); the worker's log has it"}),
+    ],
+)
+def test_the_reason_of_a_failure_names_no_place_of_the_server(error: Exception, end: dict[str, str]) -> None:
+    assert reason(error, Settings(model_store=Path("s3://own/x"), seed_store=Path("s3://seed/y"))) == end
 
 
 def test_a_job_that_takes_too_long_fails(jobs: JobStore) -> None:
