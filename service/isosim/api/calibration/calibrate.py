@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -46,7 +46,7 @@ from isosim.errors import (
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
-from isosim.jobs.store import JobStore, owner_name
+from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.jobs.tables.isolation import other_column, what_was_read
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
@@ -359,14 +359,15 @@ async def check_room(service: Service, trace: Trace) -> None:
     await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
 
 
-def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
+def check_backlog(service: Service, grant: Grant, uploads: int, creating: Collection[OpenJob] = ()) -> None:
     """Raises Overloaded if too many jobs wait, or if those that have not ended keep too much text on disk: of all keys
-    together, or of this one, whose `uploads` other posts are under way in this process.
+    together, or of this one, whose `uploads` other posts are under way in this process. `creating`: jobs that the index
+    may not have yet.
 
     Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
     """
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    entries = service.jobs.index()
+    entries = list({entry.input: entry for entry in [*creating, *service.jobs.index()]}.values())
     mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
     own = uploads + len(mine)
     held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
@@ -472,15 +473,32 @@ async def accept(
         Overloaded: the queue has filled up during the upload.
     """
     wanted = replace(wanted, epoch=(await service.store(service.domains.read, wanted.domain)).epoch)
-    grant = trace.grant
-    async with service.admission:
-        await service.store(check_backlog, service, grant, 0)
-        job = await service.store.within(
-            LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
-        )
-    if job.input == spool.id:  # `needs` has charged one text
-        await service.limits.owe(grant, wanted.sentences + 2 * wanted.labels - 1)
+    grant, texts = trace.grant, wanted.sentences + 2 * wanted.labels - 1  # `needs` has charged one text
+    mine = OpenJob(owner_name(grant.id), "", spool.size, spool.id, "")
+
+    async def create() -> Job:
+        made = None
+        try:
+            await service.limits.owe(grant, texts)
+            made = await service.store.within(
+                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
+            )
+        finally:
+            service.creating.remove(mine)
+            if made is None or made.input != spool.id:
+                await service.limits.owe(grant, -texts)
         await service.hint()
+        return made
+
+    async with service.admission:
+        await service.store(check_backlog, service, grant, 0, list(service.creating))
+        service.creating.add(mine)
+    creation = asyncio.create_task(create())
+    try:
+        job = await asyncio.shield(creation)
+    except asyncio.CancelledError:  # the caller has left; the spool, which is being read, must stay open
+        await asyncio.wait([creation])
+        raise
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
 
