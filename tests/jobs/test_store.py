@@ -54,11 +54,14 @@ def texts(jobs: JobStore, job: Job) -> list[str]:
         return list(posted.texts())
 
 
+NAMES = (f"worker {number}" for number in count())
+
+
 class Worker:
     """A worker as far as the store sees it: its attempt, and whether that has published its version."""
 
-    def __init__(self, blobs: Any, name: str, versions: dict[str, int]) -> None:
-        self.clock, self.name, self.versions = Clock(), name, versions
+    def __init__(self, blobs: Any, versions: dict[str, int]) -> None:
+        self.clock, self.name, self.versions = Clock(), next(NAMES), versions
         self.jobs = JobStore(blobs, self.clock)
         self.attempt: Attempt | None = None
 
@@ -109,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.crashing = Crashing(type(self).make())
         self.versions: dict[str, int] = {}
-        self.workers = [Worker(self.crashing, f"worker {n}", self.versions) for n in range(2)]
+        self.workers = [Worker(self.crashing, self.versions) for _ in range(2)]
         self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         self.other = JobStore(self.crashing.blobs)
         self.known: dict[str, Job] = {}  # acknowledged jobs, as they were last seen
@@ -175,7 +178,7 @@ class Machine(RuleBasedStateMachine):
             self.claims(other)
 
     def dies(self, worker: int) -> None:
-        self.workers[worker] = Worker(self.crashing, f"worker {worker}", self.versions)
+        self.workers[worker] = Worker(self.crashing, self.versions)
 
     def cancels(self, job: str) -> None:
         before = self.other.read(job)
@@ -255,7 +258,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """A new worker ends all jobs, and nothing but their records is left."""
         try:
-            last = Worker(self.crashing.blobs, "last", self.versions)
+            last = Worker(self.crashing.blobs, self.versions)
             last.claim()
             for _ in range(4 * ATTEMPTS * (len(self.known) + 40)):
                 if last.attempt is None:
@@ -303,7 +306,7 @@ def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
 
 
 def begun(jobs: JobStore) -> Attempt:
-    attempt = jobs.claim("worker")
+    attempt = jobs.claim(next(NAMES))
     assert attempt is not None
     return attempt
 
@@ -404,17 +407,40 @@ def test_a_watcher_that_was_stopped_does_not_take_its_pause_for_silence(blobs: B
     attempt.beat("fitting", 0.5)
 
 
+class Losing(Slow):
+    """A store whose answers to writes are lost while `lose` is set."""
+
+    lose = False
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(blobs, lambda _: None)
+
+    def write(self, *given: Any, **named: Any) -> str:
+        tag: str = self.blobs.write(*given, **named)
+        if self.lose:
+            raise OSError("the answer was lost")
+        return tag
+
+
+def test_a_claim_whose_answer_was_lost_goes_on(blobs: Blobs) -> None:
+    store, first = Losing(blobs), post(opened(blobs))
+    jobs = opened(store)
+    store.lose = True
+    with pytest.raises(OSError, match="lost"):
+        jobs.claim("worker")
+    store.lose = False
+    post(opened(blobs), "second", "bob")
+    assert opened(blobs).read(first.id).attempt == 1
+    attempt = jobs.claim("worker")
+    assert attempt is not None
+    assert (attempt.job.id, attempt.job.attempt, attempt.job.notices) == (first.id, 1, [])
+    attempt.publish()
+    assert jobs.claim("worker", published=lambda _: {"version": 1}).job.owner == "bob"  # type: ignore[union-attr]
+    assert jobs.read(first.id).status is Status.SUCCEEDED
+
+
 def test_a_heartbeat_whose_answer_was_lost_is_not_taken_for_another_worker(blobs: Blobs) -> None:
-    class Losing(Slow):
-        lose = False
-
-        def write(self, *given: Any, **named: Any) -> str:
-            tag = self.blobs.write(*given, **named)
-            if self.lose:
-                raise OSError("the answer was lost")
-            return tag
-
-    store = Losing(blobs, lambda _: None)
+    store = Losing(blobs)
     post(opened(blobs))
     attempt = begun(opened(store))
     store.lose = True
@@ -436,7 +462,7 @@ def test_a_job_fails_after_three_attempts_with_the_reason_of_the_last(blobs: Blo
         assert attempt.job.attempt == number
         attempt.beat(f"stage {number}", 0.5)
         if silent:
-            jobs.claim("worker")
+            jobs.claim("other")
             clock.now += SILENCE + 1
         else:
             attempt.give_back(f"it died while stage {number}")
@@ -563,14 +589,29 @@ def test_listings_are_newest_first_and_read_an_ended_job_once(blobs: Blobs) -> N
     for job in posted[:3]:
         jobs.cancel(job.id)
     assert [job.id for job in jobs.newest()] == [job.id for job in reversed(posted)]
-    assert jobs.counts() == {Status.CANCELLED: 3, Status.QUEUED: 1}
     reads.clear()
-    jobs.counts()
+    found = jobs.newest()
+    assert [job.status for job in found] == [Status.QUEUED, *[Status.CANCELLED] * 3]
     assert reads.count("read") == 1
     jobs.sweep(keep=2)
     assert [job.id for job in jobs.newest()] == [posted[3].id, posted[2].id, posted[1].id]
     with pytest.raises(NotFound):
         jobs.read(posted[0].id)
+
+
+def test_a_removed_job_that_comes_back_with_its_key_is_a_new_one(blobs: Blobs) -> None:
+    jobs, other = opened(blobs), opened(blobs)
+    first = post(jobs, key="1")
+    jobs.cancel(first.id)
+    assert [job.id for job in other.newest()] == [first.id]
+    post(jobs, "second")
+    begun(jobs).end(Status.FAILED, error="unfit")
+    jobs.sweep(keep=1)
+    again = post(jobs, key="1")
+    assert again.id == first.id
+    begun(jobs).end(Status.SUCCEEDED, version=1)
+    other.sweep(keep=1)
+    assert [(job.id, job.status) for job in other.newest()] == [(again.id, Status.SUCCEEDED)]
 
 
 def test_an_upload_that_was_killed_is_removed_later(blobs: Blobs) -> None:
@@ -608,14 +649,83 @@ def test_a_lost_entry_of_the_index_is_written_again(blobs: Blobs) -> None:
     assert begun(jobs).job.id == job.id
 
 
-def test_a_damaged_record_stops_no_other_job(blobs: Blobs) -> None:
-    jobs = opened(blobs)
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_damaged_record_stops_no_other_job_and_is_removed_with_its_text(blobs: Blobs, ended: bool) -> None:
+    clock = Clock()
+    jobs = opened(blobs, clock)
     damaged, other = post(jobs), post(jobs, "second")
+    if ended:
+        jobs.cancel(damaged.id)
     blobs.write(jobs.records.key(damaged.id), b"{")
     assert begun(jobs).job.id == other.id
     assert [job.id for job in jobs.newest()] == [other.id]
     with pytest.raises(CorruptArtifact):
         jobs.read(damaged.id)
+    for _ in range(2):
+        jobs.sweep(keep=0)
+        assert [(entry.id == damaged.id) for entry in jobs.index()].count(True) == (not ended)
+        clock.now += ABANDONED / 2 + 1
+    jobs.sweep()
+    assert [entry.id for entry in jobs.index()] == [other.id]
+    assert len(names(blobs, "input/")) == 1
+    assert ended or names(blobs, "jobs/") == [jobs.records.key(other.id)]
+
+
+def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    job = post(jobs)
+    blobs.write(jobs.records.key(job.id), b"{")
+    assert not jobs.discard(job.id, "bob")
+    assert len(names(blobs, "")) == 3
+    assert jobs.discard(job.id, "ann")
+    assert names(blobs, "") == []
+
+
+class Failing(Slow):
+    """A store that cannot read one object."""
+
+    def __init__(self, blobs: Blobs, key: str) -> None:
+        super().__init__(blobs, lambda _: None)
+        self.key = key
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        if key == self.key:
+            raise OSError(5, "Input/output error")
+        return self.blobs.read(key)
+
+
+def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blobs) -> None:
+    first, other, clock = post(opened(blobs)), post(opened(blobs), "second"), Clock()
+    jobs = JobStore(Failing(blobs, f"jobs/{first.id}.json"), clock)  # type: ignore[arg-type]
+    assert begun(jobs).job.id == other.id
+    for _ in range(3):
+        jobs.sweep(keep=0)
+        clock.now += ABANDONED + 1
+    assert [job.id for job in jobs.newest()] == [other.id]
+    for whole in (jobs.unended, jobs.rested_on, lambda: jobs.newest(whole=True)):
+        with pytest.raises(OSError, match="Input"):  # whoever deletes by it must not take it for missing
+            whole()
+    assert begun(opened(blobs)).job.id == first.id
+
+
+def test_a_job_of_whose_version_nothing_can_be_read_waits_and_stops_no_other(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    first = post(jobs)
+    for _ in range(ATTEMPTS):
+        attempt = begun(jobs)
+        attempt.publish()
+        attempt.give_back("it died")
+    other = post(jobs, "second", "bob")
+
+    def unreadable(_: Job) -> None:
+        raise OSError("the domain cannot be read")
+
+    attempt = jobs.claim("worker", published=unreadable)
+    assert attempt is not None
+    assert attempt.job.id == other.id
+    assert jobs.read(first.id).status is Status.PUBLISHING
+    jobs.claim("other", published=lambda _: {"version": 1})
+    assert jobs.read(first.id).status is Status.SUCCEEDED
 
 
 def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> None:

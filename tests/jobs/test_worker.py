@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from isosim.domains.store import DomainStore
+from isosim.errors import Unavailable
 from isosim.jobs.hints import CHANNEL, NoHints, RedisHints
 from isosim.jobs.job import Status
-from isosim.jobs.pulse import Pulse, silences
+from isosim.jobs.pulse import Pulse, pulses, silences
 from isosim.jobs.store import JobStore
 from isosim.settings import Settings
 from isosim.store.blobs import opened
+from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
 from tests.jobs.test_store import Clock, post
 from tests.processes import RedisServer
@@ -128,6 +130,41 @@ def test_a_storage_failure_leaves_the_job_to_another_attempt(jobs: JobStore) -> 
     again = jobs.read(job.id)
     assert again.status is Status.QUEUED
     assert again.notices == ["attempt 1: storage failed (No space left on device)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (OSError(28, "No space left on device", "/data/x"), {"storage": "No space left on device"}),
+        (OSError("object storage s3://own/x: PUT http://10.0.0.5:9000/own/x: 503"), {"storage": "OSError"}),
+        (
+            Unavailable("no encoder 'e' in s3://own/x; s3://seed/y has none either"),
+            {"error": "no encoder 'e' in the model store; the model store has none either"},
+        ),
+        (ValueError("/data/x"), {"error": "unexpected error (ValueError); the worker's log has it"}),
+    ],
+)
+def test_the_reason_of_a_failure_names_no_place_of_the_server(error: Exception, end: dict[str, str]) -> None:
+    assert reason(error, Settings(model_store=Path("s3://own/x"), seed_store=Path("s3://seed/y"))) == end
+
+
+def test_a_worker_that_can_start_no_process_leaves_its_job_to_another(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isosim.worker.supervisor.STORAGE_REST", 0.1)
+    job, one, files = post(jobs), worker(jobs, SUCCEED), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no files
+    works, one.command = one.command, ["/nothing/is/here"]
+    for number in (1, 2, 3, 4):
+        attempt = one._claim()
+        assert attempt is not None
+        one.attend(attempt)
+        left = jobs.read(job.id)
+        assert (left.status, left.worker, left.spared) == (Status.QUEUED, None, number)
+    assert left.notices[0] == "attempt 1: its process could not be started (No such file or directory)"
+    assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208
+    one.command = works
+    one.serve(burst=True)
+    assert jobs.read(job.id).status is Status.SUCCEEDED
 
 
 def test_a_job_that_takes_too_long_fails(jobs: JobStore) -> None:
@@ -251,4 +288,37 @@ def test_a_pulse_shows_how_long_a_worker_has_been_silent(monkeypatch: pytest.Mon
     time.sleep(0.2)
     assert 0.2 <= silences()[os.getpid()] < 5
     pulse.close()
+    assert silences() == {}
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_a_pulse_follows_no_link_that_another_user_may_have_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, link: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    if link == "folder":
+        pulses().symlink_to(victim)
+    else:
+        pulses().mkdir()
+        (victim / "precious").write_text("0.0")
+        (pulses() / str(os.getpid())).symlink_to(victim / "precious")
+    Pulse()()
+    assert [path.read_text() for path in victim.iterdir()] == ["0.0"] * (link == "file")
+    assert silences() == {}
+
+
+def test_a_pulse_is_not_looked_for_in_the_folder_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Pulse()()
+    assert silences().keys() == {os.getpid()}
+    here = pulses()
+    monkeypatch.setattr("isosim.jobs.pulse.pulses", lambda: here)
+    monkeypatch.setattr("os.getuid", lambda: os.stat(here).st_uid + 1)  # noqa: PTH116
+    (here / str(os.getpid())).write_text("0.0\n")
+    Pulse()()
+    assert (here / str(os.getpid())).read_text() == "0.0\n"
     assert silences() == {}

@@ -41,11 +41,11 @@ def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) ->
     async def seen() -> None:
         hangs, asked, champions = threading.Event(), threading.Event(), Champions()
 
-        def survey() -> None:
+        def newest() -> None:
             asked.set()
             hangs.wait()
 
-        jobs = SimpleNamespace(survey=survey, distant=False)
+        jobs = SimpleNamespace(newest=newest, distant=False)
         service: Any = SimpleNamespace(
             jobs=jobs, encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.01),
             metrics=Metrics(), domains=domains_of(tmp_path),

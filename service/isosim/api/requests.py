@@ -228,9 +228,10 @@ async def permitted_domain(
 DomainName = Annotated[str, Depends(permitted_domain)]  # path parameter
 
 
-async def permitted_job(
-    job_id: Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])], service: ServiceDep, trace: TraceDep
-) -> Job:
+JobId = Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])]
+
+
+async def permitted_job(job_id: JobId, service: ServiceDep, trace: TraceDep) -> Job:
     """The job that the path names. Raises NotFound, not Forbidden, if the key may not use the job's domain."""
     job = await service.job_reads(service.jobs.read, job_id)
     if not trace.grant.may_use(job.request.domain):

@@ -16,7 +16,7 @@ from isosim.api.access_log import Observer
 from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.errors import Overloaded
-from isosim.jobs.store import JobStore
+from isosim.jobs.store import JobStore, OpenJob
 from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
 from isosim.scoring.drift import DriftMonitor
@@ -137,7 +137,8 @@ class Service:
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from counting the queued jobs to adding one
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the queued jobs are counted
+    creating: set[OpenJob] = field(default_factory=set)  # jobs that count as queued, and are being written
 
     def __post_init__(self) -> None:
         # Reads of jobs' records: event streams read theirs several times a second, and must not take all calls.

@@ -16,10 +16,11 @@ def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job
     Raises:
         UnknownDomain: there never was such a domain.
         Conflict: the domain is `default`, which cannot be deleted; or other processes keep changing the domain.
+        OSError: the store failed, perhaps at a single job.
     """
     if domain == DEFAULT:
         raise Conflict(f"domain {DEFAULT!r} cannot be deleted: requests that name no domain use it")
-    mine = [job for job in jobs.newest() if job.request.domain == domain]
+    mine = [job for job in jobs.newest(whole=True) if job.request.domain == domain]
     unended = [job for job in mine if not job.status.ended]
     if not unended and not domains.was_there(domain):
         raise UnknownDomain(domain)

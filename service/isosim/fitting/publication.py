@@ -100,7 +100,7 @@ class Result:
                 except Conflict:  # the domain has changed again
                     continue
                 except OSError as error:
-                    why = f"it could not be promoted ({error})"
+                    why = f"it could not be promoted ({error.strerror or type(error).__name__})"
                     return number, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
         return number, False, f"other versions became champion first, in each of {ATTEMPTS} attempts"
 

@@ -5,6 +5,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import TextIO
 
 PULSE = 2.0  # s between signs of life
 HUNG = 180.0  # s without one until a worker counts as hung; a call of object storage may take more than a minute
@@ -23,10 +24,23 @@ class Pulse:
             self._written = now
             with contextlib.suppress(OSError):  # a full disk is no reason to end
                 self._file.parent.mkdir(mode=0o700, exist_ok=True)
-                self._file.write_text(f"{now}\n")  # this clock is the same for all processes of a machine
+                with open_own(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+                    file.write(f"{now}\n")  # this clock is the same for all processes of a machine
 
     def close(self) -> None:
         self._file.unlink(missing_ok=True)
+
+
+def open_own(file: Path, flags: int) -> TextIO:
+    """Opens a file in a folder that anybody could have made. Raises OSError unless the folder is this user's and, like
+    the file, no link."""
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(folder).st_uid != os.getuid():
+            raise PermissionError(f"{file.parent} belongs to another user")
+        return os.fdopen(os.open(file.name, flags | os.O_NOFOLLOW, 0o600, dir_fd=folder), "w" if flags else "r")
+    finally:
+        os.close(folder)
 
 
 def pulses() -> Path:
@@ -39,5 +53,6 @@ def silences() -> dict[int, float]:
     for file in pulses().glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             os.kill(int(file.name), 0)  # raises ProcessLookupError, an OSError, if the worker has ended
-            found[int(file.name)] = time.monotonic() - float(file.read_text())
+            with open_own(file, os.O_RDONLY) as opened:
+                found[int(file.name)] = time.monotonic() - float(opened.read())
     return found

@@ -13,7 +13,7 @@ import logging
 import re
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -34,7 +34,6 @@ from isosim.store.records import Records
 SILENCE = 30.0  # s without heartbeat until another worker may take a running job; workers beat every 2 or 10 s
 ABANDONED = 1200.0  # s until an entry of the index without a record counts as left by a dead process
 KEPT = 1000  # number of ended jobs whose records are kept
-AT_A_TIME = 32  # number of ended jobs that `newest` reads together
 SIDE_BY_SIDE = 8  # records that are read in parallel; unmeasured
 REPEATS = 10  # writes of an attempt into a record that others change meanwhile
 
@@ -72,11 +71,7 @@ class Found(NamedTuple):
     tag: str
 
 
-class Ended(NamedTuple):
-    """Facts about an ended job, kept in memory because they do not change any more."""
-
-    status: Status
-    created: str
+Unread = CorruptArtifact | OSError | None  # why a record was not read; None: there is none
 
 
 def owner_name(owner: str) -> str:
@@ -115,9 +110,9 @@ class JobStore:
     def __init__(self, blobs: Blobs, clock: Callable[[], float] = time.monotonic) -> None:
         self.blobs, self.clock = blobs, clock
         self.records = Records(blobs, Job, "jobs/")
-        self._ended: dict[str, Ended] = {}
+        self._ended: dict[tuple[str, str], Job] = {}  # ended jobs without reports, by id and stamp of the record
         self.some_open = True  # whether the last look found entries in the index
-        self._damaged: set[str] = set()  # jobs whose records were found damaged
+        self._unreadable: set[str] = set()  # jobs whose records could not be read at the last look
         self._held: dict[str, tuple[str, float]] = {}  # held jobs: id -> record's tag, when it was first seen
         self._strays: dict[str, float] = {}  # entries of the index without a record: key -> when first seen
         self._begun: set[tuple[str, int]] = set()  # held jobs that were seen: (id, attempt)
@@ -223,6 +218,14 @@ class JobStore:
         self._close(job)
         return job
 
+    def discard(self, job_id: str, owner: str) -> bool:
+        """Removes an owner's job, whose record is damaged, with its text. Returns False if there is none that has not
+        ended."""
+        entries = [one for one in self.index() if (one.id, one.owner) == (job_id, owner_name(owner))]
+        for entry in entries:
+            self._discard(entry)
+        return bool(entries)
+
     def _close(self, job: Job) -> None:
         """Deletes what an ended job has left beside its record. The next process that reads the index does it if this
         one cannot."""
@@ -258,18 +261,20 @@ class JobStore:
         return entries
 
     def unended(self) -> list[Job]:
-        """All jobs that have not ended, newest first."""
-        return sorted((found.job for found in self._unended()), key=lambda job: job.created, reverse=True)
+        """All jobs that have not ended, newest first, except those whose record is damaged. Raises OSError if a record
+        cannot be read."""
+        return sorted((found.job for found in self._unended(refused)), key=lambda job: job.created, reverse=True)
 
-    def _unended(self, stale: Callable[[OpenJob, Job | None], object] = lambda *_: None) -> list[Found]:
-        """Jobs that have not ended. `stale` is called with entries whose job has ended (or None: has no record)."""
+    def _unended(self, stale: Callable[[OpenJob, Job | Unread], object]) -> list[Found]:
+        """Jobs that have not ended. `stale` is called with the other entries: the job has ended, has no record (None),
+        or its record cannot be read."""
         entries, jobs = self.index(), []
         self.some_open = bool(entries)
         found = self._read_each([entry.id for entry in entries])
         for entry, one in zip(entries, found, strict=True):
-            if isinstance(one, CorruptArtifact):
-                continue
-            if one is None or one.job.input != entry.input:
+            if not isinstance(one, Found):
+                stale(entry, one)
+            elif one.job.input != entry.input:
                 stale(entry, None)
             elif one.job.status.ended:
                 stale(entry, one.job)
@@ -277,33 +282,43 @@ class JobStore:
                 jobs.append(one)
         return jobs
 
-    def _read_each(self, names: Collection[str]) -> list[Found | CorruptArtifact | None]:
-        def read(name: str) -> Found | CorruptArtifact | None:
+    def _read_each(self, names: Collection[str]) -> list[Found | Unread]:
+        def read(name: str) -> Found | Unread:
             try:
-                return self._found(name)
+                found = self._found(name)
             except NotFound:  # another process has just removed the job
                 return None
-            except CorruptArtifact as error:
-                if name not in self._damaged:  # workers look once a second
-                    log.warning("job %s is ignored, because its record cannot be read: %s", name, error)
-                self._damaged.add(name)
+            except (CorruptArtifact, OSError) as error:
+                self._ignored(name, error)
                 return error
+            self._unreadable.discard(name)
+            return found
 
         if not self.distant:
             return list(map(read, names))
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             return list(pool.map(read, names))
 
+    def _ignored(self, name: str, error: Exception) -> None:
+        if name not in self._unreadable:  # workers look once a second
+            log.warning("job %s is ignored, because it cannot be read: %s", name, error)
+        self._unreadable.add(name)
+
     def _swept(self) -> list[Found]:
-        """Jobs that have not ended, after removing stale entries of the index."""
+        """Jobs that have not ended, after removing stale entries of the index, and jobs whose record has been damaged
+        for long."""
         before, strays = self.clock(), {}
 
-        def stale(entry: OpenJob, job: Job | None) -> None:
+        def stale(entry: OpenJob, why: Job | Unread) -> None:
             since = self._strays.get(entry.key, self.clock())
-            if job is not None:
-                self._close(job)
-            elif before - since > ABANDONED:
+            if isinstance(why, Job):
+                self._close(why)
+            elif isinstance(why, OSError):
+                return
+            elif before - since > ABANDONED and why is None:
                 self._drop(entry)
+            elif before - since > ABANDONED:
+                self._discard(entry)
             else:
                 strays[entry.key] = since
 
@@ -311,16 +326,23 @@ class JobStore:
         self._strays = strays
         return found
 
-    def claimable(self) -> list[Found]:
+    def _discard(self, entry: OpenJob) -> None:
+        self.blobs.delete([self.records.key(entry.id)])
+        self._drop(entry)
+
+    def claimable(self, worker: str) -> list[Found]:
         """Jobs that no worker holds, and those whose worker has been silent for SILENCE by this process's clock. The
-        owners take turns: first comes the job of the owner whose last job began the longest ago."""
+        owners take turns: first comes the job of the owner whose last job began the longest ago.
+
+        Before all others come those that `worker`, which asks, holds: it does not know, because an answer was lost.
+        """
         before = self.clock()
         found = self._swept()
         after = self.clock()
         held, ready = {}, defaultdict(list)
         for one in found:
             job = one.job
-            if job.worker is not None:
+            if job.worker is not None and job.worker != worker:
                 tag, since = self._held.get(job.id, ("", after))
                 held[job.id] = (one.tag, since if tag == one.tag else after)
                 if (job.id, job.attempt) not in self._begun:
@@ -338,7 +360,8 @@ class JobStore:
             for owner, owned in ready.items()
             for place, one in enumerate(owned)
         ]
-        return [one for *_, one in sorted(turns, key=lambda turn: (*turn[:2], turn[2].job.created))]
+        turns.sort(key=lambda turn: (turn[2].job.worker != worker, *turn[:2], turn[2].job.created))
+        return [one for *_, one in turns]
 
     def claim(
         self,
@@ -346,19 +369,26 @@ class JobStore:
         champion: Callable[[JobRequest], int | None] = lambda _: None,
         published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
     ) -> "Attempt | None":
-        """Begins the next attempt of a job; None if there is none to begin.
+        """Begins the next attempt of a job, or goes on with the one that the worker holds; None if there is none.
 
         Args:
-            worker: name of the calling process.
+            worker: name of the calling process, which no other process has had.
             champion: gives the current champion of a request's domain.
             published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
-                a job ends as succeeded, without another attempt.
+                a job ends as succeeded, without another attempt. If it raises OSError, the job waits.
         """
-        for found in self.claimable():
+        for found in self.claimable(worker):
             job = found.job
+            try:
+                facts = published(job) if job.status is Status.PUBLISHING else None
+            except OSError as error:
+                self._ignored(job.id, error)
+                continue
             with suppress(Changed):  # another worker was faster, or the silent one has reported again
-                if job.status is Status.PUBLISHING and (facts := published(job)) is not None:
+                if facts is not None:
                     self._end(job.ended(Status.SUCCEEDED, now(), **facts), found.tag)
+                elif job.worker == worker:
+                    return Attempt(self, found)
                 elif job.exhausted:
                     self._end(job.given_up(now()), found.tag)
                 else:
@@ -385,56 +415,39 @@ class JobStore:
             versions[job.request.domain] |= {version for version in named if version is not None}
         return versions
 
-    def survey(self) -> tuple[list[Job], dict[str, Ended]]:
-        """The jobs that have not ended, newest first, and facts about ended jobs, by id.
+    def newest(self, *, whole: bool = False) -> list[Job]:
+        """All jobs, newest first, without reports, except those whose record is damaged or cannot be read. `whole`:
+        raises OSError instead if a record cannot be read.
 
-        Each process reads the record of an ended job only once.
+        Each process reads the record of an ended job only once, unless it changes: a removed job may come back, made
+        again with the same idempotency key.
         """
-        names = [name for name in self.records.names() if JOB_ID.fullmatch(name)]
-        ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
-        jobs = []
-        for job in self.read_each([name for name in names if name not in ended]):
-            if job.status.ended:
-                ended[job.id] = Ended(job.status, job.created)
-            else:
-                jobs.append(job)
+        stamps = {name: stamp for name, stamp in self.records.stamps() if JOB_ID.fullmatch(name)}
+        ended = {one: job for one in stamps.items() if (job := self._ended.get(one)) is not None}
+        unended = []
+        for found in self._read_each([name for name, stamp in stamps.items() if (name, stamp) not in ended]):
+            if isinstance(found, Found) and found.job.status.ended:
+                ended[found.job.id, stamps[found.job.id]] = replace(found.job, report=None)
+            elif isinstance(found, Found):
+                unended.append(found.job)
+            elif isinstance(found, OSError) and whole:
+                raise found
         self._ended = ended
-        return sorted(jobs, key=lambda job: job.created, reverse=True), ended
-
-    def read_each(self, names: Collection[str]) -> list[Job]:
-        """The jobs that exist and have a valid record, in order."""
-        return [found.job for found in self._read_each(names) if isinstance(found, Found)]
-
-    def newest(self) -> Iterator[Job]:
-        """Yields all jobs, newest first. Reads ended jobs only when needed, AT_A_TIME at once."""
-        unended, ended = self.survey()
-        created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
-        known = {job.id: job for job in unended}
-        order = sorted(created, key=lambda name: created[name], reverse=True)
-        for start in range(0, len(order), AT_A_TIME):
-            names = order[start : start + AT_A_TIME]
-            read = {job.id: job for job in self.read_each([name for name in names if name not in known])}
-            yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
-
-    def counts(self) -> Counter[Status]:
-        unended, ended = self.survey()
-        return Counter([job.status for job in unended] + [one.status for one in ended.values()])
+        return sorted([*unended, *ended.values()], key=lambda job: job.created, reverse=True)
 
     def sweep(self, keep: int = KEPT) -> None:
         """Removes ended jobs except the newest `keep`, and stale entries of the index; adds entries that are missing
         there."""
         self._swept()
-        unended, ended = self.survey()
-        indexed = {entry.id for entry in self.index()}
-        for job in unended:
-            if job.id not in indexed:
+        jobs = self.newest()
+        ended = [job for job in jobs if job.status.ended]
+        # The record of a job whose key was freed leads to the next job with the same key.
+        old = [job for job in ended[keep:] if not (job.freed and self._keyed(following(job.id))[0] is not None)]
+        indexed = {entry.id for entry in self.index()}  # last, because an old job may have come back meanwhile
+        for job in jobs:
+            if not job.status.ended and job.id not in indexed:
                 self.blobs.write(OpenJob.of(job).key, b"")
-        for name in sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]:
-            with suppress(NotFound):
-                # The record of a job whose key was freed leads to the next job with the same key.
-                needed = self.read(name).freed and self._keyed(following(name))[0] is not None
-                if name not in indexed and not needed:
-                    self.blobs.delete([self.records.key(name)])
+        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in indexed])
 
 
 class Attempt:
@@ -475,6 +488,11 @@ class Attempt:
         job = self._write(lambda job: job.ended(status, now(), **facts))
         self.jobs._close(job)
         return job
+
+
+def refused(_: OpenJob, why: Job | Unread) -> None:
+    if isinstance(why, OSError):
+        raise why
 
 
 def same(job: Job, fingerprint: str | None) -> Job:

@@ -73,17 +73,17 @@ async def watch_domains(service: Service) -> None:
 
 async def watch_jobs(service: Service) -> None:
     """Counts jobs for the metrics, once also those that ended since the last count, and deletes old records."""
-    known: set[str] | None = None  # jobs that had ended at the last count
+    known: set[tuple[str, str | None]] | None = None  # id and end of the jobs that had ended at the last count
     distant = service.jobs.distant
     pause, sweep = (DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS) if distant else (COUNT_SECONDS, SWEEP_SECONDS)
     swept = -sweep
     while True:
         try:
-            unended, ended = await asyncio.to_thread(service.jobs.survey)
-            service.metrics.observe_jobs(Counter([job.status for job in unended] + [e.status for e in ended.values()]))
-            if known is not None:
-                for job in await asyncio.to_thread(service.jobs.read_each, sorted(ended.keys() - known)):
-                    service.metrics.observe_job_end(job)
+            jobs = await asyncio.to_thread(service.jobs.newest)
+            service.metrics.observe_jobs(Counter(job.status for job in jobs))
+            ended = {(job.id, job.finished): job for job in jobs if job.status.ended}
+            for one in ended.keys() - (ended.keys() if known is None else known):
+                service.metrics.observe_job_end(ended[one])
             known = set(ended)
             if time.monotonic() - swept > sweep:
                 await asyncio.to_thread(service.jobs.sweep)

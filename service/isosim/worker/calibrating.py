@@ -29,7 +29,7 @@ from isosim.observability import setup as logs
 from isosim.observability.lines import about
 from isosim.observability.setup import tracing
 from isosim.settings import Settings
-from isosim.store.blobs import opened
+from isosim.store.blobs import address_of, opened
 
 if TYPE_CHECKING:
     from isosim.fitting.publication import Result
@@ -114,17 +114,25 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     began = time.perf_counter()
     try:
         end = calibrate(settings, jobs, job, link, Reporter(link, span))
-    except IsosimError as error:
-        end = {"error": str(error)}
-    except OSError as error:
-        end = {"storage": error.strerror or str(error)}
     except Exception as error:  # any error must end the job, and its record must give the reason
-        log.exception("job %s failed", job.id)
-        end = {"error": f"{type(error).__name__}: {error}"}
+        log.error("job %s failed: %s", job.id, error, exc_info=not isinstance(error, IsosimError))
+        end = reason(error, settings)
     tell(end, span, time.perf_counter() - began)
     if traces is not None:
         traces.close(LAST_SPANS)
     link.send(end=end)
+
+
+def reason(error: Exception, settings: Settings) -> dict[str, str]:
+    """How an attempt ends that has failed. Callers read it, so it names no path or address of the server."""
+    if isinstance(error, OSError):
+        return {"storage": error.strerror or type(error).__name__}
+    if not isinstance(error, IsosimError):
+        return {"error": f"unexpected error ({type(error).__name__}); the worker's log has it"}
+    message = str(error)
+    for place in filter(None, (settings.model_store, settings.seed_store)):
+        message = message.replace(address_of(place), "the model store")
+    return {"error": message}
 
 
 def tell(end: dict[str, Any], span: "JobSpan | None", seconds: float) -> None:

@@ -54,12 +54,14 @@ class Child:
 
     def __init__(self, command: Sequence[str], job: Job) -> None:
         self.socket, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(self.socket.close)
             end = theirs.fileno()
             # It stays in this process's session: see `isosim.server.local_worker`. What libraries print is no message.
             self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [*command, str(end)], pass_fds=[end], stdin=subprocess.DEVNULL, stdout=2, process_group=0
             )
+            unless_started.pop_all()
         self.gone = False  # it has ended, or has closed the socket
         self._killed = False
         self._rest = b""
@@ -185,8 +187,15 @@ class Worker:
         return None
 
     def attend(self, attempt: Attempt) -> None:
-        """Runs an attempt to its end."""
-        child = Child(self.command, attempt.job)
+        """Runs an attempt to its end. Gives it back if this machine cannot start a process."""
+        try:
+            child = Child(self.command, attempt.job)
+        except OSError as error:
+            why = f"its process could not be started ({error.strerror or type(error).__name__})"
+            log.error("job %s is given back: %s", attempt.job.id, why)
+            self._settle(partial(attempt.give_back, why, counts=False))
+            self._rest(STORAGE_REST * attempt.job.attempt, hints=False)  # another worker may take it
+            return
         try:
             self._follow(attempt, child)
         except JobCancelled as error:

@@ -288,3 +288,14 @@ def test_a_list_is_never_a_table(tiny_server: Server, kind: str, texts: list[str
         taken = tiny_server.client.post("/calibrate?domain=rows&method=sn", content=content, headers=ndjson)
     assert taken.status_code == 202, taken.text
     tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")
+
+
+def test_a_job_with_a_damaged_record_is_deleted_with_its_text_on_demand(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", local_worker=False)
+    job = post(server, "letters", sentences(300))
+    (store / "jobs" / f"{job}.json").write_text("{")
+    assert server.client.get(f"/calibrate/{job}").status_code == 503
+    answer = server.client.delete(f"/calibrate/{job}")
+    assert (answer.status_code, "was damaged; the job and its text are deleted" in answer.text) == (404, True)
+    assert not [*store.glob("input/*"), *store.glob("open/*"), *store.glob("jobs/*")]
+    assert "no calibration job" in server.client.delete(f"/calibrate/{job}").text

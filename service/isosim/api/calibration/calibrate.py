@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -29,14 +29,16 @@ from isosim.api.calibration.files import (
 from isosim.api.calibration.intake import Format, Intake, Limits
 from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from isosim.api.calibration.vectors import VectorIntake
-from isosim.api.requests import JobDep, TraceDep, documented, json_response, needs
+from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, needs, permitted_job
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import (
+    CorruptArtifact,
     EncoderMismatch,
     InvalidInput,
+    NotFound,
     Overloaded,
     TooLarge,
     Unavailable,
@@ -44,7 +46,7 @@ from isosim.errors import (
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
-from isosim.jobs.store import JobStore, owner_name
+from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.jobs.tables.isolation import other_column, what_was_read
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
@@ -271,7 +273,7 @@ async def list_jobs(
 def listed(jobs: JobStore, grant: Grant, limit: int) -> Response:
     """The answer as JSON; called in a thread, because reading the records of 1,000 jobs takes a second."""
     mine = (job for job in jobs.newest() if grant.may_use(job.request.domain))
-    return json_response({"jobs": [state(replace(job, report=None)).model_dump() for job in islice(mine, limit)]})
+    return json_response({"jobs": [state(job).model_dump() for job in islice(mine, limit)]})
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
@@ -329,8 +331,16 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
-async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
+async def cancel_job(job_id: JobId, service: ServiceDep, trace: TraceDep) -> JobState:
     """Cancels a job: its text is deleted, and it makes no version. A worker that runs it stops within 10 s."""
+    try:
+        job = await permitted_job(job_id, service, trace)
+    except CorruptArtifact as error:
+        if not await service.store(service.jobs.discard, job_id, trace.grant.id):
+            raise
+        raise NotFound(
+            f"the record of calibration job {job_id} was damaged; the job and its text are deleted"
+        ) from error
     return state(await service.store(service.jobs.cancel, job.id))
 
 
@@ -349,14 +359,15 @@ async def check_room(service: Service, trace: Trace) -> None:
     await service.store(check_backlog, service, trace.grant, service.uploads[trace.grant.id])
 
 
-def check_backlog(service: Service, grant: Grant, uploads: int) -> None:
+def check_backlog(service: Service, grant: Grant, uploads: int, creating: Collection[OpenJob] = ()) -> None:
     """Raises Overloaded if too many jobs wait, or if those that have not ended keep too much text on disk: of all keys
-    together, or of this one, whose `uploads` other posts are under way in this process.
+    together, or of this one, whose `uploads` other posts are under way in this process. `creating`: jobs that the index
+    may not have yet.
 
     Processes do not know each other's uploads, so together they may exceed a limit by as many jobs.
     """
     most, room = service.settings.max_queued_jobs, FULL_POSTS * service.settings.max_calibration_bytes
-    entries = service.jobs.index()
+    entries = list({entry.input: entry for entry in [*creating, *service.jobs.index()]}.values())
     mine = [entry for entry in entries if entry.owner == owner_name(grant.id)]
     own = uploads + len(mine)
     held, own_held = sum(entry.size for entry in entries), sum(entry.size for entry in mine)
@@ -462,15 +473,32 @@ async def accept(
         Overloaded: the queue has filled up during the upload.
     """
     wanted = replace(wanted, epoch=(await service.store(service.domains.read, wanted.domain)).epoch)
-    grant = trace.grant
-    async with service.admission:
-        await service.store(check_backlog, service, grant, 0)
-        job = await service.store.within(
-            LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
-        )
-    if job.input == spool.id:  # `needs` has charged one text
-        await service.limits.owe(grant, wanted.sentences + 2 * wanted.labels - 1)
+    grant, texts = trace.grant, wanted.sentences + 2 * wanted.labels - 1  # `needs` has charged one text
+    mine = OpenJob(owner_name(grant.id), "", spool.size, spool.id, "")
+
+    async def create() -> Job:
+        made = None
+        try:
+            await service.limits.owe(grant, texts)
+            made = await service.store.within(
+                LONG, service.jobs.create, wanted, spool, notices, idempotency_key, posting.get(), owner=grant.id
+            )
+        finally:
+            service.creating.remove(mine)
+            if made is None or made.input != spool.id:
+                await service.limits.owe(grant, -texts)
         await service.hint()
+        return made
+
+    async with service.admission:
+        await service.store(check_backlog, service, grant, 0, list(service.creating))
+        service.creating.add(mine)
+    creation = asyncio.create_task(create())
+    try:
+        job = await asyncio.shield(creation)
+    except asyncio.CancelledError:  # the caller has left; the spool, which is being read, must stay open
+        await asyncio.wait([creation])
+        raise
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
 

@@ -1,0 +1,111 @@
+"""How posted calibrations get into the queue: none waits for the upload of another, and each is counted and charged."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isosim.api.calibration.calibrate import accept
+from isosim.errors import Overloaded
+from isosim.jobs.job import Job, JobRequest
+from isosim.jobs.posted import Spool
+from isosim.threads import StoreCalls
+from tests.stores import domains_of, jobs_of
+
+TRACE: Any = SimpleNamespace(grant=SimpleNamespace(id="ann"))
+
+
+class Site:
+    """The parts of a server that take a calibration, with a limit of two queued jobs. Uploads of the domain `slow` go
+    on until `may_end` is set, and then do as `upload` says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobs, self.may_end, self.begun = jobs_of(folder), threading.Event(), threading.Event()
+        self.charged: list[int] = []
+        self.create, self.upload = self.jobs.create, lambda: None
+        self.jobs.create = self.created  # type: ignore[method-assign]
+        self.service: Any = SimpleNamespace(
+            store=StoreCalls(), domains=domains_of(folder), jobs=self.jobs, admission=asyncio.Lock(), creating=set(),
+            shared=False, hint=self.hint, limits=SimpleNamespace(owe=self.owe),
+            settings=SimpleNamespace(max_queued_jobs=2, max_calibration_bytes=10**8),
+        )  # fmt: skip
+
+    def created(self, request: JobRequest, *given: Any, **named: Any) -> Job:
+        if request.domain == "slow":
+            self.begun.set()
+            assert self.may_end.wait(20)
+            self.upload()
+        return self.create(request, *given, **named)
+
+    async def owe(self, _: object, texts: int) -> None:
+        self.charged.append(texts)
+
+    async def hint(self) -> None:
+        """Nobody waits."""
+
+    async def post(self, domain: str, key: str | None = None) -> int:
+        request = JobRequest(domain, "e" * 64, "tiny", sentences=100)
+        with Spool() as spool:
+            spool.extend(["A boat."])
+            return (await accept(self.service, TRACE, request, spool, [], key)).status_code
+
+
+def run(folder: Path, test: Callable[[Site], Any]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(20):
+            await test(Site(folder))
+
+    asyncio.run(within())
+
+
+def test_a_post_does_not_wait_for_the_upload_of_another_which_counts_as_queued(tmp_path: Path) -> None:
+    async def posts(site: Site) -> None:
+        slow = asyncio.create_task(site.post("slow"))
+        await asyncio.to_thread(site.begun.wait)
+        assert await site.post("fast") == 202
+        with pytest.raises(Overloaded, match="2 calibrations are queued or running"):
+            await site.post("third")
+        site.may_end.set()
+        assert await slow == 202
+        assert (len(site.jobs.index()), len(site.service.creating)) == (2, 0)
+        with pytest.raises(Overloaded, match="2 calibrations are queued or running"):
+            await site.post("third")
+        assert site.charged == [99, 99]
+
+    run(tmp_path, posts)
+
+
+def test_a_caller_who_leaves_during_the_upload_is_charged_for_the_job(tmp_path: Path) -> None:
+    async def leaves(site: Site) -> None:
+        slow = asyncio.create_task(site.post("slow"))
+        await asyncio.to_thread(site.begun.wait)
+        slow.cancel()
+        await asyncio.sleep(0.1)
+        assert not slow.done()  # its spool is being read
+        site.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        assert (len(site.jobs.index()), site.charged) == (1, [99])
+
+    run(tmp_path, leaves)
+
+
+def test_what_makes_no_job_is_not_charged(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    async def posts(site: Site) -> None:
+        for _ in range(2):
+            assert await site.post("same", "1") == 202
+        assert sum(site.charged) == 99
+        site.may_end.set()
+        site.upload = fail
+        with pytest.raises(OSError, match="full"):
+            await site.post("slow")
+        assert (sum(site.charged), len(site.service.creating)) == (99, 0)
+
+    run(tmp_path, posts)
