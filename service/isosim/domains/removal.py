@@ -32,5 +32,5 @@ def remove_domain(domains: DomainStore, jobs: JobStore, domain: str) -> list[Job
         with contextlib.suppress(NotFound, Conflict):
             cancelled.append(jobs.cancel(job.id))
     # A POST that repeats an idempotency key then starts a new calibration instead of returning the old job.
-    jobs.free_keys([job.id for job in mine if job.fingerprint is not None])
+    jobs.free_keys(mine)
     return cancelled

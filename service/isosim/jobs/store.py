@@ -14,11 +14,12 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -79,14 +80,14 @@ def owner_name(owner: str) -> str:
     return hashlib.sha256(owner.encode()).hexdigest()[:16]
 
 
-def following(name: str) -> str:
-    """Id of the next job with the same idempotency key."""
-    return hashlib.sha256(name.encode()).hexdigest()[:32]
-
-
 def first_of(owner: str, idempotency_key: str) -> str:
     """Id of the first job with an idempotency key. Each API key has idempotency keys of its own."""
-    return following(orjson.dumps([owner, idempotency_key]).decode())
+    return hashlib.sha256(orjson.dumps([owner, idempotency_key])).hexdigest()[:32]
+
+
+def later(first: str, freed: int) -> str:
+    """Id of the job with the same idempotency key as the job `first`, after `freed` jobs have lost the key."""
+    return hashlib.sha256(f"{first} {freed}".encode()).hexdigest()[:32] if freed else first
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
@@ -140,15 +141,16 @@ class JobStore:
             Conflict: the idempotency key was used with other content.
             Unavailable: the upload of the input took too long.
         """
-        fingerprint, name = None, uuid.uuid4().hex
+        fingerprint, first, name = None, None, uuid.uuid4().hex
         if idempotency_key is not None:
             fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
-            earlier, name = self._keyed(first_of(owner, idempotency_key))
+            first = first_of(owner, idempotency_key)
+            earlier, name = self._keyed(first)
             if earlier is not None:
                 return same(earlier, fingerprint)
         job = Job(
             name, request, created=now(), notices=notices, traceparent=traceparent, owner=owner, size=spool.size,
-            input=spool.id, fingerprint=fingerprint,
+            input=spool.id, fingerprint=fingerprint, first=first,
         )  # fmt: skip
         entry, began = OpenJob.of(job), self.clock()
         self.blobs.write(entry.key, b"")
@@ -165,31 +167,32 @@ class JobStore:
         if there.input == job.input:
             return there
         self._drop(entry)  # another request with the same idempotency key was faster
-        if there.freed:
-            return self.create(request, spool, notices, idempotency_key, traceparent, owner)
-        return same(there, fingerprint)
+        return self.create(request, spool, notices, idempotency_key, traceparent, owner)
 
-    def _keyed(self, name: str) -> tuple[Job | None, str]:
-        """The job that has an idempotency key and its id; without one, None and the id that it would get. `name`: id of
-        the first job with the key."""
-        while True:
-            try:
+    def _keyed(self, first: str) -> tuple[Job | None, str]:
+        """The job that has an idempotency key and its id; without one, None and the id that it would get. `first`: id
+        of the first job with the key."""
+        name = first
+        try:
+            job = self.records.read(first)
+            if job.freed:
+                name = later(first, job.freed)
                 job = self.records.read(name)
-            except FileNotFoundError:
-                return None, name
-            if not job.freed:
-                return job, name
-            name = following(name)
+        except FileNotFoundError:
+            return None, name
+        return job, name
 
     def has_key(self, owner: str, idempotency_key: str) -> bool:
         """Whether a job has this idempotency key."""
         return self._keyed(first_of(owner, idempotency_key))[0] is not None
 
-    def free_keys(self, jobs: Collection[str]) -> None:
+    def free_keys(self, jobs: Iterable[Job]) -> None:
         """Frees the idempotency keys of jobs: requests that repeat them make new jobs."""
-        for job_id in jobs:
-            with suppress(NotFound):
-                self._change(job_id, lambda job: job if job.fingerprint is None else replace(job, freed=True))
+        for job in jobs:
+            if job.first is not None:
+                # Without a sound record of the first job, the key leads to no job.
+                with suppress(NotFound, CorruptArtifact):
+                    self._change(job.first, partial(freed, job))
 
     def read(self, job_id: str) -> Job:
         """Raises NotFound, or CorruptArtifact if the record cannot be understood."""
@@ -440,14 +443,15 @@ class JobStore:
         there."""
         self._swept()
         jobs = self.newest()
-        ended = [job for job in jobs if job.status.ended]
-        # The record of a job whose key was freed leads to the next job with the same key.
-        old = [job for job in ended[keep:] if not (job.freed and self._keyed(following(job.id))[0] is not None)]
-        indexed = {entry.id for entry in self.index()}  # last, because an old job may have come back meanwhile
+        indexed = {entry.id for entry in self.index()}  # after the records: an old job may have come back meanwhile
         for job in jobs:
             if not job.status.ended and job.id not in indexed:
                 self.blobs.write(OpenJob.of(job).key, b"")
-        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in indexed])
+        ended = [job for job in jobs if job.status.ended]
+        old = [job for job in ended[keep:] if indexed.isdisjoint((job.id, later(job.id, job.freed)))]
+        gone = {job.id for job in old}
+        leading = {job.first for job in jobs if job.id not in gone}  # the first job of a key leads to the later ones
+        self.blobs.delete([self.records.key(job.id) for job in old if job.id not in leading])
 
 
 class Attempt:
@@ -493,6 +497,11 @@ class Attempt:
 def refused(_: OpenJob, why: Job | Unread) -> None:
     if isinstance(why, OSError):
         raise why
+
+
+def freed(job: Job, first: Job) -> Job:
+    """The record of the first job with an idempotency key, after `job` has lost the key."""
+    return replace(first, freed=first.freed + 1) if later(first.id, first.freed) == job.id else first
 
 
 def same(job: Job, fingerprint: str | None) -> Job:

@@ -26,7 +26,8 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.jobs, self.may_end, self.begun = jobs_of(folder), threading.Event(), threading.Event()
         self.charged: list[int] = []
-        self.create, self.upload = self.jobs.create, lambda: None
+        self.create = self.jobs.create
+        self.upload: Callable[[], object] = lambda: None
         self.jobs.create = self.created  # type: ignore[method-assign]
         self.service: Any = SimpleNamespace(
             store=StoreCalls(), domains=domains_of(folder), jobs=self.jobs, admission=asyncio.Lock(), creating=set(),
