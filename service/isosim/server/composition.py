@@ -111,8 +111,11 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
         metrics.resident.read = lambda: registry.size
+        worker = None
         if settings.local_worker:
-            await stack.enter_async_context(LocalWorker(settings, encoders.set_cpu_contended))
+            waiting = bool(await asyncio.to_thread(jobs.index))
+            worker = LocalWorker(settings, encoders.set_cpu_contended, jobs=waiting)
+            await stack.enter_async_context(worker)
         service = Service(
             settings=settings,
             metrics=metrics,
@@ -125,7 +128,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             drift=drift,
             observer=observe(settings, metrics, stack),
             listings=Listings(calls),
-            hint=nothing if shared is None else partial(announce, shared.redis),
+            hint=partial(tell_workers, worker, shared),
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
         )
@@ -139,8 +142,12 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.STOPPING
 
 
-async def nothing() -> None:
-    """Without Redis, workers look for jobs by themselves."""
+async def tell_workers(worker: LocalWorker | None, shared: RedisCache | None) -> None:
+    """There is a new job. Workers look for jobs by themselves too, only later."""
+    if worker is not None:
+        worker.wake()
+    if shared is not None:
+        await announce(shared.redis)
 
 
 def freeze() -> None:

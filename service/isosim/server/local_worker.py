@@ -15,6 +15,7 @@ from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
 
+FIRST = 15.0  # s until the worker is started if there is no job yet; so a short-lived server starts none
 AGAIN = 2.0  # s until a worker that has ended is started again
 CHECK = 20.0  # s between checks whether it hangs
 LAST_WORDS = 6.0  # s in which it gives back its job when the server stops
@@ -37,8 +38,12 @@ class LocalWorker:
     half of the machine despite its low priority, and the p99 of single requests rose from 12 to 115 ms.
     """
 
-    def __init__(self, settings: Settings, on_busy: Callable[[bool], None]) -> None:
+    def __init__(self, settings: Settings, on_busy: Callable[[bool], None], *, jobs: bool) -> None:
+        """`jobs`: whether there are open jobs already."""
         self.settings = settings
+        self._wanted = asyncio.Event()
+        if jobs:
+            self.wake()
         self.on_busy = on_busy  # called with True when a calibration begins on this machine, with False when it ends
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +62,13 @@ class LocalWorker:
                 await asyncio.wait_for(self._process.wait(), LAST_WORDS)
             await kill(self._process)
 
+    def wake(self) -> None:
+        """Starts the worker if it is not started yet: there is a job."""
+        self._wanted.set()
+
     async def _keep(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), FIRST)
         while True:
             try:
                 await self._run()
