@@ -77,7 +77,11 @@ FAULTS: dict[str, tuple[Callable[[Process, int], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+HERE = [("folder", fault) for fault in FAULTS]  # each that is silent takes 30 s, so that in a bucket two are tried
+THERE = [("bucket", "the job's process is killed, as for want of memory"), ("bucket", "the worker hangs")]
+
+
+@pytest.mark.parametrize(("root", "fault"), HERE + THERE, indirect=["root"])
 def test_a_job_goes_on_elsewhere_and_its_record_says_why(
     site: tuple[Server, StartWorker], root: Path, fault: str
 ) -> None:
