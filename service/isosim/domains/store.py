@@ -649,7 +649,8 @@ def announce(name: str, history: Iterable[Entry], seen: int) -> None:
     """Logs the entries of a domain's history whose numbers are above `seen`."""
     for entry in history:
         if entry.number > seen:
-            log.info("domain changed", extra={"facts": {"domain": name, **entry.facts}})
+            facts = {key: value for key, value in entry.facts.items() if key != "time"}  # the line has its own
+            log.info("domain changed", extra={"facts": {"domain": name, **facts}})
 
 
 class Unchanged(Exception):
