@@ -1,6 +1,6 @@
 """`make soak`: half an hour of mixed load, to find resources that leak and requests that become slower.
 
-Runs API, RQ worker and Redis as in production. Locust's mixed users and an analyst send the requests. Measures memory,
+Runs API, worker and Redis as in production. Locust's mixed users and an analyst send the requests. Measures memory,
 file descriptors, threads, tasks and Redis connections every ten seconds.
 """
 

@@ -63,7 +63,7 @@ def stack(
             for container in found[name] if name != "worker" else ():
                 container.healthy(300)
         for container in found["worker"]:
-            container.wait_until(lambda c=container: "Listening" in c.log(), seconds=120)
+            container.wait_until(lambda c=container: "worker starting" in c.log(), seconds=120)
         yield found
     finally:
         project.run(*compose, "down", "--volumes", "--timeout", "5", cwd=tree)

@@ -113,7 +113,7 @@ def test_words_that_quote_nobody_are_told(written: list[bytes], error: Exception
 
 
 def test_a_traceback_inside_a_message_loses_its_words(written: list[bytes]) -> None:
-    """uvicorn and RQ log tracebacks as text."""
+    """uvicorn logs tracebacks as text."""
     import traceback
 
     for cause in (raise_pydantic, raise_caused):
