@@ -119,7 +119,7 @@ def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -
 def test_a_stop_while_it_starts_is_heard(engine: Engine, cpu: str) -> None:
     """The first process of a container ignores a signal that it has no handler for."""
     with engine.container(*ANONYMOUS, cpu) as container:
-        container.wait_until(lambda: "put into the model store" in container.log())
+        container.wait_until(lambda: "store_id" in container.log())
         code, took = container.stop(60)
         assert code in (0, 143), container.log()
         assert took < 30

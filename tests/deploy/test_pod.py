@@ -160,7 +160,8 @@ def test_its_environment_is_what_the_chart_gives(pods: Pods) -> None:
     ours = {name: value for name, value in environment.items() if name.startswith("ISOSIM_")}
     given = {variable["name"] for variable in pods.api["containers"][0]["env"]}
     settings = named(pods.rendered, "ConfigMap", "similarity-isosim")["data"]
-    assert ours.keys() == {name for name in given if name.startswith("ISOSIM_")} | settings.keys()
+    of_image = {"ISOSIM_SEED_STORE"}
+    assert ours.keys() == {name for name in given if name.startswith("ISOSIM_")} | settings.keys() | of_image
     assert ours["ISOSIM_PORT"] == "8000"
     assert environment["HOME"] == "/tmp"  # noqa: S108
 

@@ -393,7 +393,7 @@ def check(blobs: Blobs) -> None:
         Unavailable: the store writes all the same, so that two writers would lose each other's changes.
         OSError: the store cannot be written.
     """
-    key = f"probe/{uuid.uuid4().hex}"
+    key = f"check-{uuid.uuid4().hex}"
     other = blobs.write(key, b"0", new=True)
     try:
         blobs.write(key, b"1", over=other)
