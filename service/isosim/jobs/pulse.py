@@ -29,6 +29,8 @@ class Pulse:
 
     def close(self) -> None:
         self._file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other workers are in it
+            self._file.parent.rmdir()
 
 
 def open_own(file: Path, flags: int) -> TextIO:
