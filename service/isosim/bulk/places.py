@@ -39,7 +39,7 @@ class Place:
     def __init__(self, address: str) -> None:
         with reaching(address):
             options: dict[str, Any] = {}
-            if remote(address):
+            if remote(address) and not address.startswith("file:"):
                 from obstore.fsspec import register  # noqa: PLC0415 - an extra
 
                 register(address.partition(":")[0])
