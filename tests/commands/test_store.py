@@ -1,5 +1,4 @@
-"""`isosim store`: what nobody needs goes, from a folder and from a bucket; what anybody may hold stays; what is damaged
-is rebuilt."""
+"""`isosim store`: removes unused files, in a folder and in a bucket; keeps those in use; rebuilds damaged records."""
 
 import json
 from pathlib import Path

@@ -52,7 +52,7 @@ def address(root: Path) -> str:
 
 @pytest.fixture
 def site(root: Path, serve: Serve, worker: StartWorker) -> Iterator[tuple[Server, StartWorker]]:
-    """A server without a worker of its own, and a function that starts workers. There is no Redis."""
+    """A server without a worker of its own, and a function that starts workers. Redis is not used."""
     given = {"model_store": address(root), "encoder": "tiny"}
     yield serve(**given, local_worker=False), lambda **more: worker(**given, **more)
 

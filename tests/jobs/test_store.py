@@ -1,4 +1,4 @@
-"""Jobs in the store: each runs to one end, whoever claims, beats, dies or is killed; in a folder and in buckets."""
+"""Jobs in the store, a folder or a bucket: each ends once, also if workers die, hang or are replaced."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -724,7 +724,7 @@ def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blob
         clock.now += ABANDONED + 1
     assert [job.id for job in jobs.newest()] == [other.id]
     for whole in (jobs.unended, jobs.rested_on, lambda: jobs.newest(whole=True)):
-        with pytest.raises(OSError, match="Input"):  # whoever deletes by it must not take it for missing
+        with pytest.raises(OSError, match="Input"):  # a caller that deletes versions must not take the job for missing
             whole()
     assert begun(opened(blobs)).job.id == first.id
 

@@ -57,7 +57,8 @@ class Child:
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(self.socket.close)
             end = theirs.fileno()
-            # It stays in this process's session: see `isosim.server.local_worker`. What libraries print is no message.
+            # The child stays in this process's session (see `isosim.server.local_worker`). Its standard output goes to
+            # standard error, because libraries may print, and the API reads this process's standard output.
             self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [*command, str(end)], pass_fds=[end], stdin=subprocess.DEVNULL, stdout=2, process_group=0
             )

@@ -46,7 +46,7 @@ class Site:
         self.charged.append(texts)
 
     async def hint(self) -> None:
-        """Nobody waits."""
+        """Does not wait."""
 
     async def post(self, domain: str, key: str | None = None) -> int:
         request = JobRequest(domain, "e" * 64, "tiny", sentences=100)
