@@ -13,7 +13,6 @@ EXAMPLES = {
     "isosim.scoring.distances": 4,
     "isosim.scoring.similarity": 3,
     "isosim.scoring.reference": 3,
-    "isosim.scoring.normalization": 5,
     "isosim.scoring.probability": 4,
     "isosim.fitting.linear": 5,
     "isosim.fitting.flow": 6,

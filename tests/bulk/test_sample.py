@@ -59,7 +59,7 @@ def test_a_calibration_of_a_sample_is_the_one_that_one_process_fits(
 ) -> None:
     corpus_of(tmp_path, TEXTS * 2)
     corpus = Corpus(str(tmp_path / "corpus.jsonl"), "text", None, None, 1000)
-    asked = {"method": method, "promote": "always", "seed": 3, "normalization": "none"}
+    asked = {"method": method, "promote": "always", "seed": 3}
     facts = fit_sample(
         corpus, 300, "bulk", asked, "tiny", "cpu", run_options(store, two_nodes), 1, lambda *_: None, print
     )

@@ -159,11 +159,11 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     store = tmp_path / "news"
     artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
 
-    def job(domain: str, **options: str) -> str:
-        wanted = JobRequest(domain, artifact.digest, artifact.id, "sn", sentences=300, **options)  # type: ignore[arg-type]
+    def job(domain: str, method: str = "sn") -> str:
+        wanted = JobRequest(domain, artifact.digest, artifact.id, method, sentences=300)
         return post_job(jobs, wanted, sentences(300)).id
 
-    failing = job("fails", normalization="of no kind")
+    failing = job("fails", "of no kind")
     words = [sys.executable, "-m", "isosim.cli", "worker", "--burst"]
     subprocess.run(words, env=site.settings, timeout=600, check=True)
     shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')

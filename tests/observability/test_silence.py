@@ -89,7 +89,7 @@ def quoting_job(store: Path) -> tuple[JobStore, str]:
     from isosim.encoders.store import EncoderStore
 
     artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
-    wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)
+    wanted = JobRequest("d", artifact.digest, artifact.id, TEXT, sentences=300)
     return jobs, post_job(jobs, wanted, sentences(300)).id
 
 

@@ -119,7 +119,7 @@ def status(server: Server, job: str) -> str:
 def test_after_success(traces: Traces, calibrating: Begin) -> None:
     server, _ = calibrating()
     labels = [[TEXTS[n], TEXTS[n + 1], n % 2] for n in range(200)]
-    options = {"method": "flow", "labels": labels, "normalization": "as-norm", "promote": "always"}
+    options = {"method": "flow", "labels": labels, "promote": "always"}
     assert server.calibrate("secret", TEXTS, **options)["status"] == "succeeded"
     posted = server.client.post("/domains/secret/labels", json={"labels": labels})
     assert server.wait_for(posted.json()["job"])["status"] == "succeeded"

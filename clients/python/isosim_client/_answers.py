@@ -45,8 +45,7 @@ class NamedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    # Pairs with at least this similarity match. None if the version cannot reach the target. Also None if the version
-    # was calibrated with the normalization `as-norm` or `csls`: its pairs match by percentile, not by similarity.
+    # Pairs with at least this similarity match. None if the version cannot reach the target.
     similarity: float | None = None
     version: int  # version that scored the pairs
 
@@ -107,7 +106,6 @@ class Job:
     method: str = ""  # requested method; the report states the method that was chosen
     promote: str = ""
     seed: int = 0
-    normalization: str = ""
     sentences: int = 0  # number of posted sentences, including duplicates
     labels: int = 0  # number of posted labelled pairs
     base: int | None = None  # version to which `add_labels` adds labels; None for other jobs

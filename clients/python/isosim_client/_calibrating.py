@@ -19,7 +19,6 @@ def calibrate(
     method: str = "auto",
     promote: str = "if_better",
     seed: int = 0,
-    normalization: str = "none",
     labels: Iterable[LabelledPair] = (),
     kind: str = "matches",
     force: bool = False,
@@ -36,8 +35,7 @@ def calibrate(
     }
     upload = Upload(source, many(labels, "labels"), read=bool(given))
     query: dict[str, str | int | float] = {
-        "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-        "kind": kind, **given,
+        "domain": domain, "method": method, "promote": promote, "seed": seed, "kind": kind, **given,
     }  # fmt: skip
     if force:
         query["force"] = "true"

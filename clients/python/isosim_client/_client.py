@@ -209,7 +209,6 @@ class Client:
         method: str = "auto",
         promote: str = "if_better",
         seed: int = 0,
-        normalization: str = "none",
         labels: Iterable[LabelledPair] = (),
         kind: str = "matches",
         force: bool = False,
@@ -229,7 +228,6 @@ class Client:
             method: `auto`, or a method of the server; the error for an unknown method lists all methods.
             promote: whether the new version becomes champion: `if_better`, `always` or `never`.
             seed: seed of the random numbers; the same text, settings and seed give the same version.
-            normalization: `none`, or a correction for texts that are similar to many others: `as-norm` or `csls`.
             labels: labelled pairs, from which probabilities are learned: (text, text, label) or (text, text, label,
                 weight).
             kind: what the labels mean: `matches` (1 for a match, 0 for no match; other labels are refused) or `grades`
@@ -263,7 +261,6 @@ class Client:
                 method=method,
                 promote=promote,
                 seed=seed,
-                normalization=normalization,
                 labels=labels,
                 kind=kind,
                 force=force,

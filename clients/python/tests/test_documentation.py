@@ -101,7 +101,7 @@ NEEDED: dict[str, Any] = {
 OTHER: dict[str, Any] = {
     "domain": "other", "detail": True, "space": "raw", "normalize": False, "dimensions": 4, "truncate": False,
     "truncation_direction": "Left", "raw_scores": True, "return_text": True, "method": "sn", "promote": "never",
-    "seed": 1, "normalization": "csls", "labels": [("a", "b", 0.0)], "force": True, "kind": "grades",
+    "seed": 1, "labels": [("a", "b", 0.0)], "force": True, "kind": "grades",
     "without": ["sure"], "idempotency_key": "mine",
     "version": 2, "seen": Domain(domain="d", champion=8, revision=9), "after": "d", "contains": "d", "fmr": 0.1,
     "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100, "threshold": "duplicates", "column": 2,

@@ -90,7 +90,7 @@ def test_fields_an_older_server_does_not_have_take_their_defaults() -> None:
     )  # fmt: skip
     assert scores.extrapolated is None
     state = Stub(says(200, job("running"))).client().job("j1")
-    assert (state.normalization, state.base, state.progress, state.notices) == ("", None, 0.0, ())
+    assert (state.base, state.progress, state.notices) == (None, 0.0, ())
     domain = Stub(says(200, {"domain": "letters", "versions": [{"version": 1, "method": "sn", "encoder": "e"}]}))
     assert domain.client().domain("letters").versions[0].servable
     advice = (

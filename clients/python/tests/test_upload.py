@@ -154,10 +154,10 @@ def test_what_the_callers_source_raises_reaches_the_caller(tmp_path: Path) -> No
 
 def test_the_options_travel_in_the_query() -> None:
     stub = Stub(says(202, job("queued")))
-    stub.client().calibrate(["a"], domain="d", method="flow", promote="never", seed=7, normalization="csls")
+    stub.client().calibrate(["a"], domain="d", method="flow", promote="never", seed=7)
     request = stub.requests[0]
     assert dict(request.url.params) == {
-        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "normalization": "csls", "kind": "matches",
+        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "kind": "matches",
     }  # fmt: skip
     assert request.headers["content-type"] == "application/x-ndjson"
     assert request.headers["transfer-encoding"] == "chunked"

@@ -14,7 +14,7 @@ from isosim import __version__
 from isosim.api.requests import documented
 from isosim.api.state import ServiceDep
 from isosim.errors import NotFound
-from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
 from isosim.scoring.calibration import DOMAIN_NAME
 
@@ -91,7 +91,6 @@ class ConsoleFacts(BaseModel):
         description="with fewer distinct sentences than this, the fit of a normalizing flow is unstable"
     )
     promotions: list[str]
-    normalizations: list[str]
     domain_pattern: str
 
 
@@ -149,7 +148,6 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
         fewest_labels=FEWEST_LABELS,
         steady_flow=STEADY_FLOW,
         promotions=list(PROMOTIONS),
-        normalizations=list(NORMALIZATIONS),
         domain_pattern=DOMAIN_NAME,
     )
 

@@ -75,8 +75,7 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
 
     Raises:
-        Conflict: the version uses item normalization (`as-norm` or `csls`), or it lacks the data for the threshold:
-            labelled pairs for a precision, random pairs for a false-match rate.
+        Conflict: the version lacks labelled pairs for a precision, or random pairs for a false-match rate.
         InvalidInput: the rate is out of range, the rate is so low that identical texts would not match, or no threshold
             reaches the precision.
     """
@@ -84,11 +83,6 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     if precision is not None:
         return advise(model, calibration.domain, Target(precision=precision))
     advice = advise(model, calibration.domain, Target(fmr=fmr))
-    if model.normalization is not None:
-        raise Conflict(
-            f"{calibration.domain}@{calibration.version} has item normalization, so no threshold of the similarity "
-            "corresponds to a false-match rate; calibrate without item normalization"
-        )
     assert model.reference is not None  # noqa: S101 - `advise` checks this
     identical = float(model.reference.false_match_rate(np.ones(1))[0])
     if identical > fmr:

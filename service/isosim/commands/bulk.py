@@ -14,7 +14,7 @@ from isosim.domains.calibrations import load_calibration
 from isosim.encoders.device import usable_cores
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Unavailable
-from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.requirements import MOST_SENTENCES, Allowance
 from isosim.scoring.advice import SMALLEST_FMR
 from isosim.scoring.calibration import DomainRef
@@ -154,7 +154,6 @@ def calibrate(
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: Annotated[int, typer.Option(help="seed of the sample and of the fit")] = 0,
-    normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
     form: FormatOption = None,
     delimiter: Delimiter = None,
     address: Address = None,
@@ -167,7 +166,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Draw a random sample of texts from a large corpus, embed the sample in parallel, and fit a calibration to it."""
-    asked = fit_options(domain, method, promote, seed, normalization)
+    asked = fit_options(domain, method, promote, seed)
     need_training()
     settings = bulk_settings(model_store, encoder)
     from isosim.bulk.calibrating import Corpus, fit_sample  # noqa: PLC0415

@@ -25,7 +25,7 @@ from isosim.commands.shared import (
 from isosim.commands.terminal import bar, print_json, remark, show
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import Conflict, InvalidInput
-from isosim.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
+from isosim.jobs.job import METHODS, PROMOTIONS, JobRequest
 from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.requirements import Allowance, check_sentences
 from isosim.jobs.tables.detection import Hints
@@ -77,7 +77,6 @@ def calibrate(
     seed: int = 0,
     labels: Labels = None,
     grades: Grades = False,
-    normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
     yes: SendMore = False,
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence even if lines look like rows of a table")
@@ -97,7 +96,7 @@ def calibrate(
     """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
-    asked = fit_options(domain, method, promote, seed, normalization) | kind_of(grades)
+    asked = fit_options(domain, method, promote, seed) | kind_of(grades)
     vectors = vector_file(file, column, text_column)
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
@@ -161,16 +160,14 @@ def kind_of(grades: bool) -> dict[str, str]:
     return {"kind": "grades" if grades else "matches"}
 
 
-def fit_options(domain: str, method: str, promote: str, seed: int, normalization: str) -> dict[str, Any]:
+def fit_options(domain: str, method: str, promote: str, seed: int) -> dict[str, Any]:
     """Checks the options of a fit, and returns them under the names of a JobRequest's fields."""
     if DomainRef.parse(domain) != DomainRef(domain):
         raise typer.BadParameter(
             f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
         )
-    check_choices(
-        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
-    )
-    return {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+    check_choices(method=(method, METHODS), promote=(promote, PROMOTIONS))
+    return {"method": method, "promote": promote, "seed": seed}
 
 
 def check_choices(**given: tuple[str, Sequence[str]]) -> None:
@@ -475,7 +472,7 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
     rows = operating_points(model, gallery)
     if not rows:
         labelled = model.probability
-        if labelled is None or model.normalization is not None or not len(labelled.precisions):
+        if labelled is None or not len(labelled.precisions):
             advise(model, ref.name, Target(precision=0.5))  # raises an error that explains why there are no rows
         raise Conflict(
             f"{ref.name}@{version} has no table: an earlier release made the version, or its labelled pairs reach no "

@@ -98,7 +98,7 @@ def similarity(
         texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
         parts = stack.enter_context(InProcess(settings))
         calibration = parts.calibration(domain)
-        scale = calibration.model.scale
+        scale = calibration.model.reference
         if fmr is not None:
             if scale is None:
                 raise Conflict(NO_REFERENCE.format(calibration.domain))
@@ -107,7 +107,7 @@ def similarity(
             decision = parts.decision(calibration, name)
             if not decision.reached:
                 raise Conflict(f"threshold {name!r}: {decision.notice}")
-            least, fmr = decision.similarity, decision.rate
+            least = decision.similarity
         for notice in calibration.notices:
             remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
         pairs = None if scale is None else scale.pairs

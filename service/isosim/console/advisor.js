@@ -17,7 +17,7 @@ const WAIT = 350; // ms after the last key stroke
 const PRESETS = [0.1, 0.01, 0.001, 0.0001];
 
 /** Whether the labels of a version tell of precisions. */
-export const isReliable = (report) => Boolean(report.labels) && !report.labels.graded && (report.normalization ?? "none") === "none";
+export const isReliable = (report) => Boolean(report.labels) && !report.labels.graded;
 
 /** The row of the highest precision up to 90 % that the labels reach, else of the lowest; null for none. */
 export function bestRow({ table: rows }) {

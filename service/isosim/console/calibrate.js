@@ -12,7 +12,6 @@ import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains suggested
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
-const NORMALIZATIONS = { none: "none", "as-norm": "AS-norm", csls: "CSLS" };
 const LABELS_HINT = "A label is 1 for a match and 0 for no match.";
 
 export async function openCalibrate([wanted = ""], context) {
@@ -39,7 +38,6 @@ export async function openCalibrate([wanted = ""], context) {
   const promotion = select(server.promotions.map((name) => [name, PROMOTIONS[name] ?? name]), "if_better");
   const method = select(Object.keys(server.fewest).map((name) => [name, METHOD_NAMES[name] ?? name]), "auto", { onchange: () => intake.refresh() });
   const seed = h("input", { type: "number", min: "0", max: "2147483647", step: "1", value: "0" });
-  const normalization = select(server.normalizations.map((name) => [name, NORMALIZATIONS[name] ?? name]), "none");
   const labels = h("textarea", { rows: "4", dir: "auto", spellcheck: "false", oninput: () => {
     labelFile.value = "";
     Object.assign(state, { rows: pastedRows(labels.value), unreadable: "" });
@@ -61,8 +59,7 @@ export async function openCalibrate([wanted = ""], context) {
     h("details", {}, h("summary", {}, "More options"),
       h("div", { class: "row" },
         field("Method", method, "Auto is right unless you compare methods."),
-        field("Seed", seed, "The same text and seed give the same calibration."),
-        field("Item normalization", normalization, "Compares scores less their texts' usual scores; costs ranking."))));
+        field("Seed", seed, "The same text and seed give the same calibration."))));
   const start = h("button", { type: "submit", class: "primary" }, "Start the calibration");
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { state.posting = null; } }, intake.element, options, list, h("div", { class: "buttons" }, start));
 
@@ -160,7 +157,7 @@ export async function openCalibrate([wanted = ""], context) {
       const { pairs } = describeLabels();
       const { query, body, type } = pairs.length ? await withPairs(pairs) : intake.whole();
       const asked = new URLSearchParams({
-        domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value, normalization: normalization.value,
+        domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value,
         kind: grades.checked ? "grades" : "matches", ...query,
       });
       state.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first

@@ -181,7 +181,7 @@ function targetFields(context) {
       if (mine !== owner) return;
       saved = list?.thresholds ?? [];
       const labels = about?.report.labels;
-      const precise = labels && !labels.graded && about.report.normalization === "none";
+      const precise = labels && !labels.graded;
       fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], touched || !saved.length ? kind.value : `saved:${saved[0].name}`);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("The saved thresholds could not be loaded", error);
@@ -234,11 +234,8 @@ async function judged(reference, pairs, wanted, { signal }) {
   try {
     const advised = await call("GET", `${path("domains", reference, "threshold")}?${query(target)}`, { signal });
     if (advised.version !== answer.version) return none("Another version was promoted meanwhile; score again.");
-    const normalized = answer.notices.some((notice) => notice.startsWith("percentile_normalized"));
-    if (normalized && target.fmr === undefined) return none("With item normalization only a false-match rate can be judged.");
-    const passes = (row) => (normalized ? 1 - answer.percentile[row] <= target.fmr : answer.similarity[row] >= advised.similarity);
-    const match = pairs.map((_, row) => passes(row) && !isUnreadable(answer, row));
-    return { ...answer, verdict: { target, similarity: normalized ? null : advised.similarity, match } };
+    const match = pairs.map((_, row) => answer.similarity[row] >= advised.similarity && !isUnreadable(answer, row));
+    return { ...answer, verdict: { target, similarity: advised.similarity, match } };
   } catch (error) {
     if (!(error instanceof Refused) || error.status === 401) throw error;
     return none(error.message);
@@ -255,7 +252,7 @@ function verdictOf({ match }, row) {
 function verdictLine({ domain, version, verdict }) {
   const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
   if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(plainly(verdict.why)) : ""}`);
-  const from = verdict.similarity === null || verdict.similarity === undefined ? `a percentile of at least ${100 * (1 - verdict.target.fmr)} %` : `a similarity of at least ${score(verdict.similarity, 4)}`;
+  const from = `a similarity of at least ${score(verdict.similarity, 4)}`;
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }
 
@@ -316,7 +313,6 @@ function flags(sides) {
 function explainNotice(notice, reference) {
   const [kind, detail] = notice.split(":");
   if (kind === "no_reference") return `${reference} has no scale yet, so there is no percentile: calibrate it with its own text.`;
-  if (kind === "percentile_normalized") return `Percentiles of ${reference} compare scores less their texts' usual scores (${detail}).`;
   if (kind === "probability_is_mean_grade") return `${reference} was given grades of ${detail}; the mean grade stands on a scale of 0–1.`;
   return `${reference}: ${plainly(notice)}`;
 }

@@ -39,7 +39,6 @@ const DETAILS = {
   "noisy copies": "Sentences that were altered slightly on purpose, to see whether they are still found beside the originals.",
   "paired z": "A difference counted in its own standard errors; beyond −2 and 2 it is hardly chance.",
   bootstrap: "A measurement repeated on random redraws of the same data, to see how far chance moves it.",
-  "item normalization": "A correction that compares a score with the scores that its two sentences usually get.",
 };
 
 const ALL = { ...WORDS, ...DETAILS };

@@ -84,7 +84,6 @@ export async function openJob([id], context) {
       ["Method", methodName(first.method)],
       ["Let it answer", PROMOTIONS[first.promote] ?? first.promote],
       ["Seed", String(first.seed)],
-      ["Item normalization", first.normalization === "none" ? null : first.normalization],
       ["Posted", ago(first.created)],
     ])),
   ];

@@ -25,7 +25,7 @@ export async function openReport([domain, number], context) {
   ]);
   const { report } = version;
   const role = version.version === state.champion ? "champion" : version.version === state.previous ? "previous" : "";
-  const saved = thresholdList(domain, version.version, context, { champion: state.champion, normalized: isNormalized(report) });
+  const saved = thresholdList(domain, version.version, context, { champion: state.champion });
   return [
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
@@ -80,13 +80,8 @@ function decision(version, role, advised, champion) {
       : action("New calibration", `#/calibrate/${encodeURIComponent(domain)}`, { class: "button primary" })));
 }
 
-const isNormalized = ({ normalization }) => Boolean(normalization) && normalization !== "none";
-
 function advice(advised, report, best) {
   if (advised instanceof Refused) return [report.reference ? `No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}` : "No threshold can be advised: this version has no distribution of random pairs. Calibrate the domain anew with its text."];
-  if (isNormalized(report)) { // the threshold is one of normalized scores, which no answer has
-    return ["Use a ", term("percentile"), " of ", h("strong", { class: "big" }, percent(1 - USUAL)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this percentile on."];
-  }
   if (best) return [`From ${score(advised.similarity)} on, 1 in 100 unrelated pairs passes; that suits the comparison of two single sentences.`];
   return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
 }
@@ -115,9 +110,7 @@ function details(version, signal) {
       h("h3", {}, "Why this method"),
       h("p", {}, ...withTerms(why(report))),
       report.reason && h("p", { class: "muted" }, ...withTerms(sentence(report.reason))),
-      report.promotion && h("p", {}, h("strong", {}, "Promotion: "), ...withTerms(promotionReason(report.promotion))),
-      isNormalized(report) && h("p", {},
-        "Percentiles of this version rest on ", term("item normalization"), ` (${report.normalization}); the pictures show the cosine.`)),
+      report.promotion && h("p", {}, h("strong", {}, "Promotion: "), ...withTerms(promotionReason(report.promotion)))),
     h("section", { class: "stack" },
       h("h3", {}, "Where it comes from"),
       provenance(version, report)),

@@ -32,12 +32,11 @@ export function savedThresholds(domain, { signal }) {
   return call("GET", path("domains", domain, "thresholds"), { signal });
 }
 
-/** The saved ones with the similarity of a version, which need not be the champion. `normalized`: it has item normalization. */
-export async function resolvedFor(domain, version, normalized, context) {
+/** The saved ones with the similarity of a version, which need not be the champion. */
+export async function resolvedFor(domain, version, context) {
   const saved = await savedThresholds(domain, context);
   if (version === null || version === saved.version) return saved;
   const resolved = await Promise.all(saved.thresholds.map(async ({ name, target }) => {
-    if (normalized && target.fmr !== undefined) return { name, target, similarity: null, notice: `pairs match whose percentile is at least ${percent(1 - target.fmr)}` };
     try {
       const { similarity } = await call("GET", `${path("domains", `${domain}@${version}`, "threshold")}?${asked(target)}`, context);
       return { name, target, similarity, notice: null };
@@ -89,7 +88,7 @@ async function forget(context, domain, { name, target }, revision) {
 }
 
 /** The list for a version of a domain; null: its champion, which may be null for none. Returns { element, refresh }. */
-export function thresholdList(domain, version, context, { champion, normalized = false }) {
+export function thresholdList(domain, version, context, { champion }) {
   const place = h("div", { class: "stack" }, h("p", { class: "muted" }, "Loading…"));
 
   async function refresh() {
@@ -98,7 +97,7 @@ export function thresholdList(domain, version, context, { champion, normalized =
       return;
     }
     try {
-      show(await resolvedFor(domain, version, normalized, context));
+      show(await resolvedFor(domain, version, context));
     } catch (error) {
       if (!context.signal.aborted) place.replaceChildren(alertBox("The saved thresholds could not be loaded", error, refresh));
     }

@@ -19,9 +19,9 @@ from isosim.scoring.out_of_domain import LONGEST, DomainTest, level_energies
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.store.artifacts import parsed
 
-# Largest numbers of points of a curve, levels of an interval, texts' lengths, and vectors of a cohort. isosim itself
-# writes at most 1,000, 8, 12 and 256.
-POINTS, LEVELS, LENGTHS, COHORT = 4096, 64, 64, 1024
+# Largest numbers of points of a curve, levels of an interval, and texts' lengths. isosim itself writes at most 1,000,
+# 8 and 12.
+POINTS, LEVELS, LENGTHS = 4096, 64, 64
 MOST_REPORT = 1 << 18  # bytes; isosim writes at most 20 kB
 ROOM = 1 << 16  # bytes of a file besides its arrays
 ROWS = 16  # random vectors that a version must score
@@ -47,11 +47,9 @@ def largest_shapes(dim: int) -> dict[str, Shapes]:
         "length_shift": (2, LENGTHS),
     }  # fmt: skip
     test |= dict.fromkeys(("distance_curve", "bands_curve", "probe_curve", "final_curve"), (2, POINTS))
-    normalization: Shapes = {"kind": (), "cohort": (COHORT, dim), "nearest": ()}
-    normalization |= {f"reference.{name}": shape for name, shape in reference.items()}
     return {
         "reference": reference, "raw_reference": reference, "probability": probability, "domain_test": test,
-        "normalization": normalization, "false_hits": table, "raw_false_hits": table,
+        "false_hits": table, "raw_false_hits": table,
     }  # fmt: skip
 
 
@@ -150,11 +148,11 @@ def check_scores(
     unit = latents / np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
     left, right = np.arange(len(unit)), np.arange(len(unit))[::-1].copy()
     scales = [np.empty(0)]
-    rates = model.false_match_rates(latents, left, right, np.vecdot(unit[left], unit[right]))
-    if rates is not None:
+    if model.reference is not None:
+        rates = model.reference.false_match_rate(np.vecdot(unit[left], unit[right]))
         finite("false-match rates", rates)
         scales.append(rates)
-    references = (model.reference, model.raw_reference, model.scale)
+    references = (model.reference, model.raw_reference)
     scales += [check_reference(reference) for reference in references if reference is not None]
     if model.probability is not None:
         finite("probabilities", model.probability.probability(np.concatenate(scales)))

@@ -19,7 +19,6 @@ from isosim.fitting import (
     evidence,
     false_hits,
     gate,
-    normalization,
     out_of_domain,
     probability,
     reference,
@@ -218,7 +217,6 @@ def calibrate_job(
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
         "repeated": repeats,
-        "normalization": request.normalization,
         "domain_test": model.domain_test is not None,
         "labels": None,
     }
@@ -440,7 +438,7 @@ def model_of(
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """Builds a domain's references, item normalization, false-hit tables and out-of-domain test."""
+    """Builds a domain's references, false-hit tables and out-of-domain test."""
     every = np.arange(len(text_vectors.vectors))
     whole = [(text_vectors.vectors, every)]
     raw = reference.build(reference.sample_pairs(whole, rng), rng)
@@ -449,15 +447,12 @@ def model_of(
     own_hits = raw_hits
     if fitted.weights is not None:
         own_hits = false_hits.build(latents, own, np.random.default_rng(request.seed))
-    normalized = None
-    if request.normalization != "none":
-        normalized = normalization.fit(request.normalization, fitted(text_vectors.vectors), latents, rng)
     test = None
     enough = out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST
     if enough and text_vectors.tokens is not None:
         energies = flow_energies(fitted, latents)
         test = out_of_domain.fit(text_vectors.vectors, text_vectors.tokens, text_vectors.shuffled, rng, energies)
-    return DomainModel(own, raw, normalized, None, test, own_hits, raw_hits)
+    return DomainModel(own, raw, None, test, own_hits, raw_hits)
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
@@ -520,17 +515,9 @@ def with_labels(
     """
     if model.reference is None:
         raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
-    left, right = fitted(labels.left), fitted(labels.right)
-    similarities: Any = cosine(left, right)
-    scale = model.reference
-    if model.normalization is not None:
-        rows = np.arange(len(left))
-        both = np.concatenate([left, right])
-        similarities = model.normalization.score(both, rows, rows + len(left), similarities)
-        scale = model.normalization.reference
     learnt, facts = probability.fit(
-        similarities,
-        scale,
+        cosine(fitted(labels.left), fitted(labels.right)),
+        model.reference,
         labels.values,
         request.seed,
         labels.weights,

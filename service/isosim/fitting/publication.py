@@ -24,12 +24,6 @@ HALVES = 40  # number of random halves of the held-out sentences that `_compare`
 MOST_PAIRS = 100_000
 ATTEMPTS = 5  # comparisons with champions that others promote meanwhile
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
-# A new version is not promoted automatically if it lacks one of these parts and the champion has it. Values: the part's
-# name in messages, and what a calibration needs to make the part.
-LOST = {
-    "probability": ("a probability learnt from labels", "labelled pairs"),
-    "normalization": ("an item normalization", "the same item normalization"),
-}
 
 
 @dataclass(frozen=True)
@@ -194,11 +188,10 @@ class Result:
         sentences. They are at most a tenth of the distribution's sentences, and are scored by maps that were fitted
         without them.
         """
-        lost = [part for part in LOST if loses(part, stored.model, self.model)]
-        if lost:
+        if stored.model.probability is not None and self.model.probability is None:
             return False, (
-                f"version {champion} has {' and '.join(LOST[part][0] for part in lost)} that callers would lose; to "
-                f"replace version {champion}, calibrate again with {' and '.join(LOST[part][1] for part in lost)}"
+                f"version {champion} has a probability learnt from labels that callers would lose; to replace version "
+                f"{champion}, calibrate again with labelled pairs"
             )
         ours, scale = self.model.reference, stored.model.reference
         if scale is None:
@@ -227,10 +220,6 @@ class Result:
         if old - new > SURE * unsure:
             return True, what
         return False, what + ("; the difference is not significant" if new < old else "")
-
-
-def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
-    return getattr(champion, part) is not None and getattr(challenger, part) is None
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:

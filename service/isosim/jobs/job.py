@@ -58,9 +58,6 @@ class LabelledPair(NamedTuple):
     weight: float = 1.0
 
 
-NORMALIZATIONS = ("none", "as-norm", "csls")
-
-
 @dataclass(frozen=True)
 class JobRequest:
     """Parameters of a calibration. `encoder` is the encoder's digest, `encoder_id` its name in the store."""
@@ -71,7 +68,6 @@ class JobRequest:
     method: str = "auto"
     promote: str = "if_better"
     seed: int = 0
-    normalization: str = "none"
     sentences: int = 0  # number of posted sentences, duplicates included
     labels: int = 0  # number of posted labelled pairs
     kind: str = "matches"  # one of LABEL_KINDS

@@ -96,7 +96,7 @@ def posted(request: JobRequest) -> dict[str, Any]:
     facts = to_facts(request)
     facts.pop("epoch")
     if request.base is not None:
-        for name in ("base", "champion", "method", "normalization"):
+        for name in ("base", "champion", "method"):
             del facts[name]
     return facts
 

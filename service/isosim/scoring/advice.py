@@ -226,8 +226,8 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
             f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels "
             f'with {{"labels": [["a", "b", 1], …]}} (isosim label FILE --domain {domain}), and wait for that job'
         )
-    if raw or model.normalization is not None:
-        raise Conflict("a precision needs calibrated similarities without item normalization; give fmr instead")
+    if raw:
+        raise Conflict("a precision needs calibrated similarities; give fmr instead")
     try:
         similarity, low, high = labelled.precision_threshold(precision)
     except ValueError as error:
@@ -249,13 +249,13 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
     """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each.
 
-    The list is empty for a version that has no labels, no reference or no stored recall, or has item normalization.
+    The list is empty for a version that has no labels, no reference or no stored recall.
 
     A row contains the threshold and its rates. `alarms` is the mean number of wrong matches of a query that is compared
     with `gallery` entries.
     """
     labelled = model.probability
-    if labelled is None or model.reference is None or model.normalization is not None or not len(labelled.recalls):
+    if labelled is None or model.reference is None or not len(labelled.recalls):
         return []
     rows = []
     for precision in TABLE:
@@ -277,31 +277,24 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
 class DecisionThreshold:
     """Decides whether a pair matches, for one version and one target.
 
-    A pair matches if its similarity is at least `similarity`. For versions with item normalization, `similarity` is
-    None, and a pair matches if its false-match rate is at most `rate`. `similarity` and `rate` are both None if the
-    version cannot reach the target.
+    A pair matches if its similarity is at least `similarity`, which is None if the version cannot reach the target.
     """
 
     target: Target
     similarity: float | None = None  # exact in float32, as the similarities in responses are
-    rate: float | None = None
     interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
     notice: str | None = None  # if `similarity` is None: the reason
 
     @property
     def reached(self) -> bool:
-        return self.similarity is not None or self.rate is not None
+        return self.similarity is not None
 
     def matches(self, scores: Scores) -> npt.NDArray[np.bool_] | None:
         """Whether each pair matches (P,); None if the target is not reached. Unreadable texts never match."""
-        if self.similarity is not None:
-            passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
-        elif self.rate is not None and scores.percentile is not None:
-            # `1 - percentile <= rate` would fail by rounding: 1 - 0.99 is slightly more than 0.01.
-            passing = scores.percentile >= 1.0 - self.rate
-        else:
+        if self.similarity is None:
             return None
+        passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
         return passing if scores.unreadable is None else passing & ~scores.unreadable
 
 
@@ -317,28 +310,11 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
     """Computes the threshold of a version for a target."""
-    normalization = model.normalization
     try:
-        if normalization is None:
-            advice = advise(model, domain, target)
-            return DecisionThreshold(
-                target, advice.similarity, interval=advice.interval, extrapolated=advice.extrapolated
-            )
-        if target.fmr is None:
-            raise Conflict(
-                f"{domain!r} normalizes scores by item ({normalization.kind}), and such scores have no measured "
-                "precision or rate of false hits; save a threshold for a false-match rate (fmr) instead"
-            )
-        check_reachable(normalization.reference, domain, target.fmr)
+        advice = advise(model, domain, target)
     except (Conflict, InvalidInput) as error:
         return DecisionThreshold(target, notice=str(error))
-    return DecisionThreshold(
-        target,
-        rate=target.fmr,
-        extrapolated=bool(normalization.reference.extrapolated(np.array([target.fmr]))[0]),
-        notice=f"{domain!r} normalizes scores by item ({normalization.kind}), so no single similarity corresponds "
-        f"to the target: pairs match if their percentile is at least {1 - target.fmr:.9g}",
-    )
+    return DecisionThreshold(target, advice.similarity, interval=advice.interval, extrapolated=advice.extrapolated)
 
 
 def lost_targets(

@@ -17,7 +17,6 @@ from isosim.arrays import Arrays, Doubles, Vectors
 from isosim.encoders.texts import Judge, PooledVector, Verdict
 from isosim.errors import InvalidInput
 from isosim.scoring.false_hits import FalseHitTable
-from isosim.scoring.normalization import ItemNormalization
 from isosim.scoring.out_of_domain import DomainTest, level_energies
 from isosim.scoring.probability import ProbabilityMap
 from isosim.scoring.reference import ReferenceDistribution
@@ -63,7 +62,6 @@ class DomainModel:
 
     reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
     raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
-    normalization: ItemNormalization | None = None
     probability: ProbabilityMap | None = None
     domain_test: DomainTest | None = None
     false_hits: FalseHitTable | None = None  # for searches by calibrated similarity
@@ -72,20 +70,11 @@ class DomainModel:
     KINDS: ClassVar[dict[str, Any]] = {
         "reference": ReferenceDistribution,
         "raw_reference": ReferenceDistribution,
-        "normalization": ItemNormalization,
         "probability": ProbabilityMap,
         "domain_test": DomainTest,
         "false_hits": FalseHitTable,
         "raw_false_hits": FalseHitTable,
     }
-
-    @property
-    def scale(self) -> ReferenceDistribution | None:
-        """The distribution from which percentiles are computed.
-
-        With item normalization: the distribution of normalized scores. Otherwise: that of the similarities.
-        """
-        return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """The parts that are not None, each as named arrays; `from_arrays` is the inverse."""
@@ -96,24 +85,6 @@ class DomainModel:
     def from_arrays(cls, parts: Mapping[str, Arrays]) -> Self:
         """Raises KeyError if an array is missing, ValueError if one is invalid."""
         return cls(**{name: cls.KINDS[name].from_arrays(arrays) for name, arrays in parts.items()})
-
-    def false_match_rates(
-        self,
-        latents: npt.NDArray[np.float32],
-        left: npt.NDArray[np.intp],
-        right: npt.NDArray[np.intp],
-        similarities: npt.NDArray[np.float32],
-    ) -> Doubles | None:
-        """False-match rate of each pair (P,): the share of the domain's random pairs that score at least as high.
-
-        latents: (N, D); left, right, similarities: (P,). Pair i consists of the rows left[i] and right[i] of latents.
-        With item normalization, the scores are normalized scores; otherwise they are similarities. Returns None if the
-        version has neither item normalization nor a reference.
-        """
-        if self.normalization is not None:
-            scores = self.normalization.score(latents, left, right, similarities)
-            return self.normalization.reference.false_match_rate(scores)
-        return None if self.reference is None else self.reference.false_match_rate(similarities)
 
 
 @dataclass(frozen=True)
@@ -144,8 +115,6 @@ class Calibration:
         """Notices that callers receive with all scores of this version."""
         model = self.model
         notices = [] if model.reference is not None else ["no_reference"]
-        if model.normalization is not None:
-            notices.append(f"percentile_normalized:{model.normalization.kind}")
         if model.probability is not None and model.probability.graded:
             notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
         return notices
@@ -162,14 +131,14 @@ class Calibration:
 
     def _has_probability(self, *, raw: bool) -> bool:
         """Whether labels give a cosine a probability: they are fitted to the calibrated similarity."""
-        return self.model.normalization is None and (self.transform is None or not raw)
+        return self.transform is None or not raw
 
     def place(self, cosines: Doubles, *, raw: bool) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
         """Scores cosines (N,) of calibrated vectors, or with `raw` of the frozen encoder's vectors.
 
         Returns three arrays (N,): the false-match rates, whether each rate is extrapolated, and the probabilities of a
-        match. The probabilities are None if the version has item normalization or no labels, and for raw cosines of a
-        version with a transform. The whole result is None for a version without a reference for the cosines.
+        match. The probabilities are None if the version has no labels, and for raw cosines of a version with a
+        transform. The whole result is None for a version without a reference for the cosines.
         """
         model = self.model
         scale = model.raw_reference if raw and self.transform is not None else model.reference

@@ -69,11 +69,11 @@ def score(
     latents = calibration.latents(pooled)
     raw = cosine(pooled.take(left, 0), pooled.take(right, 0))
     similarity = raw if calibration.transform is None else cosine(latents.take(left, 0), latents.take(right, 0))
-    rates = model.false_match_rates(latents, left, right, similarity)
+    rates = None if model.reference is None else model.reference.false_match_rate(similarity)
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
     verdicts = None if brought else calibration.judge(texts, pooled, latents)
     percentile = None if rates is None else 1.0 - rates
-    extrapolated = None if rates is None or model.scale is None else model.scale.extrapolated(rates)
+    extrapolated = None if rates is None or model.reference is None else model.reference.extrapolated(rates)
     unreadable = unreadable_pairs(texts, left, right)
     if unreadable is not None:
         for column in (percentile, extrapolated, labelled):

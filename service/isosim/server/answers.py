@@ -42,7 +42,6 @@ JOB: dict[str, Any] = {
     "method": "auto",
     "promote": "if_better",
     "seed": 0,
-    "normalization": "none",
     "sentences": 294,
     "labels": 0,
     "base": None,
@@ -314,7 +313,6 @@ ANSWERS: dict[str, Any] = {
         "fewest_labels": 20,
         "steady_flow": 3000,
         "promotions": ["if_better", "always", "never"],
-        "normalizations": ["none", "as-norm", "csls"],
         "domain_pattern": "[a-z0-9][a-z0-9._-]{0,63}",
     },
 }

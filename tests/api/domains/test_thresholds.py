@@ -36,12 +36,12 @@ def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair
 
 @pytest.fixture(scope="module")
 def store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`news@1` with labels, `news@2` (champion) without; `normal` with item normalization; `default` built in."""
+    """`news@1` with labels, `news@2` (champion) without; `other` with labels; `default` built in."""
     folder = tmp_path_factory.mktemp("thresholds") / "store"
     shutil.copytree(tiny_store / "encoders", folder / "encoders")
     calibrate(folder, "news", "identity", LABELS)
     calibrate(folder, "news", "whitening", [])
-    calibrate(folder, "normal", "identity", LABELS, normalization="as-norm")
+    calibrate(folder, "other", "identity", LABELS)
     return folder
 
 
@@ -67,7 +67,7 @@ def server(servers: list[Server]) -> Iterator[Server]:
     """The first one; version 2 of `news` answers again after the test, and nothing is saved."""
     yield servers[0]
     client = servers[0].client
-    for domain in ("news", "normal"):
+    for domain in ("news", "other"):
         for one in client.get(f"/domains/{domain}/thresholds").json()["thresholds"]:
             client.delete(f"/domains/{domain}/thresholds/{one['name']}").raise_for_status()
     client.put("/domains/news/champion", json={"version": 2}).raise_for_status()
@@ -139,7 +139,7 @@ def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(s
 
 def test_a_precision_asked_for_too_early_names_the_job_that_brings_the_labels(server: Server, store: Path) -> None:
     at, jobs, encoder = "/domains/news/threshold?precision=0.9", jobs_of(store), EncoderStore.at(store).find("tiny")
-    for domain, labels in (("news", 0), ("normal", 300)):  # neither brings labels to `news`
+    for domain, labels in (("news", 0), ("other", 300)):  # neither brings labels to `news`
         post_job(jobs, JobRequest(domain, encoder.digest, encoder.id, labels=labels))
     refused(server.client.get(at), 409, "was given no labels")
     job = post_job(jobs, JobRequest("news", encoder.digest, encoder.id, labels=1200, base=2)).id
@@ -203,20 +203,8 @@ def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_wit
     assert scored(server, domain="news@1")["match"][-2:] == [True, False]  # this one has labels
 
 
-def test_with_item_normalization_percentiles_decide(server: Server) -> None:
-    notice = save(server, domain="normal", fmr=0.1)["notice"]
-    assert "percentile is at least 0.9" in notice
-    answer = scored(server, domain="normal")
-    assert answer["match"] == [1 - percentile <= 0.1 for percentile in answer["percentile"]]
-    assert answer["match"][-2:] == [True, False]
-    assert answer["threshold"]["similarity"] is None
-    assert answer["notices"] == scored(server, None, "normal")["notices"]
-    save(server, domain="normal", precision=0.9)
-    assert scored(server, domain="normal")["match"] is None
-
-
 def test_vectors_are_matched_too(server: Server) -> None:
-    threshold = save(server, domain="normal", fmr=0.1) and save(server, fmr=0.1)
+    threshold = save(server, domain="other", fmr=0.1) and save(server, fmr=0.1)
     assert threshold["notice"] is None
     embedded = server.client.post(
         "/embed", json={"inputs": [text for pair in PAIRS[:20] for text in pair], "domain": "news", "space": "raw",
@@ -316,7 +304,7 @@ def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store
 
 def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
     domains = domains_of(store)
-    stored = domains.load("normal", 1)
+    stored = domains.load("other", 1)
     assert publish(domains, "short", EncoderStore.at(store).find("tiny"), stored.model, promote=False) == 1
     server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
     save(server, domain="short", fmr=0.1)

@@ -400,18 +400,6 @@ def test_a_domain_from_little_text_flags_nothing(server: Server) -> None:
     assert not any("out_of_domain" in side for pair in answer["flags"] for side in pair.values())
 
 
-@pytest.mark.parametrize("kind", ["as-norm", "csls"])
-def test_item_normalization_changes_percentiles_alone(server: Server, kind: str) -> None:
-    job = server.calibrate(f"normal-{kind}", TEXTS, method="whitening", normalization=kind)
-    assert job["status"] == "succeeded", job["error"]
-    answer = wait_until(lambda: score(server, OWN, domain=f"normal-{kind}"))
-    plain = score(server, OWN, domain="plain")
-    np.testing.assert_allclose(answer["similarity"], plain["similarity"], atol=1e-5)
-    assert np.abs(np.array(answer["percentile"]) - plain["percentile"]).max() > 0.01
-    assert answer["notices"] == [f"percentile_normalized:{kind}"]
-    assert np.mean(answer["percentile"]) == pytest.approx(0.5, abs=0.15)
-
-
 def test_drift_is_seen_in_metrics_and_in_the_domain(server: Server) -> None:
     assert server.calibrate("watched", TEXTS, method="identity")["status"] == "succeeded"
     wait_until(lambda: score(server, OWN, domain="watched"))

@@ -23,13 +23,10 @@ from isosim.scoring.advice import (
     unknown_threshold,
 )
 from isosim.scoring.calibration import Calibration, DomainModel
-from isosim.scoring.normalization import ItemNormalization
 from isosim.scoring.similarity import Scores
 from tests.core.scoring.references import MAP, REFERENCE
 
 FMR = Target(fmr=0.01)
-COHORT = np.eye(3, dtype=np.float32)
-NORMALIZED = DomainModel(REFERENCE, normalization=ItemNormalization("as-norm", COHORT, 2, REFERENCE), probability=MAP)
 
 
 def scores(similarities: list[float] | np.ndarray[Any, Any], unreadable: list[bool] | None = None) -> Scores:
@@ -119,19 +116,8 @@ def test_what_matches_for_a_false_match_rate_keeps_it(rate: float) -> None:
 
 
 def test_a_pair_with_an_unreadable_text_never_matches() -> None:
-    for model in (DomainModel(REFERENCE), NORMALIZED):
-        decision = decide(model, "news", FMR)
-        assert matched(decision, scores([1.0, 1.0], [True, False])) == [False, True]
-
-
-def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
-    decision = decide(NORMALIZED, "news", FMR)
-    assert (decision.similarity, decision.rate, decision.reached, decision.extrapolated) == (None, 0.01, True, False)
-    assert "percentile is at least 0.99" in str(decision.notice)
-    found = scores(np.linspace(-1, 1, 41))._replace(similarity=np.ones(41, np.float32))  # cosines are not looked at
-    assert found.percentile is not None
-    assert matched(decision, found) == [1 - percentile <= 0.01 for percentile in found.percentile]
-    assert 0 < sum(matched(decision, found)) < 41
+    decision = decide(DomainModel(REFERENCE), "news", FMR)
+    assert matched(decision, scores([1.0, 1.0], [True, False])) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +127,6 @@ def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
         (DomainModel(REFERENCE), Target(precision=0.9), "was given no labels"),
         (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "it must be between 0.50 and 0.90"),
         (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "did not count false hits of searches"),
-        (NORMALIZED, Target(precision=0.7), "save a threshold for a false-match rate"),
-        (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a threshold for a false-match rate"),
     ],
 )
 def test_a_target_that_a_version_cannot_reach_matches_nothing_and_says_why(
@@ -155,13 +139,9 @@ def test_a_target_that_a_version_cannot_reach_matches_nothing_and_says_why(
 
 def test_a_tie_that_no_threshold_divides_is_a_target_that_is_not_reached() -> None:
     tied = replace(REFERENCE, tied=np.array([0.4]), tied_rates=np.array([0.015]))
-    for model in (
-        DomainModel(tied),
-        replace(NORMALIZED, normalization=ItemNormalization("csls", COHORT, 2, tied)),
-    ):
-        decision = decide(model, "news", Target(fmr=0.012))
-        assert (decision.reached, decision.matches(scores([1.0]))) == (False, None)
-        assert "fmr: 0.012 cannot be reached in 'news'" in str(decision.notice)
+    decision = decide(DomainModel(tied), "news", Target(fmr=0.012))
+    assert (decision.reached, decision.matches(scores([1.0]))) == (False, None)
+    assert "fmr: 0.012 cannot be reached in 'news'" in str(decision.notice)
 
 
 def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() -> None:
@@ -176,13 +156,6 @@ def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() ->
 def test_an_unknown_name_is_told_with_the_nearest_one() -> None:
     assert "did you mean 'duplicates'?" in str(unknown_threshold("news", "duplicate", ["related", "duplicates"]))
     assert "GET /domains/news/thresholds" in str(unknown_threshold("news", "x", ["duplicates"]))
-
-
-@pytest.mark.parametrize("rate", [0.001, 0.01, 0.05, 0.1, 0.3])
-def test_a_normalized_pair_at_the_percentile_that_is_stated_matches(rate: float) -> None:
-    decision = decide(NORMALIZED, "news", Target(fmr=rate))
-    percentiles = np.array([1.0 - rate, np.nextafter(1.0 - rate, 0.0)])
-    assert matched(decision, scores([0.5, 0.5])._replace(percentile=percentiles)) == [True, False]
 
 
 @given(st.floats(1e-7, 0.99))

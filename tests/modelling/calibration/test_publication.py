@@ -11,7 +11,7 @@ from isosim.arrays import Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict
-from isosim.fitting import normalization, probability, reference
+from isosim.fitting import probability, reference
 from isosim.fitting.methods import FittedMap
 from isosim.fitting.publication import Result
 from isosim.jobs.job import Job, JobRequest
@@ -71,23 +71,19 @@ def test_a_worse_one_is_kept_aside(tiny: EncoderArtifact, domains: DomainStore) 
     assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
 
 
-@pytest.mark.parametrize("part", ["probability", "normalization"])
-def test_nobody_loses_a_part_of_the_answer_without_a_word(
-    tiny: EncoderArtifact, domains: DomainStore, part: str
+def test_a_probability_is_not_lost_by_a_promotion_that_decides_itself(
+    tiny: EncoderArtifact, domains: DomainStore
 ) -> None:
-    x, rng = law(500, 0.0, 1), np.random.default_rng(0)
+    x = law(500, 0.0, 1)
     first = result(tiny, x, x[:100])
     scale = first.model.reference
     assert scale is not None
-    parts = {
-        "normalization": lambda: normalization.fit("csls", x, [(x, np.arange(len(x)))], rng),
-        "probability": lambda: probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0],
-    }
-    replace(first, model=replace(first.model, **{part: parts[part]()})).publish(domains)
+    learnt = probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0]
+    replace(first, model=replace(first.model, probability=learnt)).publish(domains)
     better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4))
     version, promoted, why = better.publish(domains)
     assert (version, promoted) == (2, False)
-    assert part in why
+    assert "probability" in why
     asked = replace(better, request=replace(better.request, promote="always"))
     assert asked.publish(domains)[:2] == (3, True)
 

@@ -5,10 +5,8 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
-from isosim.fitting import normalization
 from isosim.fitting.evidence import repeated
-from isosim.fitting.job import CalibrationInput, calibrate_job, cross_fitted
-from isosim.fitting.methods import fit
+from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.fitting.publication import off_by
 from isosim.jobs.job import JobRequest
 from isosim.measurements.thresholds import false_match_rate
@@ -16,7 +14,6 @@ from isosim.scoring.advice import Target, advise, rounded
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import USUAL_RATES, equate, table
 from isosim.scoring.reference import ReferenceDistribution
-from isosim.scoring.similarity import cosine
 from tests.modelling.calibration.domains import COUNT, pairs_of, reference_of, texts_with, without_ties
 from tests.stores import domains_of
 from tests.text import sentences
@@ -107,34 +104,6 @@ def test_a_threshold_is_carried_over_only_to_a_rate_that_the_new_scale_has() -> 
     assert len(table(plain, plain)) == len(USUAL_RATES)
     with pytest.raises(InvalidInput, match="which no threshold of the new version reaches"):
         equate(plain, mails, plain.threshold(0.001))
-
-
-@pytest.mark.parametrize("kind", ["as-norm", "csls"])
-def test_normalized_scores_tie_where_texts_repeat(kind: str) -> None:
-    x = texts_with(0.2)
-    made = normalization.fit(kind, x, [(x, np.arange(len(x)))], np.random.default_rng(0))
-    left, right = np.triu_indices(148, 1)
-    scores = made.score(x, left, right, np.ones(len(left), np.float32))
-    rates = made.reference.false_match_rate(scores)
-    assert np.median(rates) == pytest.approx(148 * 147 / (COUNT * (COUNT - 1)), rel=0.05)
-
-
-@pytest.mark.parametrize("kind", ["as-norm", "csls"])
-@pytest.mark.parametrize("shares", [(0.2,), (0.1, 0.1)])
-def test_normalized_scores_of_fitted_maps_tie_where_equal_texts_are_served(
-    kind: str, shares: tuple[float, ...]
-) -> None:
-    """Each fold's map gives equal texts another score; callers get that of the one map that serves."""
-    x = texts_with(*shares)
-    fitted = fit("whitening", x[75:], x[:75], 0)
-    latents = fitted(x)
-    folds = cross_fitted(fitted, x, np.random.default_rng(1), lambda _: None)
-    made = normalization.fit(kind, latents, folds, np.random.default_rng(0))
-    every = np.triu_indices(COUNT, 1)
-    scores = made.score(latents, *every, cosine(latents[every[0]], latents[every[1]]))
-    equal = scores[:1]  # of the first two texts
-    counted = float((scores >= equal - 1e-6).mean())
-    assert 1 / FACTOR <= made.reference.false_match_rate(equal)[0] / counted <= FACTOR
 
 
 def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:

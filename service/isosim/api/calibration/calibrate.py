@@ -111,7 +111,6 @@ async def calibrate(
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
     force: Annotated[
         bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
@@ -132,7 +131,7 @@ async def calibrate(
         facts: dict[str, Any] = {}
         if kind != "application/json":
             given = {
-                "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+                "domain": domain, "method": method, "promote": promote, "seed": seed,
                 "encoder": encoder, "kind": label_kind,
             }  # fmt: skip
             options = checked_options(CalibrateOptions, given)
@@ -173,7 +172,6 @@ async def calibrate(
             method=options.method,
             promote=options.promote,
             seed=options.seed,
-            normalization=options.normalization,
             sentences=intake.sentences,
             labels=intake.labels,
             kind=options.kind,

@@ -11,12 +11,11 @@ from isosim.api.validation import ENCODER_PATTERN
 from isosim.encoders.brought import brought_vector, encoded
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
-from isosim.jobs.job import LABEL_KINDS, METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
+from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS, LabelledPair
 from isosim.wording import place
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
-Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
 LabelKind = Annotated[
     Literal[LABEL_KINDS],  # type: ignore[valid-type]
     Field(
@@ -35,15 +34,10 @@ class CalibrateOptions(Own):
         default="if_better",
         description="if_better: promotes the domain's first version. A later version is promoted if, on the new text, "
         "its false-match rates are significantly more accurate than the champion's. It is not promoted if it lacks a "
-        "match probability or an item normalization that the champion has. Whatever the value, a version that makes a "
+        "match probability that the champion has. Whatever the value, a version that makes a "
         "saved threshold unreachable is not promoted",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    normalization: Normalization = Field(
-        default="none",
-        description="item normalization: each text's usual score with other texts is subtracted before percentiles are "
-        "computed",
-    )
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
@@ -182,7 +176,6 @@ class JobState(BaseModel):
     method: str
     promote: str
     seed: int
-    normalization: str
     sentences: int
     labels: int
     base: int | None = Field(description="version to which the posted labels are added; null for other jobs")

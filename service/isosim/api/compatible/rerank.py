@@ -15,7 +15,7 @@ from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v
 from isosim.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
-from isosim.errors import Conflict, InvalidInput
+from isosim.errors import InvalidInput
 from isosim.scoring.advice import check_gallery, false_hits_of
 from isosim.scoring.similarity import Scores
 
@@ -93,12 +93,10 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
     """False-hit rate of each text in a search among `gallery` texts; None for an unreadable text.
 
     Raises:
-        Conflict: the version has no counts of false hits; or it uses item normalization, and the model is not raw.
+        Conflict: the version has no counts of false hits.
         InvalidInput: `gallery` is too large for the version's counts.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"
-    if calibration.model.normalization is not None and not raw:
-        raise Conflict("a version with item normalization has no false-hit rates; leave `gallery` out")
     reference, table = false_hits_of(calibration.model, calibration.domain, raw=raw)
     check_gallery(table, calibration.domain, gallery)
     rates = reference.false_match_rate(result.cosine if raw else result.similarity)

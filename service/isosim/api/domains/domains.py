@@ -254,7 +254,6 @@ async def post_labels(
             await asyncio.to_thread(intake.take_rest)
         intake.check_labels()
         record = await service.store(service.domains.read, domain)
-        normalization = base.calibration.model.normalization
         wanted = JobRequest(
             domain=domain,
             encoder=base.encoder.digest,
@@ -265,7 +264,6 @@ async def post_labels(
             labels=intake.labels,
             kind=body.kind,
             base=base.calibration.version,
-            normalization="none" if normalization is None else normalization.kind,
             champion=record.served(base.encoder.digest).champion,
         )
         return await accept(service, trace, wanted, spool, [], idempotency_key)

@@ -196,8 +196,7 @@ class SavedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="lowest similarity that counts as a match. null if the version cannot reach the target, or if it "
-        "uses item normalization: pairs then match by their percentile"
+        description="lowest similarity that counts as a match; null if the version cannot reach the target"
     )
     interval: list[float] | None = Field(
         min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"

@@ -117,8 +117,8 @@ class PercentileResponse(BaseModel):
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="probability of a match; null if the version has no labels or has item normalization, and in the "
-        "raw space of a version whose method is not identity"
+        description="probability of a match; null if the version has no labels, and in the raw "
+        "space of a version whose method is not identity"
     )
     notices: list[str]
 
@@ -213,8 +213,7 @@ class NamedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="lowest similarity that counts as a match. null if the version cannot reach the target, or if it "
-        "uses item normalization: pairs then match by their percentile"
+        description="lowest similarity that counts as a match; null if the version cannot reach the target"
     )
     version: int
 

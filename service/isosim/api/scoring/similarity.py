@@ -174,7 +174,7 @@ def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) 
     """The answer's field `detail`: figures that explain flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
-    scale = calibration.model.scale
+    scale = calibration.model.reference
     return {
         "out_of_domain": odd,
         "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
