@@ -1,7 +1,5 @@
 """Processes killed (SIGKILL) at each step of a change of a domain: nothing half is ever visible."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,45 +8,9 @@ import pytest
 from isosim.domains.store import DomainStore
 from isosim.store.blobs import Folder
 from tests.domains.test_domains import ENCODER, always, publish
+from tests.store.machines import killed_at
 
 STEPS = 60  # more than any of the changes takes
-
-
-class Dying(Folder):
-    """A folder whose process is killed at its `left`th step: before or after a file takes its place, or is deleted."""
-
-    def __init__(self, root: Path, left: int) -> None:
-        super().__init__(root)
-        self.left = left
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def _place(self, whole: Path, key: str) -> None:
-        self.step()
-        super()._place(whole, key)
-        self.step()
-
-    def delete(self, keys: object) -> None:
-        for key in keys:  # type: ignore[attr-defined]
-            self.step()
-            super().delete([key])
-
-
-def killed_at(step: int, root: Path, change: Callable[[DomainStore], object]) -> bool:
-    """Makes a change in a child process; whether it was killed before its end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            change(DomainStore(Dying(root, step)))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +32,7 @@ def test_a_killed_process_leaves_the_state_before_or_after(
         for _ in range(2):
             publish(store, "a")
         before = store.read("a")
-        killed = killed_at(step, root, change)
+        killed = killed_at(step, root, lambda blobs: change(DomainStore(blobs)))
         found = store.read("a")
         changed = found.revision != before.revision
         if not changed:

@@ -1,11 +1,15 @@
-"""State machines of stores: a store that is killed at a chosen operation, and how a machine is run."""
+"""State machines of stores: a store or a process that is killed at a chosen operation, and how a machine is run."""
 
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from isosim.store.blobs import Blobs
+from isosim.store.blobs import Blobs, Folder
 from tests.store.conftest import Open
 
 
@@ -37,6 +41,43 @@ class Crashing:
             return result
 
         return call
+
+
+class Dying(Folder):
+    """A folder whose process is killed at its `left`th step: before or after a file takes its place, or is deleted."""
+
+    def __init__(self, root: Path, left: int) -> None:
+        super().__init__(root)
+        self.left = left
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _place(self, whole: Path, key: str) -> None:
+        self.step()
+        super()._place(whole, key)
+        self.step()
+
+    def delete(self, keys: object) -> None:
+        for key in keys:  # type: ignore[attr-defined]
+            self.step()
+            super().delete([key])
+
+
+def killed_at(step: int, root: Path, change: Callable[[Folder], object]) -> bool:
+    """Makes a change in a child process; whether it was killed before its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            change(Dying(root, step))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
 
 
 def run_on(place: Open, machine: type[RuleBasedStateMachine], examples: int) -> None:
