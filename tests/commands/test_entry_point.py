@@ -81,7 +81,6 @@ def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: t
         (("serve", "--model-store", "/nowhere", "--port", "0"), "no model store at /nowhere"),
         (("domains", "import", "/dev/null", "--model-store", "/nowhere"), "no model store at /nowhere"),
         (("worker", "--model-store", "/nowhere", "--redis-url", "redis://127.0.0.1:1"), "no model store at /nowhere"),
-        (("worker",), "a worker needs Redis"),
         (("serve", "--encoder", "nope", "--port", "0"), "no encoder 'nope'"),
         (("evaluate", "--sts", "/dev"), "/dev has no sts12"),
     ],

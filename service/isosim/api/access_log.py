@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from starlette.types import Scope
 
-from isosim.api.trace import ScoringRecord, Trace, attributes_of, stages
+from isosim.api.trace import Scored, Trace, attributes_of, stages
 from isosim.errors import Forbidden, IsosimError
 from isosim.observability.lines import Facts, about, told
 from isosim.observability.tracing import Attributes, posting
@@ -192,7 +192,7 @@ PROBES = {
 LOGGER = "isosim.access"
 
 
-def scoring(scored: ScoringRecord) -> dict[str, Any]:
+def scoring(scored: Scored) -> dict[str, Any]:
     """Log fields of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup

@@ -16,8 +16,8 @@ from isosim.observability.tracing import Attributes, Stage
 from isosim.scoring.calibration import Calibration
 
 
-class ScoringRecord(NamedTuple):
-    """The result of a scoring request, as headers, access log and trace report it."""
+class Scored(NamedTuple):
+    """A scoring request that was answered, as headers, access log and trace report it."""
 
     calibration: Calibration
     embeddings: Embeddings
@@ -36,7 +36,7 @@ class Trace:
     # server/http_protocol.py. None under another protocol class of uvicorn; `watch` then starts a task instead.
     on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
-    scored: ScoringRecord | None = None
+    scored: Scored | None = None
     error_type: str | None = None  # None: the answer is not an error
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
@@ -96,7 +96,7 @@ NOTHING_COMPUTED = [
 ]
 
 
-def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
+def timed(scored: Scored) -> list[tuple[bytes, bytes]]:
     timings = scored.embeddings.timings
     return [
         (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
@@ -106,7 +106,7 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def stages(scored: ScoringRecord, started: float) -> list[Stage]:
+def stages(scored: Scored, started: float) -> list[Stage]:
     """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
     The durations of the stages are known, but not their starts. The last stage, calibration, ends at `scored.ended`.
@@ -137,7 +137,7 @@ def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     return parts_of_request[::-1]
 
 
-def attributes_of(scored: ScoringRecord) -> Attributes:
+def attributes_of(scored: Scored) -> Attributes:
     return {
         "isosim.domain": scored.calibration.domain,
         "isosim.version": scored.calibration.version,

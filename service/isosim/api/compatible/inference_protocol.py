@@ -13,8 +13,8 @@ from isosim.api.compatible import models, tensors
 from isosim.api.compatible.schemas import ModelPath
 from isosim.api.operations import check_alive, check_ready
 from isosim.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
-from isosim.api.scoring.pipeline import embed, listed, scores, vectors
-from isosim.api.state import Service, ServiceDep
+from isosim.api.scoring.request import ScoringRequest, listed
+from isosim.api.state import ServiceDep
 from isosim.errors import InvalidInput
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
@@ -30,21 +30,21 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": [needs("read", texts=0)],  # 0, because `pipeline.embed` charges the texts to the key's limits
+    "dependencies": [needs("read", texts=0)],  # 0, because `ScoringRequest.embed` charges the texts to the key's limits
     "response_class": Response,
 }
 
 
-async def named(model: ModelPath, service: ServiceDep, trace: TraceDep) -> models.Model:
-    return await models.resolve(service, trace, model)
+async def named(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ScoringRequest:
+    return await models.begin(service, trace, model)
 
 
-async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep, trace: TraceDep) -> models.Model:
-    return await models.resolve(service, trace, model, version)
+async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep, trace: TraceDep) -> ScoringRequest:
+    return await models.begin(service, trace, model, version)
 
 
-ModelDep = Annotated[models.Model, Depends(named)]
-VersionDep = Annotated[models.Model, Depends(versioned)]
+ModelDep = Annotated[ScoringRequest, Depends(named)]
+VersionDep = Annotated[ScoringRequest, Depends(versioned)]
 HeaderLength = Annotated[str | None, Header(alias="inference-header-content-length")]
 
 
@@ -69,21 +69,26 @@ async def ready(service: ServiceDep) -> dict[str, bool]:
 
 
 @router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_ready(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
+async def version_ready(model: ModelPath, asked: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """Succeeds if the version exists and can answer."""
     check_ready(service)
-    return {"name": model.name, "version": str(model.resolution.calibration.version), "ready": True}
+    return {"name": model, "version": str(asked.calibration.version), "ready": True}
 
 
 @router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def model_ready(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
+async def model_ready(model: ModelPath, asked: ModelDep, service: ServiceDep) -> dict[str, Any]:
     """Succeeds if the model exists and can answer."""
-    return await version_ready(model, service)
+    return await version_ready(model, asked, service)
 
 
 @router.post("/models/{model:path}/versions/{version}/infer", **INFER)
 async def infer_version(
-    request: Request, model: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+    request: Request,
+    model: ModelPath,
+    asked: VersionDep,
+    service: ServiceDep,
+    trace: TraceDep,
+    header_length: HeaderLength = None,
 ) -> Response:
     """Embeds or scores a tensor of texts with a version of a domain."""
     check_encoding(head_of(request.headers.raw))
@@ -91,28 +96,33 @@ async def infer_version(
     # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
     content = await request.body()
     async with service.parsing_json:
-        asked, texts = await service.scoring(tensors.read, content, header_length, settings.max_texts)
+        body, texts = await service.scoring(tensors.read, content, header_length, settings.max_texts)
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
-    name_ignored(trace, asked)
-    outputs = await compute(model, texts, service, trace)
-    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.resolution.calibration.version)}
-    if asked.id is not None:
-        head["id"] = asked.id
-    content, headers = await service.scoring(tensors.write, head, asked, outputs)
+    name_ignored(trace, body)
+    outputs = await compute(asked, texts)
+    head: dict[str, Any] = {"model_name": model, "model_version": str(asked.calibration.version)}
+    if body.id is not None:
+        head["id"] = body.id
+    content, headers = await service.scoring(tensors.write, head, body, outputs)
     return Response(content, headers=headers)
 
 
 @router.post("/models/{model:path}/infer", **INFER)
 async def infer(
-    request: Request, model: ModelDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+    request: Request,
+    model: ModelPath,
+    asked: ModelDep,
+    service: ServiceDep,
+    trace: TraceDep,
+    header_length: HeaderLength = None,
 ) -> Response:
     """Embeds or scores a tensor of texts."""
-    return await infer_version(request, model, service, trace, header_length)
+    return await infer_version(request, model, asked, service, trace, header_length)
 
 
 async def compute(
-    model: models.Model, texts: dict[str, list[str]], service: Service, trace: TraceDep
+    asked: ScoringRequest, texts: dict[str, list[str]]
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
     """Computes the output tensors: name -> (datatype, values). The input `text` is embedded; the inputs `text_1` and
     `text_2` are scored, pair by pair.
@@ -121,8 +131,8 @@ async def compute(
         InvalidInput: the inputs have other names, or `text_1` and `text_2` differ in length.
     """
     if texts.keys() == {"text"}:
-        embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
-        return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
+        await asked.embed(texts["text"], scored=False)
+        return {"embedding": ("FP32", await asked.vectors())}
     if texts.keys() != {"text_1", "text_2"}:
         raise InvalidInput(
             f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: send one input named text, or two named "
@@ -131,33 +141,33 @@ async def compute(
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
-    embeddings = await embed(service, trace, model.resolution, [*left, *right])
+    await asked.embed([*left, *right])
     half = len(left)
-    result = await scores(service, trace, model.resolution, embeddings, slice(0, half), slice(half, None))
+    result = await asked.score(slice(0, half), slice(half, None))
     outputs: dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]] = {
-        "similarity": ("FP32", result.cosine if model.space == "raw" else result.similarity),
+        "similarity": ("FP32", result.cosine if asked.raw else result.similarity),
         "cosine": ("FP32", result.cosine),
     }
-    if result.percentile is not None and model.space == "calibrated":
+    if result.percentile is not None and not asked.raw:
         outputs["percentile"] = ("FP64", result.percentile)  # float32 cannot tell 1 - 1e-8 from 1
     return outputs
 
 
 @router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
+async def version_metadata(model: ModelPath, asked: VersionDep) -> dict[str, Any]:
     """Input and output tensors of a version."""
-    dim = model.resolution.encoder.artifact.spec.dim
+    dim = asked.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
         {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
         {"name": "similarity", "datatype": "FP32", "shape": [-1]},
         {"name": "cosine", "datatype": "FP32", "shape": [-1]},
     ]
-    if model.space == "calibrated" and model.resolution.calibration.model.reference is not None:
+    if not asked.raw and asked.calibration.model.reference is not None:
         outputs.append({"name": "percentile", "datatype": "FP64", "shape": [-1]})
     return {
-        "name": model.name,
-        "versions": [str(model.resolution.calibration.version)],
+        "name": model,
+        "versions": [str(asked.calibration.version)],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
         "outputs": outputs,
@@ -165,6 +175,6 @@ async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, 
 
 
 @router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def metadata(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
+async def metadata(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
     """Input and output tensors of a model. `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
-    return await version_metadata(model, service)
+    return await version_metadata(model, asked)

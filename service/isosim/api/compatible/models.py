@@ -1,30 +1,21 @@
 """Model names in compatible bodies: `isosim`, `isosim/<domain>[@version]`; the suffix `:raw` means raw vectors."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from isosim.access.grants import Grant
-from isosim.api import requests
+from isosim.api.scoring.request import ScoringRequest
 from isosim.api.state import Service
 from isosim.api.trace import Trace
 from isosim.domains.champions import Champion, Standing
 from isosim.errors import InvalidInput, NotFound, UnknownModel
-from isosim.migration.encoders import LoadedEncoder, Resolution
+from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.scoring.distances import Space
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
 LISTED = 40  # maximum number of names in a message
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model name, with the calibration and encoder that it resolves to."""
-
-    name: str
-    resolution: Resolution
-    space: Space
 
 
 def parse(name: str) -> tuple[DomainRef, Space]:
@@ -35,8 +26,8 @@ def parse(name: str) -> tuple[DomainRef, Space]:
     return DomainRef.parse(match["domain"] or DEFAULT), "raw" if match["raw"] else "calibrated"
 
 
-async def resolve(service: Service, trace: Trace, name: str, version: str | None = None) -> Model:
-    """Finds the model called `name`.
+async def begin(service: Service, trace: Trace, name: str, version: str | None = None) -> ScoringRequest:
+    """Begins a request to the model called `name`.
 
     Args:
         version: the model's version, if the request sends it separately from the name.
@@ -54,7 +45,7 @@ async def resolve(service: Service, trace: Trace, name: str, version: str | None
                     "either `version` is not a number, or a version was sent twice: in the name and in `version`"
                 )
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await requests.resolve(service, trace, ref), space)
+        return await ScoringRequest.begin(service, trace, ref, space)
     except (InvalidInput, NotFound):
         # The error lists models that the key may use. The list is read from the store, which is charged as one text.
         if trace.grant.rate is not None:

@@ -16,7 +16,7 @@ from isosim.api.compatible.schemas import (
     ModelPath,
 )
 from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
-from isosim.api.scoring.pipeline import INLINE_ROWS, check_dimensions, embed, listed, usage, vectors
+from isosim.api.scoring.request import INLINE_ROWS, check_dimensions, listed
 from isosim.api.state import ServiceDep, pay_for
 from isosim.arrays import Vectors
 from isosim.domains.champions import Champion
@@ -34,13 +34,12 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     """Unit vectors of texts. The model `isosim/<domain>` returns calibrated vectors; the model `isosim/<domain>:raw`
     returns the vectors of the frozen encoder."""
     name_ignored(trace, body)
-    model = await models.resolve(service, trace, body.model)
-    encoder = model.resolution.encoder
+    request = await models.begin(service, trace, body.model)
     contents = listed(body.input, "input", service)
-    check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
-    embeddings = await embed(service, trace, model.resolution, contents, scored=False)
-    rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
-    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings, model.resolution)}
+    check_dimensions(body.dimensions, request.space, request.encoder.artifact.spec.dim)
+    await request.embed(contents, scored=False)
+    rows = await request.vectors(dimensions=body.dimensions)
+    answer = {"object": "list", "data": [], "model": body.model, "usage": request.usage}
     few = len(rows) <= INLINE_ROWS
     return write(answer, rows, body) if few else await service.scoring(write, answer, rows, body)
 
@@ -86,9 +85,9 @@ def created(version: Champion | Version) -> int:
 @router.get("/{model:path}", responses=documented_v1(404, 409))
 async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
     """Shows one model; the error for an unknown name lists the models that the key may use."""
-    resolution = (await models.resolve(service, trace, model)).resolution
-    calibration = resolution.calibration
+    request = await models.begin(service, trace, model)
+    calibration = request.calibration
     record = await service.store(service.domains.read, calibration.domain)
     version = record.versions.get(calibration.version)
-    length = resolution.encoder.artifact.spec.max_length
+    length = request.encoder.artifact.spec.max_length
     return ModelCard(id=model, created=0 if version is None else created(version), max_model_len=length)

@@ -11,8 +11,8 @@ from fastapi.responses import Response
 from isosim.api.compatible import models
 from isosim.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from isosim.api.parameters import fault
-from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored, resolve
-from isosim.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
+from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored
+from isosim.api.scoring.request import ScoringRequest, check_text, listed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.errors import InvalidInput
@@ -37,11 +37,10 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     texts = candidates(body, service)
     check_text(body.query, "query", service.settings.max_characters)
     name_ignored(trace, body)
-    model = await model_of(body, service, trace)
-    side = side_of(body.truncation_direction)
-    embeddings = await embed(service, trace, model.resolution, [body.query, *texts], side=side, truncate=body.truncate)
-    result = await scores(service, trace, model.resolution, embeddings, 0, slice(1, None))
-    relevance = relevance_of(result, model, raw=body.raw_scores)
+    request = await begin(body, service, trace)
+    await request.embed([body.query, *texts], truncation_direction=body.truncation_direction, truncate=body.truncate)
+    result = await request.score(0, slice(1, None))
+    relevance = relevance_of(result, raw=request.raw, similarity=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
     blind = np.zeros(len(texts), bool) if result.unreadable is None else result.unreadable
     relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, result.similarity)
@@ -49,7 +48,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     best = order[: min(limits, default=None)].tolist()
     shown: list[dict[str, Any]] = [{} for _ in texts]
     if body.gallery is not None:
-        for one, rate in zip(shown, false_hit_rates(result, model, body.gallery), strict=True):
+        for one, rate in zip(shown, false_hit_rates(result, request, body.gallery), strict=True):
             one["false_hit_rate"] = rate
     if body.texts is not None:
         for one, text in zip(shown, texts, strict=True) if body.return_text else ():
@@ -58,8 +57,8 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     for one, text in zip(shown, texts, strict=True) if body.return_documents else ():
         one["document"] = {"text": text}
     results = [{"index": i, "relevance_score": float(relevance[i]), **shown[i]} for i in best]
-    identity = {"id": trace.request_id, "model": model.name}
-    return json_response({**identity, "results": results, "usage": usage(embeddings, model.resolution)})
+    name = body.model or ("isosim" if body.domain is None else f"isosim/{body.domain}")
+    return json_response({"id": trace.request_id, "model": name, "results": results, "usage": request.usage})
 
 
 def candidates(body: RerankRequest, service: Service) -> list[str]:
@@ -73,30 +72,31 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
     return listed([d.text if isinstance(d, Document) else d for d in documents], "documents", service, limit)
 
 
-async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
-    """The model in the body's field `model` (default: isosim), or the calibrated model of the domain in `domain`."""
+async def begin(body: RerankRequest, service: Service, trace: Trace) -> ScoringRequest:
+    """Begins a request to the model in the body's field `model` (default: isosim), or to the calibrated model of the
+    domain in `domain`."""
     if body.domain is None:
-        return await models.resolve(service, trace, body.model or "isosim")
+        return await models.begin(service, trace, body.model or "isosim")
     if body.model is not None:
         raise fault(InvalidInput, "domain", "and model: send only one of them")
-    resolution = await resolve(service, trace, body.domain)
-    return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
+    return await ScoringRequest.begin(service, trace, body.domain)
 
 
-def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
-    if model.space == "raw":
+def relevance_of(result: Scores, *, raw: bool, similarity: bool) -> npt.NDArray[np.floating]:
+    """The scores by which texts are ranked. `raw`: cosines. `similarity`: similarities in place of percentiles."""
+    if raw:
         return result.cosine
-    return result.similarity if raw or result.percentile is None else result.percentile
+    return result.similarity if similarity or result.percentile is None else result.percentile
 
 
-def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
+def false_hit_rates(result: Scores, request: ScoringRequest, gallery: int) -> list[float | None]:
     """False-hit rate of each text in a search among `gallery` texts; None for an unreadable text.
 
     Raises:
         Conflict: the version has no counts of false hits.
         InvalidInput: `gallery` is too large for the version's counts.
     """
-    calibration, raw = model.resolution.calibration, model.space == "raw"
+    calibration, raw = request.calibration, request.raw
     reference, table = false_hits_of(calibration.model, calibration.domain, raw=raw)
     check_gallery(table, calibration.domain, gallery)
     rates = reference.false_match_rate(result.cosine if raw else result.similarity)
@@ -120,17 +120,17 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
             "text_1",
             f"has {len(left)} texts and text_2 {len(right)}; send one text in text_1, or as many as in text_2",
         )
-    model = await models.resolve(service, trace, body.model)
-    embeddings = await embed(service, trace, model.resolution, [*left, *right])
+    request = await models.begin(service, trace, body.model)
+    await request.embed([*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
-    result = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))
-    values = result.cosine if model.space == "raw" else result.similarity
+    result = await request.score(these, slice(len(left), None))
+    values = result.cosine if request.raw else result.similarity
     answer = {
         "id": f"score-{trace.request_id}",
         "object": "list",
         "created": int(time.time()),
         "model": body.model,
         "data": [{"index": i, "object": "score", "score": float(value)} for i, value in enumerate(values)],
-        "usage": usage(embeddings, model.resolution),
+        "usage": request.usage,
     }
     return json_response(answer)

@@ -14,7 +14,7 @@ from isosim.api.compatible.schemas import (
 from isosim.api.operations import check_ready
 from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
-from isosim.api.scoring.pipeline import listed, named_prompt
+from isosim.api.scoring.request import listed, named_prompt
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
 

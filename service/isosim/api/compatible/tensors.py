@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import FailFast, Field, TypeAdapter
 
 from isosim.api.bodies import Compatible, example
-from isosim.api.scoring.pipeline import check_count
+from isosim.api.scoring.request import check_count
 from isosim.api.validation import describe, parse_json
 from isosim.errors import InvalidInput
 

@@ -7,20 +7,16 @@ import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, resolve
-from isosim.api.scoring.pipeline import (
+from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
+from isosim.api.scoring.request import (
     INLINE_ROWS,
+    ScoringRequest,
     check_count,
     check_dimensions,
     check_text,
     check_texts,
     listed,
-    named_prompt,
-    scores,
-    side_of,
-    vectors,
 )
-from isosim.api.scoring.pipeline import embed as embed_texts
 from isosim.api.scoring.schemas import (
     EmbedRequest,
     PairsRequest,
@@ -38,8 +34,7 @@ from isosim.encoders.brought import brought_vector
 from isosim.encoders.embedding import Embeddings, Timings
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector
-from isosim.errors import Conflict, EncoderMismatch, InvalidInput
-from isosim.migration.encoders import Resolution
+from isosim.errors import Conflict, InvalidInput
 from isosim.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.distances import check_metric, cosines_of, space_of
@@ -68,31 +63,34 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     check_count(len(body.pairs), "pairs", settings.max_pairs)
     flat = [text for pair in body.pairs for text in pair]
     check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
-    resolution = await resolve(service, trace, body.domain)
-    decision = None if body.threshold is None else await resolve_threshold(service, resolution, body.threshold)
-    embeddings = await embed_texts(service, trace, resolution, flat)
-    return await answer_of(service, trace, resolution, embeddings, body, decision)
+    request = await ScoringRequest.begin(service, trace, body.domain)
+    decision = await saved_threshold(request, body.threshold)
+    await request.embed(flat)
+    return await answer_of(request, body, decision)
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
     """Scores pairs of vectors. Flags stay empty and the out-of-domain test is not run: both need the texts."""
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
-    resolution = await resolve(service, trace, body.domain)
-    check_encoder(body.encoder, resolution)
-    decision = None if body.threshold is None else await resolve_threshold(service, resolution, body.threshold)
-    trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
-    inputs = (body.vectors, resolution.encoder.artifact)
+    request = await ScoringRequest.begin(service, trace, body.domain)
+    request.check_encoder(body.encoder)
+    decision = await saved_threshold(request, body.threshold)
+    await request.charge(2 * len(body.vectors))
+    inputs = (body.vectors, request.encoder.artifact)
     few = 2 * len(body.vectors) <= INLINE_ROWS
-    embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
-    return await answer_of(service, trace, resolution, embeddings, body, decision)
+    request.embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
+    return await answer_of(request, body, decision)
 
 
-async def resolve_threshold(service: Service, resolution: Resolution, name: str) -> DecisionThreshold:
-    """Computes the threshold for the target that is saved under `name`, for the version in `resolution`. A target is a
-    wanted rate, saved once for all versions of a domain. Raises NotFound if no target is saved under `name`."""
-    calibration = resolution.calibration
-    target = await service.encoders.registry.target(calibration.domain, name)
-    return decision_threshold(calibration, target)
+async def saved_threshold(request: ScoringRequest, name: str | None) -> DecisionThreshold | None:
+    """The threshold for the target that is saved under `name`, for the request's version; None without a name.
+
+    A target is a wanted rate, saved once for all versions of a domain. Raises NotFound if none is saved under `name`.
+    """
+    if name is None:
+        return None
+    target = await request.service.encoders.registry.target(request.calibration.domain, name)
+    return decision_threshold(request.calibration, target)
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
@@ -109,27 +107,13 @@ def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embe
     return Embeddings(texts, np.array(rows), np.arange(len(rows)), Timings(), brought=True)
 
 
-def check_encoder(digest: str | None, resolution: Resolution) -> None:
-    """Raises EncoderMismatch if the digest is not that of the encoder that the domain uses."""
-    answering = resolution.encoder
-    if digest is not None and digest != answering.digest:
-        raise EncoderMismatch(
-            f"encoder: the vectors are from {digest[:80]!r}, but domain {resolution.calibration.domain!r} uses "
-            f"{answering.artifact.id} ({answering.digest})"
-        )
-
-
 async def answer_of(
-    service: Service,
-    trace: Trace,
-    resolution: Resolution,
-    embeddings: Embeddings,
-    body: PairsRequest | VectorsRequest,
-    decision: DecisionThreshold | None,
+    request: ScoringRequest, body: PairsRequest | VectorsRequest, decision: DecisionThreshold | None
 ) -> Response:
-    """The answer for pairs whose texts alternate in `embeddings`: a, b, a, b, …"""
-    result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
-    calibration, left, right = resolution.calibration, embeddings.rows[::2], embeddings.rows[1::2]
+    """The answer for pairs whose texts alternate in the request: a, b, a, b, …"""
+    result = await request.score(slice(0, None, 2), slice(1, None, 2))
+    calibration, embeddings = request.calibration, request.made
+    left, right = embeddings.rows[::2], embeddings.rows[1::2]
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
@@ -188,14 +172,14 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     name_ignored(trace, body)
-    resolution = await resolve(service, trace, parameters.domain)
-    prompt = named_prompt(parameters.prompt_name, resolution.encoder.artifact)
-    side = side_of(parameters.truncation_direction)
-    contents = [body.inputs.source_sentence, *sentences]
-    embeddings = await embed_texts(
-        service, trace, resolution, contents, side=side, truncate=parameters.truncate, prompt=prompt
+    request = await ScoringRequest.begin(service, trace, parameters.domain)
+    await request.embed(
+        [body.inputs.source_sentence, *sentences],
+        truncation_direction=parameters.truncation_direction,
+        truncate=parameters.truncate,
+        prompt_name=parameters.prompt_name,
     )
-    return json_response((await scores(service, trace, resolution, embeddings, 0, slice(1, None))).similarity)
+    return json_response((await request.score(0, slice(1, None))).similarity)
 
 
 @router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
@@ -209,13 +193,13 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
         both = "distances: also send `metric`, the metric of the distances"
         raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
     check_count(len(values), name, MOST_SCORES)
-    resolution = await resolve(service, trace, body.domain)
-    check_encoder(body.encoder, resolution)
-    artifact, calibration = resolution.encoder.artifact, resolution.calibration
+    request = await ScoringRequest.begin(service, trace, body.domain)
+    request.check_encoder(body.encoder)
+    artifact, calibration = request.encoder.artifact, request.calibration
     if body.metric is not None:
         check_metric(body.metric, artifact.id, unit=artifact.known_length)
     space = space_of(body.space, name, calibration.domain, identity=calibration.transform is None)
-    trace.release = await service.limits.admit(trace.grant, 1)
+    await request.charge(1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
     placed = (
         calibration.place(cosines, raw=space == "raw")
@@ -257,16 +241,15 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     """One vector for each text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
-    resolution = await resolve(service, trace, body.domain)
-    artifact = resolution.encoder.artifact
-    check_dimensions(body.dimensions, body.space, artifact.spec.dim)
-    prompt = named_prompt(body.prompt_name, artifact)
-    side = side_of(body.truncation_direction)
-    embeddings = await embed_texts(
-        service, trace, resolution, contents, side=side, truncate=body.truncate, prompt=prompt, scored=False
+    request = await ScoringRequest.begin(service, trace, body.domain, body.space)
+    check_dimensions(body.dimensions, body.space, request.encoder.artifact.spec.dim)
+    await request.embed(
+        contents,
+        truncation_direction=body.truncation_direction,
+        truncate=body.truncate,
+        prompt_name=body.prompt_name,
+        scored=False,
     )
-    rows = await vectors(
-        service, trace, resolution, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
-    )
+    rows = await request.vectors(normalize=body.normalize, dimensions=body.dimensions)
     few = len(rows) <= INLINE_ROWS
     return json_response(rows) if few else await service.scoring(json_response, rows)
