@@ -95,7 +95,7 @@ async def resolve_threshold(service: Service, resolution: Resolution, name: str)
     return decision_threshold(calibration, target)
 
 
-def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
+def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embeddings:
     """Checks the posted vectors and returns them as Embeddings, the type that also holds an encoder's vectors.
 
     Raises InvalidInput for an invalid vector; the message names the vector's place in the body.
@@ -249,12 +249,11 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
-@router.post(
-    "/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that call only the base URL"
-)
-@router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
+@router.post("/", operation_id="embed_at_root", response_model=list[list[float]], responses=ANSWERS)
+@router.post("/invocations", operation_id="embed_sagemaker", response_model=list[list[float]], responses=ANSWERS)
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """One vector for each text, always as a list of lists."""
+    """One vector for each text, always as a list of lists. `/` serves clients that call only the base URL, and
+    `/invocations` serves SageMaker."""
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
     resolution = await resolve(service, trace, body.domain)
