@@ -14,7 +14,7 @@ from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
-from isosim.api.validation import MOST_UNKNOWN, PART, check_parts, parse_json
+from isosim.api.validation import MOST_NAMES, MOST_UNKNOWN, PART, check_parts, parse_json
 from isosim.errors import InvalidInput
 from loadtest.hostile import FORMS, bodies
 from tests.processes import Server
@@ -69,11 +69,17 @@ def json_of(value: Any, separators: tuple[str, str]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=separators).encode()
 
 
-def test_a_body_of_too_many_parts_is_refused() -> None:
-    check_parts(b"[" + b",".join([b"[]"] * (MOST_ENTRIES - 1)) + b"]")
-    for part in (b"[]", b"{}", b'{"a":1}'):
-        with pytest.raises(InvalidInput, match="more than 65,536 lists, objects and names"):
-            check_parts(b"[" + b",".join([part] * MOST_ENTRIES) + b"]")
+@pytest.mark.parametrize(
+    ("part", "most"), [(b"[]", MOST_ENTRIES - 1), (b"{}", MOST_ENTRIES - 1), (b'{"a" :1}', MOST_NAMES)]
+)
+def test_a_body_of_too_many_parts_is_refused(part: bytes, most: int) -> None:
+    check_parts(b"[" + b",".join([part] * most) + b"]")
+    with pytest.raises(InvalidInput, match="more than 16,384 names, or more than 65,536 lists and objects"):
+        check_parts(b"[" + b",".join([part] * (most + 1)) + b"]")
+
+
+def test_texts_may_hold_any_number_of_brackets_and_quoted_names() -> None:
+    check_parts(json.dumps(['[{"a": 1}]' * MOST_ENTRIES]).encode())
 
 
 @pytest.mark.parametrize("path", ["/similarity", "/embed", "/v1/embeddings", "/v2/models/isosim/infer", "/calibrate"])

@@ -10,7 +10,7 @@ DomainField = Annotated[str, Field(description="name, name@3, name@champion or n
 TargetFacts = dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
 
 
-# Maximum number of entries in a list of texts, numbers or token ids, and of lists, objects and names in a JSON body.
+# Maximum number of entries in a list of texts or numbers, and of lists and objects in a JSON body.
 # Reading that many keeps the event loop about 30 ms; reading as many as fit into 2 MB kept it up to 0.9 s
 # (loadtest/hostile.py).
 MOST_ENTRIES = 65_536
