@@ -53,6 +53,11 @@ EMBED, RERANK, LABELS = TypeAdapter(EmbedRequest), TypeAdapter(RerankRequest), T
         (RERANK, {"query": "a", "documents": ["a", {}]}, "documents[1].text: Field required"),
         (LABELS, {"labels": [["a", "b", 1], ["a", "b"]]}, "labels[1][2]: Field required"),
         (LABELS, {"labels": [{"a": "x", "b": "y"}]}, "labels[0].label: Field required"),
+        (
+            LABELS,
+            {"labels": [{"a": "x", "b": "y", "label": 1, "k" * 200: 1}]},
+            f"labels[0].{'k' * 80}: Extra inputs are not permitted",
+        ),
         (LABELS, {"labels": [["a", "b", 1, 0]]}, "labels[0][3]: Input should be greater than 0"),
     ],
 )

@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from isosim.api.validation import unknown
 from isosim.errors import InvalidInput, IsosimError
-from isosim.wording import place
+from isosim.wording import SHOWN, place
 
 OURS = ("domain", "space", "gallery", "threshold")  # fields that change scores and that no other service defines
 OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")  # routes that we define
@@ -89,4 +89,4 @@ def check_ours(names: Iterable[str], what: str) -> None:
     """Raises InvalidInput if an unknown name on a compatible route is that of a field of ours."""
     for name in names:
         if name.rpartition(".")[2] in OURS:
-            raise fault(InvalidInput, name, f": this route takes no such {what}; /docs lists what it takes")
+            raise fault(InvalidInput, name[:SHOWN], f": this route takes no such {what}; /docs lists what it takes")

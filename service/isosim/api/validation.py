@@ -113,7 +113,7 @@ def describe(details: Sequence[Detail], known: Collection[str] = (), where: str 
 
 def path_of(location: Sequence[str | int]) -> str:
     """A place as a path, without the names of alternative forms, which are in parentheses."""
-    return ".".join(str(part) for part in location if not str(part).startswith("("))
+    return ".".join(str(part)[:SHOWN] for part in location if not str(part).startswith("("))
 
 
 def placed(path: str, where: str) -> str:

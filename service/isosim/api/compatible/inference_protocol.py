@@ -39,7 +39,10 @@ METADATA: dict[str, Any] = {
 BINARY = {"type": "string", "format": "binary"}
 INFER: dict[str, Any] = {
     "responses": {
-        200: {"model": InferResponse, "content": {"application/octet-stream": {"schema": BINARY}}},
+        200: {  # JSON first: generators make their methods for the first content type
+            "model": InferResponse,
+            "content": {"application/json": {}, "application/octet-stream": {"schema": BINARY}},
+        },
         **documented(400, 404, 409, 413, 415, 422, 424, 429),
     },
     "openapi_extra": body_of(tensors.InferRequest, {"application/octet-stream": BINARY}),

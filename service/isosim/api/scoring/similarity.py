@@ -54,7 +54,9 @@ router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
     response_model=SimilarityResponse | list[float],
     responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
 )
-async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+async def similarity(
+    body: Annotated[SimilarityRequest, Body(title="SimilarityRequest")], service: ServiceDep, trace: TraceDep
+) -> Response:
     """Calibrated similarity of sentence pairs, and its percentile among the domain's random pairs."""
     if isinstance(body, TeiSimilarityRequest):
         return await tei_similarity(body, service, trace)
