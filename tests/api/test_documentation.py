@@ -83,6 +83,7 @@ def test_every_route_says_what_it_does_and_its_body_has_an_example(document: dic
 
 
 def test_examples_of_schemas_are_valid(document: dict[str, Any]) -> None:
+    """FastAPI leaves fields that are null out of examples."""
     parts = {"components": document["components"]}
     for name, schema in document["components"]["schemas"].items():
         for example in schema.get("examples", []):

@@ -95,8 +95,9 @@ def describe(details: Sequence[Detail], known: Collection[str] = (), where: str 
         return too_many(len(details), "unknown or wrong fields")
     if details[0]["type"] == "json_invalid":
         why = str(details[0]["ctx"]["error"])
-        kind = TokenizerFailure if "hex escape" in why else InvalidInput  # half of a surrogate pair: not Unicode
-        return kind(f"the body is not valid JSON: {why}")
+        if "hex escape" in why:
+            return TokenizerFailure(f"a text holds half of a surrogate pair, which is not valid Unicode: {why}")
+        return InvalidInput(f"the body is not valid JSON: {why}")
     names = [path_of(one["loc"]) for one in details if one["type"] == "extra_forbidden"]
     if names and "." not in names[0]:
         return unknown(names, known, "field")

@@ -222,7 +222,6 @@ class Inspection(BaseModel):
             "encoding_certain": False,
             "separator": ";",
             "header": True,
-            "sheet": None,
             "sheets": [],
             "columns": ["id", "question", "state"],
             "rows": [["1", "Wie öffne ich die Datei?", "open"], ["2", "Wo ist meine Rechnung?", "closed"]],
@@ -241,7 +240,7 @@ class Inspection(BaseModel):
     encoding_certain: bool = Field(description="false if the encoding is a guess; charset= overrides it")
     separator: str | None = Field(description="cell separator of CSV and TSV")
     header: bool = Field(description="whether the first row names the columns; header= overrides it")
-    sheet: str | None = Field(description="sheet that is read; sheet= selects another")
+    sheet: str | None = Field(default=None, description="sheet that is read; sheet= selects another")
     sheets: list[str] = Field(description="sheets of a workbook")
     columns: list[str] = Field(description="names of the first hundred columns")
     rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")

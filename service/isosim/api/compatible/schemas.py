@@ -17,7 +17,7 @@ ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/defau
 
 def refuse_token_ids(value: Any) -> Any:
     """LangChain sends token ids of OpenAI's tokenizer unless it is told not to."""
-    if isinstance(value, list) and value and isinstance(value[0], int | list):
+    if isinstance(value, list) and value and type(value[0]) in (int, list):
         raise PydanticCustomError(
             "token_ids",
             "Input should be texts, not token ids, which mean something else to this encoder "

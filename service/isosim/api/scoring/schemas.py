@@ -104,7 +104,7 @@ class PercentileResponse(BaseModel):
             "percentile": [0.9871, 0.99999993],
             "false_match_rate": [0.0129, 7e-08],
             "extrapolated": [False, True],
-            "probability": None,
+            "probability": [0.3208, 0.7311],
             "notices": [],
         }
     )
@@ -236,7 +236,7 @@ class SimilarityResponse(BaseModel):
             "similarity": [0.6674459],
             "percentile": [0.9999991878494056],
             "extrapolated": [True],
-            "probability": None,
+            "probability": [0.6412],
             "flags": [{"a": [], "b": []}],
             "notices": [],
         }
