@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from fastapi.exceptions import RequestValidationError
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -14,9 +13,8 @@ from isosim.api.bodies import MOST_ENTRIES
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.schemas import EmbeddingsRequest, RerankRequest, ScoreRequest
 from isosim.api.compatible.tensors import INFER
-from isosim.api.parameters import MOST_UNKNOWN
 from isosim.api.scoring.schemas import EmbedRequest, PercentileRequest, SimilarityRequest
-from isosim.api.validation import PART, check_parts, describe, parse_json
+from isosim.api.validation import MOST_NAMES, MOST_UNKNOWN, PART, check_parts, parse_json
 from isosim.errors import InvalidInput
 from loadtest.hostile import FORMS, bodies
 from tests.processes import Server
@@ -41,10 +39,7 @@ def test_the_errors_of_a_hostile_body_are_few(route: str) -> None:
         try:
             parse_json(ADAPTERS[route.partition(" ")[0]], body)
         except InvalidInput as error:
-            assert len(str(error)) < 200, name
-        except RequestValidationError as error:
-            assert len(error.errors()) <= MOST_UNKNOWN, name
-            assert len(str(describe(error, None))) < 2000, name
+            assert len(str(error)) < 500, name
 
 
 PLAIN = st.text(alphabet='[{:"\\\\ab,\u00e9', max_size=8)
@@ -74,11 +69,17 @@ def json_of(value: Any, separators: tuple[str, str]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=separators).encode()
 
 
-def test_a_body_of_too_many_parts_is_refused() -> None:
-    check_parts(b"[" + b",".join([b"[]"] * (MOST_ENTRIES - 1)) + b"]")
-    for part in (b"[]", b"{}", b'{"a":1}'):
-        with pytest.raises(InvalidInput, match="more than 65,536 lists, objects and names"):
-            check_parts(b"[" + b",".join([part] * MOST_ENTRIES) + b"]")
+@pytest.mark.parametrize(
+    ("part", "most"), [(b"[]", MOST_ENTRIES - 1), (b"{}", MOST_ENTRIES - 1), (b'{"a" :1}', MOST_NAMES)]
+)
+def test_a_body_of_too_many_parts_is_refused(part: bytes, most: int) -> None:
+    check_parts(b"[" + b",".join([part] * most) + b"]")
+    with pytest.raises(InvalidInput, match="more than 16,384 names, or more than 65,536 lists and objects"):
+        check_parts(b"[" + b",".join([part] * (most + 1)) + b"]")
+
+
+def test_texts_may_hold_any_number_of_brackets_and_quoted_names() -> None:
+    check_parts(json.dumps(['[{"a": 1}]' * MOST_ENTRIES]).encode())
 
 
 @pytest.mark.parametrize("path", ["/similarity", "/embed", "/v1/embeddings", "/v2/models/isosim/infer", "/calibrate"])
@@ -93,9 +94,3 @@ def test_more_than_16_unknown_names_are_refused_without_a_suggestion(tiny_server
 
     assert "request has" not in ask(MOST_UNKNOWN)
     assert re.search(r"the request has 1\d unknown (or wrong )?fields", ask(MOST_UNKNOWN + 1))
-
-
-def test_a_query_of_more_than_16_unknown_names_is_refused_without_a_suggestion(tiny_server: Server) -> None:
-    names = {f"limti{number}": 1 for number in range(MOST_UNKNOWN + 1)}
-    response = tiny_server.client.get("/domains", params=names)
-    assert (response.status_code, response.json()["error"][:42]) == (422, "the request has 17 unknown query parameter")

@@ -136,7 +136,7 @@ def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Serve
     analyst.fills("Wanted false-match rate in per cent", "0")
     analyst.sees("Give a number above 0 and below 100.")
     analyst.fills("Wanted false-match rate in per cent", "0.000001")
-    analyst.sees(re.compile("No threshold: Fmr is 0.000001 %; it must be 0.00001 % or more"))
+    analyst.sees(re.compile("No threshold: Fmr: 0.000001 %; it must be a share, at least 0.00001 %"))
     assert analyst.page.get_by_text(re.compile("^request ")).count() == 0  # the reader is only typing
     assert analyst.page.get_by_label("Name of the threshold").input_value() == ""
     assert analyst.page.get_by_text(re.compile("^The line stands at")).count() == 0

@@ -201,7 +201,7 @@ ONE = VECTORS[0].tolist()
     ("pairs", "words"),
     [
         ([], ("vectors", "empty")),
-        ([[ONE, ONE[:-1]]], ("vectors[0][1] (the 2nd vector of the 1st pair)", "has 23 numbers")),
+        ([[ONE, ONE[:-1]]], ("vectors[0][1] ", "has 23 numbers")),
         ([[ONE, ONE], [[0.0] * DIM, ONE]], ("vectors[1][0]", "vector of zeros")),
         ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "type str")),
         ([[ONE, [*ONE[:-1], None]]], ("type NoneType",)),
@@ -211,8 +211,8 @@ ONE = VECTORS[0].tolist()
         ([[ONE, {"a": 1}]], ("is not a vector",)),
         ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors[0][1]", "has the norm 2", "unit vectors")),
         ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
-        ([[ONE]], ("has 1 vector; a pair is two vectors",)),
-        ([[ONE, ONE, ONE]], ("has 3 vectors; a pair is two vectors",)),
+        ([[ONE]], ("vectors[0]: List should have at least 2 items",)),
+        ([[ONE, ONE, ONE]], ("vectors[0]: List should have at most 2 items",)),
     ],
 )
 def test_what_is_no_vector_is_named(server: Server, pairs: Any, words: tuple[str, ...]) -> None:
@@ -226,7 +226,7 @@ def test_pairs_and_vectors_do_not_go_together(server: Server) -> None:
     )
     refused(post(server, "/similarity", vectors=[[ONE, ONE]], domian="default"), "domian", "did you mean domain?")
     answer = server.client.get("/domains/default/threshold", params={"fmr": 0.1, "unit": "cosine"})
-    refused(answer, "must be one of", "cosine_distance", "inner_product")
+    refused(answer, "unit in the query: ", "cosine_distance", "inner_product")
 
 
 def test_not_a_number_in_json_is_named(server: Server) -> None:
@@ -247,9 +247,9 @@ def test_too_many_pairs_are_refused_and_base64_has_room_for_more(server: Server)
         ({"distances": [0.1]}, ("distances: also send `metric`",)),
         ({"cosines": [0.1], "metric": "l2"}, ("metric: belongs to distances",)),
         ({"distances": [0.1], "metric": "hamming"}, ("metric",)),
-        ({"cosines": [0.1, 2.0]}, ("the 2nd cosine) is 2",)),
-        ({"distances": [-1.0], "metric": "l2"}, ("the 1st distance) is -1",)),
-        ({"cosines": ["0.1"]}, ("the 1st cosine) is a string",)),
+        ({"cosines": [0.1, 2.0]}, ("cosines[1] is 2",)),
+        ({"distances": [-1.0], "metric": "l2"}, ("distances[0] is -1",)),
+        ({"cosines": ["0.1"]}, ("cosines[0]: Input should be a valid number",)),
         ({"cosine": [0.1]}, ("cosine",)),
     ],
 )
@@ -327,7 +327,7 @@ BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
     ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
     ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is not a vector")),
-    ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2", "in a labelled pair")),
+    ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2: label: Input should be a valid number",)),
     ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
 ]
 

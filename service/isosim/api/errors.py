@@ -11,10 +11,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
 from isosim import errors as e
-from isosim.api.parameters import CLOSE, below, flat
+from isosim.api.parameters import below, flat
 from isosim.api.state import service_of
-from isosim.api.validation import describe
-from isosim.wording import nearest
+from isosim.api.validation import refused
 
 # The order does not matter: `look_up` takes the most specific base class that is listed.
 TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
@@ -35,7 +34,6 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
-MOST_PARTS = 8  # maximum number of parts of an unknown path that are compared with the routes
 HEALS = {429, 503}  # statuses after which a client may retry
 
 # Paths that OpenAI's clients request if their base_url does not end with /v1. They show only errors in OpenAI's shape.
@@ -98,8 +96,6 @@ async def unexpected(request: Request, error: Exception) -> Response:
     """
     if isinstance(error, e.IsosimError):  # raised by the middleware or by a scoring route
         return domain_error(request, error)
-    if isinstance(error, RequestValidationError):  # the middleware calls scoring routes without FastAPI's handlers
-        return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
         response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
     else:
@@ -127,20 +123,6 @@ def methods_of(request: Request) -> set[str]:
     return {method for route in fitting if route.path == meant for method in route.methods or ()}
 
 
-def nearest_route(request: Request) -> str:
-    """End of the message for an unknown path. Suggests the route with the most similar path; wrong first parts of the
-    path are skipped (`/api` in `/api/similarity`)."""
-    if below(request.url.path, WITHOUT_V1):
-        return "base_url must end with /v1"
-    known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
-    parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
-    for start in range(len(parts)):
-        near = nearest("/" + "/".join(parts[start:]), known, CLOSE)
-        if near is not None:
-            return f"did you mean {near}? /docs lists the routes"
-    return "/docs lists the routes"
-
-
 def install(app: FastAPI) -> None:
     """Registers the handlers that turn each failure of a route into the service's error body."""
 
@@ -150,7 +132,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> Response:
-        return domain_error(request, describe(error, request.scope.get("route")))
+        return domain_error(request, refused(error, request.scope.get("route")))
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:
@@ -164,7 +146,8 @@ def install(app: FastAPI) -> None:
         what = f"{request.method} {request.url.path}"
         allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
         if kind is e.NotFound:
-            message = f"no route {what}; {nearest_route(request)}"
+            without = below(request.url.path, WITHOUT_V1)
+            message = f"no route {what}; " + ("base_url must end with /v1" if without else "/docs lists the routes")
         else:
             message = f"{what} is not allowed; this path allows {allowed}"
         response = domain_error(request, kind(message))

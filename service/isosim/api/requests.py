@@ -15,10 +15,10 @@ from starlette.routing import BaseRoute
 from isosim.access.grants import Scope
 from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from isosim.api.errors import TABLE
-from isosim.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
+from isosim.api.parameters import check_ours
 from isosim.api.state import Service, ServiceDep, service_of
 from isosim.api.trace import Trace
-from isosim.api.validation import json_example, parse_json
+from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
 from isosim.domains.history import Author, author
 from isosim.errors import NotFound, UnsupportedMedia
 from isosim.jobs.job import Job
@@ -84,20 +84,14 @@ def sent_as(kind: str) -> str:
 
 
 def check_json(head: Head, route: BaseRoute | None) -> None:
-    """Raises UnsupportedMedia if the body is compressed or its content type is not JSON.
-
-    For a wrong content type, the message shows a curl command with an example of the route's body.
-    """
+    """Raises UnsupportedMedia if the body is compressed or its content type is not JSON."""
     if b"content-encoding" in head:
         check_encoding(head)
     kind = media_type(text_of(head, b"content-type"))
     if kind != "application/json" and not kind.endswith("+json"):
         path = getattr(route, "path", "")
         table = "; for a table of labels, run isosim label FILE --domain NAME" * path.endswith("/labels")
-        raise UnsupportedMedia(
-            f"{sent_as(kind)}; this route reads JSON: curl -H 'content-type: application/json' -d '"
-            f"{json_example(route) or '{…}'}'{table}"
-        )
+        raise UnsupportedMedia(f"{sent_as(kind)}; this route reads JSON, content-type: application/json{table}")
 
 
 # Async, because FastAPI would run a plain function in a thread.
@@ -117,12 +111,12 @@ TraceDep = Annotated[Trace, Depends(trace_of)]
 
 
 def name_ignored(trace: Trace, body: Compatible) -> None:
-    """Lists the body's unused fields in `x-isosim-ignored`; raises InvalidInput if one resembles a field of ours."""
+    """Lists the body's unused fields in `x-isosim-ignored`; raises InvalidInput if one has a name of ours."""
     ignored = body.ignored()
     if ignored:
         if len(ignored) > MOST_UNKNOWN:
-            raise too_many_unknown(len(ignored), "fields")
-        check_ignored(ignored, type(body))
+            raise too_many(len(ignored), "unknown fields")
+        check_ours(ignored, "field")
         listed = ", ".join(ignored)[:512]
         # A field name may hold characters that are not allowed in a header; each becomes "?".
         trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)

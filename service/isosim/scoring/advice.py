@@ -71,9 +71,7 @@ class Target:
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
-            raise InvalidInput(
-                f"fmr: {self.fmr:g}; it must be a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
-            )
+            raise InvalidInput(f"fmr: {self.fmr:g}; it must be a share, at least {SMALLEST_FMR:g} and less than 1")
         if self.precision is not None and not 0 < self.precision < 1:
             raise InvalidInput(f"precision: {self.precision:g}; it must be more than 0 and less than 1")
         share = self.false_hit_rate

@@ -56,27 +56,33 @@ def create_app(settings: Settings) -> Application:
         openapi_url=None,  # FastAPI builds the document on the event loop, which takes 0.2 s
         docs_url=None,  # FastAPI's page loads files from the internet; the page in api/pages.py does not
         redoc_url=None,
+        generate_unique_id_function=documentation.operation_id,
         # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)
     documentation.install(app)
-    scoring = (similarity.router, rerank.router, openai.scoring, tei.tokens)
-    rest = (
+    routers = (  # in the order of the documentation
+        similarity.router,
         calibrate.router,
         files.router,
         domains.router,
         thresholds.router,
         archive.router,
         migration.router,
+        rerank.router,
+        tei.tokens,
+        openai.scoring,
         openai.router,
         inference_protocol.router,
         tei.router,
         operations.router,
+        pages.console,
+        pages.docs,
     )
-    for router in (*scoring, *rest, pages.console, pages.docs):
+    for router in routers:
         app.include_router(router)
-    routes = (route for router in scoring for route in router.routes)
+    routes = (route for router in routers for route in router.routes)
     app.envelope = Envelope(
         partial(FastAPI.__call__, app),
         [route for route in routes if isinstance(route, ScoringRoute)],

@@ -51,8 +51,8 @@ class TestOpenAI:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"model": "isosim"}, "input"),
             ({"input": ["a", 3]}, "input.1"),
-            ({"input": [[1], "a"]}, "input.0"),
-            ({"input": [101, 102]}, "input.0"),
+            ({"input": [[1], "a"]}, "input"),
+            ({"input": [101, 102]}, "input"),
             ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
             ({"input": "a", "model": "isosim/default:raw", "dimensions": 4096}, "dimensions"),
             ({"input": "a", "model": "isosim/default:raw", "dimensions": 0}, "dimensions"),

@@ -33,10 +33,10 @@ def test_distances_are_those_of_unit_vectors() -> None:
 @pytest.mark.parametrize(
     ("metric", "values", "message"),
     [
-        (None, [0.5, 1.01], r"the 2nd cosine\) is 1\.01; cosines lie in -1 to 1"),
-        (None, [float("nan")], r"the 1st cosine\) is nan"),
-        ("l2", [0.1, -0.1], r"the 2nd cosine\) is -0\.1; this is not a possible value of l2"),
-        ("l2", [1e300], r"the 1st cosine\) is 1e\+300"),
+        (None, [0.5, 1.01], r"cosines\[1\] is 1\.01; cosines lie in -1 to 1"),
+        (None, [float("nan")], r"cosines\[0\] is nan"),
+        ("l2", [0.1, -0.1], r"cosines\[1\] is -0\.1; this is not a possible value of l2"),
+        ("l2", [1e300], r"cosines\[0\] is 1e\+300"),
         ("l2_squared", [4.01], "4.01"),
         ("cosine_distance", [2.2], "2.2"),
         ("inner_product", [float("-inf")], "-inf"),

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, FailFast, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from isosim.api.bodies import Own, Sentences, example
-from isosim.api.validation import ENCODER_PATTERN
+from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, example
 from isosim.encoders.brought import brought_vector, encoded
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS, LabelledPair
 from isosim.wording import place
 
+ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
 LabelKind = Annotated[
@@ -37,7 +37,7 @@ class CalibrateOptions(Own):
         "match probability that the champion has. Whatever the value, a version that makes a "
         "saved threshold unreachable is not promoted",
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    seed: Seed = 0
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
@@ -59,9 +59,7 @@ NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --d
 def text_or_vector(value: Any) -> str | list[Any]:
     """Validator of a side of a labelled pair: a text, or a vector."""
     if not isinstance(value, str | list):
-        raise PydanticCustomError(
-            "entry_type", "no text", {"wanted": "a text, or a vector if the encoder takes vectors"}
-        )
+        raise PydanticCustomError("side_type", "Input should be a text, or a vector if the encoder takes vectors")
     return value
 
 
@@ -70,6 +68,15 @@ LabelledSide = Annotated[
     PlainValidator(text_or_vector),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}]}),
 ]
+
+
+# A JSON schema of its own, because many tools do not know `prefixItems`.
+LABEL_SCHEMA: dict[str, Any] = {
+    "type": "array",
+    "items": {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "array", "items": {"type": "number"}}]},
+    "minItems": 3,
+    "maxItems": 4,
+}
 
 
 class Label(NamedTuple):
@@ -83,6 +90,10 @@ class Label(NamedTuple):
     b: LabelledSide
     label: Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return LABEL_SCHEMA
 
 
 def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
@@ -111,7 +122,7 @@ def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None
 
 LabelledPairs = Annotated[
     list[Label],
-    FailFast(),
+    FIRST_FAULT,
     Field(
         description="[text, text, label] or [text, text, label, weight]; label: 0 or 1, or a grade (see `kind`); "
         "weight: inverse of the probability with which the pair was drawn"
@@ -132,7 +143,7 @@ class LabelsOptions(Own):
     """Options of labels for a version: query parameters if the body is NDJSON, fields of the body if it is JSON."""
 
     kind: LabelKind = "matches"
-    version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
+    version: Count | None = Field(default=None, description="version to start from; default: the champion")
     promote: Promotion = Field(
         default="if_better",
         description="when the new version becomes champion. if_better: if its probabilities predict the labels at "
@@ -140,11 +151,10 @@ class LabelsOptions(Own):
         "Whatever the value, a version is not promoted if the champion has changed since this request, or if it makes "
         "a saved threshold unreachable",
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    from_: int | None = Field(
+    seed: Seed = 0
+    from_: Number | None = Field(
         default=None,
         alias="from",
-        ge=0,
         description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
         "answer is 409. `from` is not checked if this request repeats an accepted one with the same "
         "Idempotency-Key",
@@ -160,6 +170,8 @@ class LabelsRequest(LabelsOptions):
 
 
 class JobAccepted(BaseModel):
+    model_config = example({"job": "7315c63f6c8e46b8b779d0de4f879e60", "domain": "printers", "status": "queued"})
+
     job: str
     domain: str
     status: str
@@ -203,7 +215,6 @@ class Inspection(BaseModel):
             "encoding_certain": False,
             "separator": ";",
             "header": True,
-            "sheet": None,
             "sheets": [],
             "columns": ["id", "question", "state"],
             "rows": [["1", "Wie öffne ich die Datei?", "open"], ["2", "Wo ist meine Rechnung?", "closed"]],
@@ -222,7 +233,7 @@ class Inspection(BaseModel):
     encoding_certain: bool = Field(description="false if the encoding is a guess; charset= overrides it")
     separator: str | None = Field(description="cell separator of CSV and TSV")
     header: bool = Field(description="whether the first row names the columns; header= overrides it")
-    sheet: str | None = Field(description="sheet that is read; sheet= selects another")
+    sheet: str | None = Field(default=None, description="sheet that is read; sheet= selects another")
     sheets: list[str] = Field(description="sheets of a workbook")
     columns: list[str] = Field(description="names of the first hundred columns")
     rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")

@@ -10,7 +10,15 @@ from fastapi.responses import Response
 from isosim import __version__
 from isosim.api.bodies import body_of
 from isosim.api.compatible import models, tensors
-from isosim.api.compatible.schemas import ModelPath
+from isosim.api.compatible.schemas import (
+    InferResponse,
+    ModelMetadata,
+    ModelPath,
+    ModelReady,
+    ServerLive,
+    ServerMetadata,
+    ServerReady,
+)
 from isosim.api.operations import check_alive, check_ready
 from isosim.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
 from isosim.api.scoring.request import ScoringRequest, listed
@@ -22,14 +30,22 @@ router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 READ = [needs("read")]
 VersionPath = Annotated[str, Path(description="version of the domain", examples=["1"])]
 MODEL_STATUSES = (404, 409)
+METADATA: dict[str, Any] = {
+    "response_model": ModelMetadata,
+    "response_model_exclude_none": True,
+    "dependencies": READ,
+    "responses": documented(*MODEL_STATUSES),
+}
+BINARY = {"type": "string", "format": "binary"}
 INFER: dict[str, Any] = {
     "responses": {
-        200: {"content": {"application/json": {}, "application/octet-stream": {}}},
+        200: {  # JSON first: generators make their methods for the first content type
+            "model": InferResponse,
+            "content": {"application/json": {}, "application/octet-stream": {"schema": BINARY}},
+        },
         **documented(400, 404, 409, 413, 415, 422, 424, 429),
     },
-    "openapi_extra": body_of(
-        tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
-    ),
+    "openapi_extra": body_of(tensors.InferRequest, {"application/octet-stream": BINARY}),
     "dependencies": [needs("read", texts=0)],  # 0, because `ScoringRequest.embed` charges the texts to the key's limits
     "response_class": Response,
 }
@@ -49,40 +65,40 @@ HeaderLength = Annotated[str | None, Header(alias="inference-header-content-leng
 
 
 @router.get("", dependencies=READ, responses=documented())
-async def server() -> dict[str, Any]:
+async def server_metadata() -> ServerMetadata:
     """The server's name, release and protocol extensions."""
-    return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
+    return ServerMetadata(name="isosim", version=__version__, extensions=["binary_tensor_data"])
 
 
 @router.get("/health/live", responses={503: documented()[503]})
-async def live(service: ServiceDep) -> dict[str, bool]:
+async def server_live(service: ServiceDep) -> ServerLive:
     """Succeeds while the process and its encoder thread are alive."""
     check_alive(service)
-    return {"live": True}
+    return ServerLive(live=True)
 
 
 @router.get("/health/ready", responses={503: documented()[503]})
-async def ready(service: ServiceDep) -> dict[str, bool]:
+async def server_ready(service: ServiceDep) -> ServerReady:
     """Succeeds if all models can answer."""
     check_ready(service)
-    return {"ready": True}
+    return ServerReady(ready=True)
 
 
 @router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_ready(model: ModelPath, asked: VersionDep, service: ServiceDep) -> dict[str, Any]:
+async def model_version_ready(model: ModelPath, asked: VersionDep, service: ServiceDep) -> ModelReady:
     """Succeeds if the version exists and can answer."""
     check_ready(service)
-    return {"name": model, "version": str(asked.calibration.version), "ready": True}
+    return ModelReady(name=model, version=str(asked.calibration.version), ready=True)
 
 
 @router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def model_ready(model: ModelPath, asked: ModelDep, service: ServiceDep) -> dict[str, Any]:
+async def model_ready(model: ModelPath, asked: ModelDep, service: ServiceDep) -> ModelReady:
     """Succeeds if the model exists and can answer."""
-    return await version_ready(model, asked, service)
+    return await model_version_ready(model, asked, service)
 
 
 @router.post("/models/{model:path}/versions/{version}/infer", **INFER)
-async def infer_version(
+async def model_version_infer(
     request: Request,
     model: ModelPath,
     asked: VersionDep,
@@ -109,7 +125,7 @@ async def infer_version(
 
 
 @router.post("/models/{model:path}/infer", **INFER)
-async def infer(
+async def model_infer(
     request: Request,
     model: ModelPath,
     asked: ModelDep,
@@ -118,7 +134,7 @@ async def infer(
     header_length: HeaderLength = None,
 ) -> Response:
     """Embeds or scores a tensor of texts."""
-    return await infer_version(request, model, asked, service, trace, header_length)
+    return await model_version_infer(request, model, asked, service, trace, header_length)
 
 
 async def compute(
@@ -153,8 +169,8 @@ async def compute(
     return outputs
 
 
-@router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_metadata(model: ModelPath, asked: VersionDep) -> dict[str, Any]:
+@router.get("/models/{model:path}/versions/{version}", **METADATA)
+async def model_version_metadata(model: ModelPath, asked: VersionDep) -> dict[str, Any]:
     """Input and output tensors of a version."""
     dim = asked.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
@@ -174,7 +190,7 @@ async def version_metadata(model: ModelPath, asked: VersionDep) -> dict[str, Any
     }
 
 
-@router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def metadata(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
+@router.get("/models/{model:path}", **METADATA)
+async def model_metadata(model: ModelPath, asked: ModelDep) -> dict[str, Any]:
     """Input and output tensors of a model. `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
-    return await version_metadata(model, asked)
+    return await model_version_metadata(model, asked)

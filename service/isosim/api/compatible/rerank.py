@@ -26,8 +26,15 @@ V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
 
 
 @router.post("/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
-@router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
-@router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
+@router.post(
+    "/v2/rerank", operation_id="rerank_v2", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES)
+)
+@router.post(
+    "/v1/rerank",
+    operation_id="rerank_v1",
+    response_model=list[Rank] | RerankResponse,
+    responses=documented_v1(*V1_STATUSES),
+)
 async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
     """Ranks texts by their match with the query, best first. Scores are percentiles among the domain's random pairs, or
     similarities if the domain's version has no random pairs.
@@ -106,7 +113,7 @@ def false_hit_rates(result: Scores, request: ScoringRequest, gallery: int) -> li
 
 
 @router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
-@router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
+@router.post("/v1/score", operation_id="score_v1", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
 async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Scores pairs: one text against one or many, or two lists of equal length, entry by entry. A score is the pair's
     `similarity`."""

@@ -3,23 +3,27 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, Tag
+from pydantic_core import PydanticCustomError
 
-from isosim.api.bodies import Compatible, DomainField, all_texts, entries, example
-from isosim.api.scoring.schemas import PromptName, TruncationDirection
+from isosim.api.bodies import FIRST_FAULT, MOST, WHOLE, Compatible, Count, DomainField, TextOrTexts, Texts, example
+from isosim.api.scoring.schemas import Dimensions, PromptName, TruncationDirection
 from isosim.scoring.advice import MOST_GALLERY
-
-OneOrMore = Annotated[str | list[str], all_texts]
-texts_and_no_ids = entries(
-    lambda entry: isinstance(entry, str),
-    "a text; token ids mean something else to this encoder than to OpenAI's tokenizer "
-    "(LangChain: check_embedding_ctx_length=False)",
-)
-
 
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
 ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/default"])]
+
+
+def refuse_token_ids(value: Any) -> Any:
+    """LangChain sends token ids of OpenAI's tokenizer unless it is told not to."""
+    if isinstance(value, list) and value and type(value[0]) in (int, list):
+        raise PydanticCustomError(
+            "token_ids",
+            "Input should be texts, not token ids, which mean something else to this encoder "
+            "(LangChain: check_embedding_ctx_length=False)",
+        )
+    return value
 
 
 class EmbeddingsRequest(Compatible):
@@ -27,13 +31,11 @@ class EmbeddingsRequest(Compatible):
 
     model_config = example({"model": "isosim", "input": ["A man is playing a guitar."]})
 
-    input: Annotated[str | list[str], texts_and_no_ids]
+    input: Annotated[TextOrTexts, BeforeValidator(refuse_token_ids)]
     model: ModelField = "isosim"
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(
+    dimensions: Dimensions | None = Field(
         default=None,
-        ge=1,
-        le=65_536,
         description="number of leading dimensions to keep, then the vectors are normalized; fewer than the "
         "encoder's only for raw vectors",
     )
@@ -55,6 +57,15 @@ class Embedding(BaseModel):
 
 
 class EmbeddingsResponse(BaseModel):
+    model_config = example(
+        {
+            "object": "list",
+            "data": [{"object": "embedding", "index": 0, "embedding": [-0.0408, 0.0829, -0.0878]}],
+            "model": "isosim/tickets",
+            "usage": {"prompt_tokens": 24, "total_tokens": 24},
+        }
+    )
+
     object: Literal["list"] = "list"
     data: list[Embedding]
     model: str
@@ -80,11 +91,7 @@ class Document(Compatible):
     text: str
 
 
-def is_document(entry: Any) -> bool:
-    return isinstance(entry, str) or (isinstance(entry, dict) and isinstance(entry.get("text"), str))
-
-
-Documents = Annotated[list[str | Document], entries(is_document, 'a text, or an object with a field "text"')]
+Documents = Annotated[list[Annotated[str, Tag("(text)")] | Annotated[Document, Tag("(object)")]], FIRST_FAULT, MOST]
 
 
 class RerankRequest(Compatible):
@@ -95,7 +102,7 @@ class RerankRequest(Compatible):
     )
 
     query: str
-    texts: Annotated[list[str], all_texts] | None = None
+    texts: Texts | None = None
     documents: Documents | None = None
     model: ModelField | None = None
     domain: DomainField | None = Field(default=None, description="domain that scores the texts, if no model is named")
@@ -104,12 +111,10 @@ class RerankRequest(Compatible):
     truncation_direction: TruncationDirection = "Right"
     return_text: bool = False
     return_documents: bool = False
-    top_n: int | None = Field(default=None, ge=1)
-    top_k: int | None = Field(default=None, ge=1)
-    gallery: int | None = Field(
+    top_n: Count | None = None
+    top_k: Count | None = None
+    gallery: Annotated[int, Field(ge=1, le=MOST_GALLERY), WHOLE] | None = Field(
         default=None,
-        ge=1,
-        le=MOST_GALLERY,
         description="size of the collection that the texts were retrieved from; adds `false_hit_rate` to each result",
     )
 
@@ -143,6 +148,15 @@ class Reranked(BaseModel):
 
 
 class RerankResponse(BaseModel):
+    model_config = example(
+        {
+            "id": "12f99ee065399c07533e270a53552f55",
+            "model": "isosim/tickets",
+            "results": [{"index": 0, "relevance_score": 0.9879}, {"index": 1, "relevance_score": 0.409}],
+            "usage": {"prompt_tokens": 24, "total_tokens": 24},
+        }
+    )
+
     id: str
     model: str
     results: list[Reranked]
@@ -160,8 +174,8 @@ class ScoreRequest(Compatible):
         }
     )
 
-    text_1: OneOrMore
-    text_2: OneOrMore
+    text_1: TextOrTexts
+    text_2: TextOrTexts
     model: ModelField = "isosim"
 
 
@@ -185,7 +199,7 @@ class TokenizeRequest(Compatible):
 
     model_config = example({"inputs": "A man is playing a guitar."})
 
-    inputs: OneOrMore
+    inputs: TextOrTexts
     add_special_tokens: bool = True
     prompt_name: PromptName = None
 
@@ -227,3 +241,67 @@ class Info(BaseModel):
     contract: str
     sha: str | None
     docker_label: str | None
+
+
+class ServerMetadata(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ServerLive(BaseModel):
+    live: bool
+
+
+class ServerReady(BaseModel):
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    name: str
+    version: str
+    ready: bool
+
+
+class TensorMetadata(BaseModel):
+    """A tensor that a model takes or gives; -1 in `shape` stands for any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, bool] | None = None
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class OutputTensor(BaseModel):
+    name: str
+    datatype: Literal["FP32", "FP64"]
+    shape: list[int]
+    data: list[float] | None = Field(default=None, description="numbers, row by row; missing from a binary answer")
+    parameters: dict[str, int] | None = Field(
+        default=None, description="of a binary answer: `binary_data_size`, the number of bytes after the JSON"
+    )
+
+
+class InferResponse(BaseModel):
+    """The protocol's answer. A binary answer begins with this JSON, and the tensors' bytes follow."""
+
+    model_config = example(
+        {
+            "model_name": "isosim/tickets",
+            "model_version": "1",
+            "outputs": [{"name": "similarity", "datatype": "FP32", "shape": [1], "data": [0.6817]}],
+        }
+    )
+
+    model_name: str
+    model_version: str
+    id: str | None = Field(default=None, description="the request's `id`, if it has one")
+    outputs: list[OutputTensor]

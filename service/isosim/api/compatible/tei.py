@@ -76,7 +76,7 @@ async def info(service: ServiceDep) -> Info:
 
 @router.head("/ping", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
-@router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
+@router.get("/ping", operation_id="ping", response_class=Response, responses={503: documented()[503]})
 @router.get("/health", response_class=Response, responses={503: documented()[503]})
 async def health(service: ServiceDep) -> Response:
     """Answers 200 with an empty body while the server is ready (as GET /readyz)."""

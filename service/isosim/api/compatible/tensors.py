@@ -13,12 +13,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import orjson
-from fastapi.exceptions import RequestValidationError
-from pydantic import FailFast, Field, TypeAdapter
+from pydantic import Field, TypeAdapter, WithJsonSchema
 
-from isosim.api.bodies import Compatible, example
+from isosim.api.bodies import FIRST_FAULT, WHOLE, Compatible, example
 from isosim.api.scoring.request import check_count
-from isosim.api.validation import describe, parse_json
+from isosim.api.validation import parse_json
 from isosim.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
@@ -28,23 +27,27 @@ SHOWN = 80  # an error message quotes at most this many characters of a value in
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 
-class Parameters(Compatible):
-    binary_data_size: int | None = None
+class TensorParameters(Compatible):
+    binary_data_size: Annotated[int, WHOLE] | None = None
     binary_data: bool | None = None
     binary_data_output: bool | None = None
 
 
+# Of shape [n] or [n, 1].
+TEXTS = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}}
+
+
 class InputTensor(Compatible):
     name: str
-    shape: Annotated[list[int], FailFast()]
+    shape: Annotated[list[Annotated[int, WHOLE]], FIRST_FAULT]
     datatype: str
-    parameters: Parameters | None = None
-    data: list[Any] | None = None
+    parameters: TensorParameters | None = None
+    data: Annotated[list[Any], WithJsonSchema(TEXTS)] | None = None
 
 
 class WantedOutput(Compatible):
     name: str
-    parameters: Parameters | None = None
+    parameters: TensorParameters | None = None
 
 
 class InferRequest(Compatible):
@@ -55,9 +58,9 @@ class InferRequest(Compatible):
     )
 
     id: str | None = None
-    inputs: Annotated[list[InputTensor], FailFast()]
-    outputs: Annotated[list[WantedOutput], FailFast()] = Field(default=[], description="wanted outputs; empty: all")
-    parameters: Parameters | None = None
+    inputs: Annotated[list[InputTensor], FIRST_FAULT]
+    outputs: Annotated[list[WantedOutput], FIRST_FAULT] = Field(default=[], description="wanted outputs; empty: all")
+    parameters: TensorParameters | None = None
 
 
 INFER = TypeAdapter(InferRequest)
@@ -77,10 +80,7 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
                 f"{split}, the length of the body"
             )
         split = int(header_length)
-    try:
-        request = parse_json(INFER, body[:split])
-    except RequestValidationError as error:
-        raise describe(error, None) from None
+    request = parse_json(INFER, body[:split])
     for kind, named in (("input", request.inputs), ("output", request.outputs)):
         if len({tensor.name for tensor in named}) < len(named):
             raise InvalidInput(f"an {kind} is named twice")

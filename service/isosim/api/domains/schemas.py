@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from isosim.api.bodies import Own, TargetFacts, example
+from isosim.api.bodies import WHOLE, Count, Number, Own, TargetFacts, example
 from isosim.domains.domain import MOST_TARGETS, Start
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from isosim.scoring.distances import Metric
@@ -139,6 +139,19 @@ class ImportState(BaseModel):
 class Threshold(BaseModel):
     """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
 
+    model_config = example(
+        {
+            "domain": "tickets",
+            "version": 1,
+            "target": {"fmr": 0.01},
+            "space": "calibrated",
+            "similarity": 0.4251,
+            "interval": [0.4183, 0.4324],
+            "pairs": 19900,
+            "extrapolated": False,
+        }
+    )
+
     domain: str
     version: int
     target: TargetFacts
@@ -247,8 +260,8 @@ Without = Annotated[
 class StartOfChange(Own):
     """State of the domain that the caller saw; if left out, the change is made whatever the state is."""
 
-    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
-    revision: int | None = Field(default=None, ge=0, description=REVISION)
+    from_: Number | None = Field(default=None, alias="from", description=FROM)
+    revision: Number | None = Field(default=None, description=REVISION)
 
     @property
     def start(self) -> Start:
@@ -278,10 +291,10 @@ class TargetRequest(Own):
         default=None,
         description="share of searches whose best wrong match reaches the threshold; at least 1e-06, less than 1",
     )
-    gallery: int | None = Field(
-        default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: number of entries searched"
+    gallery: Annotated[int, Field(ge=1, le=MOST_GALLERY), WHOLE] | None = Field(
+        default=None, description="with false_hit_rate: number of entries searched"
     )
-    revision: int | None = Field(default=None, ge=0, description=REVISION)
+    revision: Number | None = Field(default=None, description=REVISION)
 
     @property
     def target(self) -> Target:
@@ -292,7 +305,7 @@ class TargetRequest(Own):
 class ChampionRequest(StartOfChange):
     model_config = example({"version": 2, "from": 1})
 
-    version: int = Field(ge=1)
+    version: Count
     without: Without
 
 

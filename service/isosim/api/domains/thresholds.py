@@ -33,18 +33,17 @@ async def get_threshold(
     service: ServiceDep,
     trace: TraceDep,
     fmr: Annotated[
-        float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
+        float | None, Query(description=f"false-match rate among random pairs; at least {SMALLEST_FMR:g}, less than 1")
     ] = None,
     precision: Annotated[
-        float | None, Query(gt=0, lt=1, description="share of true matches among pairs that reach the threshold")
+        float | None,
+        Query(description="share of true matches among pairs that reach the threshold; more than 0, less than 1"),
     ] = None,
     false_hit_rate: Annotated[
         float | None,
         Query(
-            ge=SMALLEST_FALSE_HIT_RATE,
-            lt=1,
             description="share of searches in which the best wrong match reaches the threshold; each search is among "
-            "`gallery` entries",
+            f"`gallery` entries; at least {SMALLEST_FALSE_HIT_RATE:g}, less than 1",
         ),
     ] = None,
     gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="number of entries searched")] = None,

@@ -2,17 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from isosim.api.bodies import (
+    FIRST_FAULT,
+    WHOLE,
     Compatible,
     DomainField,
+    Numbers,
     Own,
     SentencePairs,
     Sentences,
     TargetFacts,
-    all_numbers,
-    all_texts,
+    TextOrTexts,
     example,
 )
 from isosim.scoring.distances import METRICS, Metric, Space
@@ -56,8 +58,8 @@ class VectorsRequest(Own):
     model_config = example({"vectors": [[[0.6, 0.8], [0.8, 0.6]]], "domain": "default"})
 
     vectors: Annotated[
-        list[tuple[Vector, Vector]],
-        FailFast(),
+        list[Annotated[list[Vector], Field(min_length=2, max_length=2)]],
+        FIRST_FAULT,
         Field(
             description="pairs of vectors, at most ISOSIM_MAX_PAIRS; a vector is a list of numbers, or base64 of "
             "little-endian float32, which takes a third of the bytes of a list"
@@ -74,8 +76,8 @@ class PercentileRequest(Own):
 
     model_config = example({"cosines": [0.31, 0.87], "domain": "default"})
 
-    cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="cosines, -1 to 1")
-    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="distances, by `metric`")
+    cosines: Numbers | None = Field(default=None, description="cosines, -1 to 1")
+    distances: Numbers | None = Field(default=None, description="distances, by `metric`")
     metric: Metric | None = Field(default=None, description=METRICS)
     space: Space | None = Field(
         default=None,
@@ -102,7 +104,7 @@ class PercentileResponse(BaseModel):
             "percentile": [0.9871, 0.99999993],
             "false_match_rate": [0.0129, 7e-08],
             "extrapolated": [False, True],
-            "probability": None,
+            "probability": [0.3208, 0.7311],
             "notices": [],
         }
     )
@@ -124,8 +126,10 @@ class PercentileResponse(BaseModel):
 
 
 TruncationDirection = Annotated[
-    Literal["Right", "Left", "right", "left"],
-    Field(description="end at which a long text is cut; lower case is accepted because Hugging Face's client sends it"),
+    Literal["Right", "Left"],
+    # Hugging Face's client sends lower case.
+    BeforeValidator(lambda value: value.capitalize() if isinstance(value, str) else value),
+    Field(description="end at which a long text is cut; lower case is accepted too"),
 ]
 
 
@@ -165,14 +169,14 @@ class TeiSimilarityRequest(Compatible):
 
 def which_similarity(body: Any) -> str:
     if not isinstance(body, dict):
-        return "pairs"
-    return "tei" if "inputs" in body else "vectors" if "vectors" in body and "pairs" not in body else "pairs"
+        return "(pairs)"
+    return "(tei)" if "inputs" in body else "(vectors)" if "vectors" in body and "pairs" not in body else "(pairs)"
 
 
 SimilarityRequest = Annotated[
-    Annotated[PairsRequest, Tag("pairs")]
-    | Annotated[VectorsRequest, Tag("vectors")]
-    | Annotated[TeiSimilarityRequest, Tag("tei")],
+    Annotated[PairsRequest, Tag("(pairs)")]
+    | Annotated[VectorsRequest, Tag("(vectors)")]
+    | Annotated[TeiSimilarityRequest, Tag("(tei)")],
     Discriminator(which_similarity),
 ]
 
@@ -231,7 +235,7 @@ class SimilarityResponse(BaseModel):
             "similarity": [0.6674459],
             "percentile": [0.9999991878494056],
             "extrapolated": [True],
-            "probability": None,
+            "probability": [0.6412],
             "flags": [{"a": [], "b": []}],
             "notices": [],
         }
@@ -262,6 +266,7 @@ class SimilarityResponse(BaseModel):
     detail: SimilarityDetail | None = Field(default=None, description="only if the request asks for it")
 
 
+Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
 DIMENSIONS = "number of leading dimensions to keep, fewer than the encoder's only for raw vectors"
 
 
@@ -270,11 +275,11 @@ class EmbedRequest(Compatible):
 
     model_config = example({"inputs": ["A man is playing a guitar.", "Shares fell in London."]})
 
-    inputs: Annotated[str | list[str], all_texts]
+    inputs: TextOrTexts
     normalize: bool = True
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
     prompt_name: PromptName = None
-    dimensions: int | None = Field(default=None, ge=1, le=65_536, description=DIMENSIONS)
+    dimensions: Dimensions | None = Field(default=None, description=DIMENSIONS)
     domain: DomainField = "default"
     space: Literal["calibrated", "raw"] = "calibrated"

@@ -49,7 +49,9 @@ router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
     response_model=SimilarityResponse | list[float],
     responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
 )
-async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+async def similarity(
+    body: Annotated[SimilarityRequest, Body(title="SimilarityRequest")], service: ServiceDep, trace: TraceDep
+) -> Response:
     """Calibrated similarity of sentence pairs, and its percentile among the domain's random pairs."""
     if isinstance(body, TeiSimilarityRequest):
         return await tei_similarity(body, service, trace)
@@ -93,7 +95,7 @@ async def saved_threshold(request: ScoringRequest, name: str | None) -> Decision
     return decision_threshold(request.calibration, target)
 
 
-def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
+def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embeddings:
     """Checks the posted vectors and returns them as Embeddings, the type that also holds an encoder's vectors.
 
     Raises InvalidInput for an invalid vector; the message names the vector's place in the body.
@@ -233,12 +235,11 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
-@router.post(
-    "/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that call only the base URL"
-)
-@router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
+@router.post("/", operation_id="embed_at_root", response_model=list[list[float]], responses=ANSWERS)
+@router.post("/invocations", operation_id="embed_sagemaker", response_model=list[list[float]], responses=ANSWERS)
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """One vector for each text, always as a list of lists."""
+    """One vector for each text, always as a list of lists. `/` serves clients that call only the base URL, and
+    `/invocations` serves SageMaker."""
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
     request = await ScoringRequest.begin(service, trace, body.domain, body.space)
