@@ -111,7 +111,7 @@ async def embed(
         TokenizerFailure, Overloaded, BackendFailure, CallerLeft: see `Embedder.embed`.
     """
     refuse_texts(resolution.encoder.artifact)
-    trace.release = await service.limits.admit(trace.grant, len(contents))
+    await service.limits.admit(trace.grant, len(contents))
     spec = resolution.encoder.artifact.spec
     if resolution.encoder.remote is not None:
         trace.headers["x-isosim-tokens"] = "estimated"
@@ -177,14 +177,9 @@ def note(service: Service, trace: Trace, calibration: Calibration, embeddings: E
     """Records an answer's calibration, embeddings and timings for headers, log and metrics. `spent`: seconds that
     applying the calibration took."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
-    truncated = 0
-    for text in embeddings.texts:
-        truncated += text.truncated
-        if text.unreadable:
-            trace.headers["x-isosim-flags"] = "unreadable"
-    if truncated:
-        service.metrics.truncated.inc(truncated)
-    service.metrics.observe_timings(embeddings.timings, spent)
+    if any(text.unreadable for text in embeddings.texts):
+        trace.headers["x-isosim-flags"] = "unreadable"
+    service.metrics.observe_embeddings(embeddings, spent)
 
 
 def usage(embeddings: Embeddings, resolution: Resolution) -> dict[str, Any]:

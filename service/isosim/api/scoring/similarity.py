@@ -80,7 +80,7 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
     decision = None if body.threshold is None else await resolve_threshold(service, resolution, body.threshold)
-    trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
+    await service.limits.admit(trace.grant, 2 * len(body.vectors))
     inputs = (body.vectors, resolution.encoder.artifact)
     few = 2 * len(body.vectors) <= INLINE_ROWS
     embeddings = brought(*inputs) if few else await service.scoring(brought, *inputs)
@@ -215,7 +215,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     if body.metric is not None:
         check_metric(body.metric, artifact.id, unit=artifact.known_length)
     space = space_of(body.space, name, calibration.domain, identity=calibration.transform is None)
-    trace.release = await service.limits.admit(trace.grant, 1)
+    await service.limits.admit(trace.grant, 1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
     placed = (
         calibration.place(cosines, raw=space == "raw")
