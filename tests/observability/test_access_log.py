@@ -226,7 +226,7 @@ def test_a_log_that_nobody_reads_stops_no_request_and_is_counted(store: Path) ->
     """Once the pipe and the queue are full, lines are dropped; a server that waited for its log would hang here."""
     port = free_port()
     popen = subprocess.Popen(
-        [sys.executable, "-m", "tests.observability.indiscreet", "--queue", "65536"], start_new_session=True,
+        [sys.executable, "-m", "tests.observability.indiscreet", "--queue", "150"], start_new_session=True,
         env=environment(model_store=store, encoder="tiny", port=port), stderr=subprocess.PIPE,
     )  # fmt: skip
     process = Process(popen, Path(os.devnull))  # its log goes into a pipe that the test does not read

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from isosim.api.state import Service
-from isosim.observability import setup as logs
+from isosim.observability import logs
 from isosim.observability.metrics import Metrics
 
 MAX_KEYS = 100  # maximum number of API keys with series of their own
@@ -59,8 +59,8 @@ def remote_encoders(state: str) -> Callable[[Service], Values]:
 
 
 def lines_dropped(_: Service) -> float:
-    output = logs.output()
-    return 0 if output is None else output.sink.dropped
+    lines = logs.line_queue()
+    return 0 if lines is None else lines.dropped
 
 
 def champions_age(service: Service) -> float | None:

@@ -126,11 +126,3 @@ def stages(scored: ScoringRecord, started: float) -> list[Stage]:
         parts_of_request.append(Stage(name, begin, end, attributes))
         end = begin
     return parts_of_request[::-1]
-
-
-def attributes_of(scored: ScoringRecord) -> Attributes:
-    return {
-        "isosim.domain": scored.calibration.domain,
-        "isosim.version": scored.calibration.version,
-        "isosim.texts": len(scored.embeddings.rows),
-    }

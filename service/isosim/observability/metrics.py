@@ -104,23 +104,16 @@ class Metrics:
 
     def observe_embeddings(self, embeddings: Embeddings, calibration: float) -> None:
         """Observes the texts of a scoring request. `calibration`: seconds that applying the calibration took."""
-        timings, lookup, truncated = embeddings.timings, embeddings.lookup, 0
-        asked = lookup.shared_hits + lookup.shared_misses
-        for key, count in (
-            (("memory", "hit"), lookup.memory_hits),
-            (("memory", "miss"), lookup.shared_hits + lookup.joined + lookup.computed),
-            (("redis", "hit"), lookup.shared_hits),
-            (("redis", "miss"), lookup.shared_misses),
-        ):
-            if count:
-                self._lookups[key].inc(count)
-        if lookup.joined:
+        timings, lookup = embeddings.timings, embeddings.lookup
+        missed = lookup.shared_hits + lookup.joined + lookup.computed
+        if lookup.memory_hits:
+            self._lookups["memory", "hit"].inc(lookup.memory_hits)
+        if missed:
+            self._lookups["memory", "miss"].inc(missed)
+            self._lookups["redis", "hit"].inc(lookup.shared_hits)
+            self._lookups["redis", "miss"].inc(lookup.shared_misses)
             self.shared_work.inc(lookup.joined)
-        for text in embeddings.texts:
-            truncated += text.truncated
-        if truncated:
-            self.truncated.inc(truncated)
-        if asked:
+        if lookup.shared_hits or lookup.shared_misses:
             self._stages["cache"].observe(timings.cache)
         if timings.tokens:
             self._stages["tokenization"].observe(timings.tokenization)

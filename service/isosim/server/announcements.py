@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from isosim import __version__
-from isosim.observability.lines import Facts
-from isosim.observability.setup import STARTED
+from isosim.observability.logs import STARTED, Facts
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, remote
 

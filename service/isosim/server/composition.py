@@ -32,9 +32,9 @@ from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
-from isosim.observability import setup as logs
+from isosim.observability import logs
 from isosim.observability.metrics import Metrics
-from isosim.observability.setup import tracing
+from isosim.observability.tracing import tracing
 from isosim.redis_connection import end, refuse_cluster
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
@@ -201,10 +201,10 @@ def scraped(service: Service) -> Iterator[None]:
 
 def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
     """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
-    access, output = None, logs.output()
-    if output is not None:
+    access, lines = None, logs.line_queue()
+    if lines is not None:
         which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
-        access = AccessLog(output.line, which, settings.slow_seconds)
+        access = AccessLog(lines.line, which, settings.slow_seconds)
     traces = tracing("isosim")
     observer = Observer(access, traces)
     if traces is not None:

@@ -177,8 +177,13 @@ def note(service: Service, trace: Trace, calibration: Calibration, embeddings: E
     """Records an answer's calibration, embeddings and timings for headers, log and metrics. `spent`: seconds that
     applying the calibration took."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
-    if any(text.unreadable for text in embeddings.texts):
-        trace.headers["x-isosim-flags"] = "unreadable"
+    truncated = 0
+    for text in embeddings.texts:
+        truncated += text.truncated
+        if text.unreadable:
+            trace.headers["x-isosim-flags"] = "unreadable"
+    if truncated:
+        service.metrics.truncated.inc(truncated)
     service.metrics.observe_embeddings(embeddings, spent)
 
 
