@@ -34,6 +34,7 @@ from tests.deploy.chart import (
     manifests,
     merged,
     named,
+    render,
     values_file,
 )
 from tests.deploy.combinations import (
