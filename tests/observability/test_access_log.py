@@ -109,7 +109,7 @@ def test_a_process_says_how_it_starts_is_ready_drains_and_stops(
     starting, ready = event(server.log, message="starting"), event(server.log, message="ready")
     assert (starting["encoder"], starting["precision"], starting["redis"]) == ("tiny", "fp32", redis_server.url)
     assert starting["providers"] == ["CPUExecutionProvider"]
-    assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "max_pairs"} <= starting.keys()
+    assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "drain_seconds"} <= starting.keys()
     assert ready["url"] == server.url
     assert 0 < ready["seconds"] < 60
     server.stop()

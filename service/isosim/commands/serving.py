@@ -13,7 +13,7 @@ from isosim.commands.terminal import in_one_line
 from isosim.errors import IsosimError, Unavailable
 from isosim.jobs.pulse import HUNG, silences
 from isosim.observability import logs
-from isosim.observability.tracing import tracing_class
+from isosim.observability.traces import tracing_class
 from isosim.settings import Settings
 from isosim.store.blobs import Blobs, opened, remote
 from isosim.store.blobs import check as check_conditions

@@ -34,7 +34,7 @@ from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability import logs
 from isosim.observability.metrics import Metrics
-from isosim.observability.tracing import tracing
+from isosim.observability.traces import tracing
 from isosim.redis_connection import end, refuse_cluster
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans

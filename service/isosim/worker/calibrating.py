@@ -27,7 +27,7 @@ from isosim.jobs.requirements import Allowance
 from isosim.jobs.store import JobStore
 from isosim.observability import logs
 from isosim.observability.logs import about
-from isosim.observability.tracing import tracing
+from isosim.observability.traces import tracing
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened
 
