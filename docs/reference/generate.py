@@ -10,8 +10,12 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
 from isosim import errors
 from isosim.api.errors import TABLE, V1_TYPES
+from isosim.api.readings import registry_of
 from isosim.observability.metrics import SECONDS, Metrics
 from isosim.server.app import create_app
 from isosim.settings import Settings
@@ -53,13 +57,19 @@ def metrics() -> Iterator[str]:
     yield "# Metrics\n\n`GET /metrics`, Prometheus exposition. Beside these there are the client library's\n"
     yield "`process_*` and `python_*`.\n\n"
     yield "| metric | type | labels | what it counts |\n|---|---|---|---|\n"
-    for collector in Metrics().registry._collector_to_names:
+    for collector in registry_of(Metrics())._collector_to_names:
         for family in collector.collect():
             if not family.name.startswith(NOT_OURS):
                 suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-                labels = ", ".join(f"`{name}`" for name in getattr(collector, "_labelnames", ()))
+                labels = ", ".join(f"`{name}`" for name in labels_of(collector, family))
                 meaning = family.documentation.replace("|", "\\|")
                 yield f"| `{family.name}{suffix}` | {family.type} | {labels} | {meaning} |\n"
+
+
+def labels_of(collector: Collector, family: Metric) -> tuple[str, ...]:
+    """Names of a family's labels, also if it has no samples yet."""
+    names: tuple[str, ...] = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
+    return names
 
 
 def errors_page() -> Iterator[str]:

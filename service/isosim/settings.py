@@ -54,6 +54,7 @@ class Settings(BaseSettings):
     # Addresses, store and encoder
     host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)  # own port of /metrics, to be fenced; unset: `port`
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix, gs://, az://
     seed_store: Path | None = None  # second store, only read: encoders that the first lacks; set in images
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export

@@ -142,7 +142,7 @@ def test_five_thousand_generated_requests_meet_nothing_undocumented(serve: Serve
     """With a key that may do everything: no 5xx, and nothing that the document does not foresee (schemathesis)."""
     key = "isk_fuzz"
     keys = tmp_path / "keys"
-    keys.write_text(f"{hashlib.sha256(key.encode()).hexdigest()} read,calibrate,admin domains=* concurrent=1000\n")
+    keys.write_text(f"{hashlib.sha256(key.encode()).hexdigest()} read,calibrate,admin domains=*\n")
     server = serve(model_store=store, encoder="tiny", log_level="error", api_keys_file=keys)
     server.client.headers["authorization"] = f"Bearer {key}"
     assert server.calibrate("tickets", sentences(400), method="whitening")["status"] == "succeeded"

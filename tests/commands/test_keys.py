@@ -48,16 +48,20 @@ def test_no_line_is_added_to_a_file_that_may_have_been_cut_off(tmp_path: Path) -
 
 def test_the_list_shows_rights_and_neither_keys_nor_hashes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    made = json.loads(command("keys", "new", "--add", str(file), "--json", "--concurrent", "3", "--name", "us").stdout)
+    options = ("--json", "--until", "2027-01-31", "--name", "us")
+    made = json.loads(command("keys", "new", "--add", str(file), *options).stdout)
     for done in (command("keys", "list", str(file)), command("keys", "list", "--json", api_keys_file=file)):
-        assert "us" in done.stdout
+        assert "us" in done.stdout and "2027-01-31" in done.stdout
         assert made["key"] not in done.stdout
         assert made["line"].split()[0] not in done.stdout
 
 
 def test_what_the_server_would_not_take_is_not_made(tmp_path: Path) -> None:
-    for words in (["--scopes", "write"], ["--rate", "fast"], ["--domains", "A"], ["--name", "a=b"], ["--name", "#1"]):
-        done = command("keys", "new", "--add", str(tmp_path / "keys"), *words)
+    for option, value in (
+        ("--scopes", "write"), ("--rate", "fast"), ("--until", "soon"), ("--domains", "A"), ("--name", "a=b"),
+        ("--name", "#1"),
+    ):  # fmt: skip
+        done = command("keys", "new", "--add", str(tmp_path / "keys"), option, value)
         assert done.returncode == 1
         assert done.stdout == ""
     assert not (tmp_path / "keys").exists()

@@ -1,5 +1,7 @@
 """What a line of the keys file grants, and what is no such line."""
 
+from datetime import date
+
 import pytest
 
 from isosim.access.grants import ANYBODY, NOBODY, Rate, parse_grant
@@ -7,16 +9,16 @@ from isosim.errors import Forbidden, Unauthorized
 
 
 def test_a_line_grants_what_it_says_and_the_rest_of_it_is_a_name() -> None:
-    words = ["read,calibrate", "domains=reuters,sts-*", "rate=100/s", "concurrent=8", "the", "search", "team"]
+    words = ["read,calibrate", "domains=reuters,sts-*", "rate=100/s", "until=2027-01-31", "the", "search", "team"]
     grant = parse_grant("id", words)
     assert grant.scopes == {"read", "calibrate"}
-    assert (grant.rate, grant.concurrent, grant.name) == (Rate(100, 1), 8, "the search team")
+    assert (grant.rate, grant.until, grant.name) == (Rate(100, 1), date(2027, 1, 31), "the search team")
     assert [grant.may_use(name) for name in ("reuters", "sts-b", "reuters2", "sts", "default")] == [
         True, True, False, False, False,
     ]  # fmt: skip
     bare = parse_grant("id", ["read", "domains=*"])
     assert bare.may_use("anything")
-    assert not bare.limited
+    assert bare.rate is None and bare.until is None
 
 
 @pytest.mark.parametrize(("given", "rate"), [("100/s", 100), ("6000/m", 100), ("360000/h", 100)])
@@ -38,9 +40,9 @@ def test_a_rate_has_its_period(given: str, rate: float) -> None:
             ["read", "domains=*", f"rate={rate}"] for rate in ("0/s", "10", "-1/s", "1/d", "1e9/s")
         ),
         *(
-            ["read", "domains=*", f"concurrent={count}"] for count in ("0", "many")
+            ["read", "domains=*", f"until={day}"] for day in ("2027", "2027-02-30", "20270131", "tomorrow")
         ),
-        ["read", "domains=*", "name", "of=team"],
+        ["read", "domains=*", "name", "of=team"], ["read", "domains=*", "0" * 64],
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused_and_not_passed_over(words: list[str]) -> None:

@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from isosim.api.readings import registry_of
 from isosim.observability.metrics import Metrics
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -49,10 +51,11 @@ def grouped(expression: str) -> set[str]:
 def exposed() -> Mapping[str, set[str] | None]:
     """Every sample the service can show, with its labels (None: nobody declares an info's); and Prometheus' own."""
     found: dict[str, set[str] | None] = {"up": set()}
-    registry = Metrics().registry
+    registry = registry_of(Metrics())
     for collector in list(registry._collector_to_names):
         for family in collector.collect():
-            declared = {*getattr(collector, "_labelnames", ()), *(name for s in family.samples for name in s.labels)}
+            declared = {*getattr(collector, "_labelnames", ()), *getattr(family, "_labelnames", ())}
+            declared |= {*(name for s in family.samples for name in s.labels)}
             for ending in ENDINGS[family.type]:
                 found[family.name + ending] = None if family.type == "info" else declared
     return found
@@ -60,7 +63,7 @@ def exposed() -> Mapping[str, set[str] | None]:
 
 def families() -> Iterator[tuple[str, set[str]]]:
     """Metrics of ours, each with the names of its samples."""
-    registry = Metrics().registry
+    registry = registry_of(Metrics())
     for collector in list(registry._collector_to_names):
         for family in collector.collect():
             if family.name.startswith("isosim_"):
@@ -70,7 +73,7 @@ def families() -> Iterator[tuple[str, set[str]]]:
 def values() -> Mapping[tuple[str, str], set[str]]:
     """By sample and label: the values that are there from the start, before anything has happened."""
     found: dict[tuple[str, str], set[str]] = {}
-    for family in text_string_to_metric_families(Metrics().exposition().decode()):
+    for family in text_string_to_metric_families(generate_latest(Metrics().registry).decode()):
         for sample in family.samples:
             for label, value in sample.labels.items():
                 found.setdefault((sample.name, label), set()).add(value)

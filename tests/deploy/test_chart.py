@@ -34,6 +34,7 @@ from tests.deploy.chart import (
     manifests,
     merged,
     named,
+    render,
     values_file,
 )
 from tests.deploy.combinations import (
@@ -504,3 +505,19 @@ def test_without_a_remote_encoder_nothing_waits_for_one(rendered: dict[str, list
     assert "encoder-key" not in json.dumps(found)
     egress = named(found, "NetworkPolicy", "-worker")["spec"]["egress"]
     assert len(egress) == 2  # names, Redis
+
+
+@pytest.mark.parametrize(("port", "name"), [(None, "http"), (9090, "metrics")])
+def test_prometheus_reaches_the_port_of_the_metrics_alone(port: int | None, name: str) -> None:
+    settings = {} if port is None else {"settings": {"metrics_port": port}}
+    found = render(IMAGE, KEYS, OWN_REDIS, {"serviceMonitor": {"enabled": True}}, settings)
+    ports = named(found, "Deployment", "-api")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    exposed = {one["name"]: one["containerPort"] for one in ports}
+    assert exposed == {"http": 8000} | ({} if port is None else {"metrics": port})
+    assert {
+        one["name"]: one["targetPort"] for one in named(found, "Service", "similarity-isosim")["spec"]["ports"]
+    } == {one: one for one in exposed}
+    (endpoint,) = named(found, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["port"] == name
+    callers, prometheus = named(found, "NetworkPolicy", "-api")["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in (callers, prometheus)] == ["http", name]

@@ -14,8 +14,7 @@ from isosim.api.errors import TABLE
 from isosim.api.state import ServiceDep
 from isosim.commands.serving import logged
 from isosim.errors import CallerLeft, IsosimError
-from isosim.observability import setup as logs
-from isosim.observability.sink import QueuedSink
+from isosim.observability import logs
 from isosim.server.process import Server
 from isosim.settings import Settings
 
@@ -74,9 +73,9 @@ def main() -> None:
     settings = Settings()
     with logged(settings, queued=True):
         if "--queue" in sys.argv:
-            output = logs.output()
-            assert output is not None and isinstance(output.sink, QueuedSink)
-            output.sink.capacity = int(sys.argv[-1])
+            lines = logs.line_queue()
+            assert lines is not None
+            lines.capacity = int(sys.argv[-1])
         server = Server(settings)
 
         @server.app.post("/fail/{kind}")

@@ -109,7 +109,7 @@ def test_a_process_says_how_it_starts_is_ready_drains_and_stops(
     starting, ready = event(server.log, message="starting"), event(server.log, message="ready")
     assert (starting["encoder"], starting["precision"], starting["redis"]) == ("tiny", "fp32", redis_server.url)
     assert starting["providers"] == ["CPUExecutionProvider"]
-    assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "max_pairs"} <= starting.keys()
+    assert {"release", "encoder_digest", "threads", "runs", "max_queued_texts", "drain_seconds"} <= starting.keys()
     assert ready["url"] == server.url
     assert 0 < ready["seconds"] < 60
     server.stop()
@@ -226,7 +226,7 @@ def test_a_log_that_nobody_reads_stops_no_request_and_is_counted(store: Path) ->
     """Once the pipe and the queue are full, lines are dropped; a server that waited for its log would hang here."""
     port = free_port()
     popen = subprocess.Popen(
-        [sys.executable, "-m", "tests.observability.indiscreet", "--queue", "65536"], start_new_session=True,
+        [sys.executable, "-m", "tests.observability.indiscreet", "--queue", "150"], start_new_session=True,
         env=environment(model_store=store, encoder="tiny", port=port), stderr=subprocess.PIPE,
     )  # fmt: skip
     process = Process(popen, Path(os.devnull))  # its log goes into a pipe that the test does not read

@@ -40,17 +40,3 @@ def test_every_kind_of_failure_names_its_cause_once_and_nothing_else_is_an_error
         if kind not in FAILURES:
             line = event(server.log, logger=ACCESS, request_id=kind)
             assert (line["level"], "error" in line) == ("info", False)
-
-
-def test_a_cause_that_repeats_is_named_for_every_request_and_its_stack_is_written_once(
-    indiscreet: Callable[..., Server], store: Path
-) -> None:
-    server = indiscreet(model_store=store, encoder="tiny", access_log="off")
-    for number in range(50):
-        server.client.post("/fail/OSError", content="w", headers={"x-request-id": f"r{number}"})
-    event(server.log, request_id="r49")
-    lines = events(server.log, logger=ACCESS)
-    assert [line["request_id"] for line in lines] == [f"r{number}" for number in range(50)]
-    assert {line["error"] for line in lines} == {"OSError: No space left on device"}
-    assert ["stack" in line for line in lines] == [True] + [False] * 49
-    assert len({line["at"] for line in lines}) == 1

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
-from isosim.observability.lines import LineHandler, about, as_json, as_text
+from isosim.observability.logs import Form, LineFormatter, about, as_text
 
 MARKER = "a sentence nobody else may read"
 
@@ -57,13 +57,22 @@ QUOTING: dict[str, Callable[[], Any]] = {
 }
 
 
+class Lines(logging.Handler):
+    def __init__(self, lines: list[bytes]) -> None:
+        super().__init__()
+        self.lines, self.lined = lines, LineFormatter("json")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.lined.line(record))
+
+
 @pytest.fixture
 def written() -> Iterator[list[bytes]]:
     """What the root logger's one handler writes, as JSON lines."""
     lines: list[bytes] = []
     root = logging.getLogger()
-    before, handler = root.handlers[:], LineHandler(as_json, lines.append)
-    root.handlers[:] = [handler]
+    before = root.handlers[:]
+    root.handlers[:] = [Lines(lines)]
     yield lines
     root.handlers[:] = before
 
@@ -129,15 +138,13 @@ def test_a_traceback_inside_a_message_loses_its_words(written: list[bytes]) -> N
 
 
 def test_a_message_that_cannot_be_made_does_not_show_its_arguments() -> None:
-    written: list[bytes] = []
-    handler = LineHandler(as_json, written.append)
-    handler.handle(logging.LogRecord("a", 20, __file__, 1, "%d texts", (MARKER,), None))
+    formatter = LineFormatter("json")
+    wrong = formatter.line(logging.LogRecord("a", 20, __file__, 1, "%d texts", (MARKER,), None))
     odd = logging.LogRecord("a", 20, __file__, 1, "odd", (), None)
     odd.facts = {"bad": {1, 2}, "half": "\ud800"}
-    handler.handle(odd)
-    assert MARKER not in written[0].decode()
-    assert json.loads(written[0])["from"].startswith("/")
-    assert json.loads(written[1])["message"] == "a log line could not be written as JSON"
+    assert MARKER not in wrong.decode()
+    assert json.loads(wrong)["from"].startswith("/")
+    assert json.loads(formatter.line(odd))["message"] == "a log line could not be written as JSON"
 
 
 def test_what_asyncio_says_of_a_lost_task_has_no_words_of_its_exception(written: list[bytes]) -> None:
@@ -172,13 +179,11 @@ def test_a_line_knows_its_request_and_has_a_time_in_utc(written: list[bytes]) ->
     assert abs(datetime.fromisoformat(found["time"]) - datetime.now(UTC)).total_seconds() < 60
 
 
-@pytest.mark.parametrize("render", [as_json, as_text])
-def test_nothing_begins_a_line_of_its_own(render: Any) -> None:
-    lines: list[bytes] = []
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_nothing_begins_a_line_of_its_own(form: Form) -> None:
     record = logging.LogRecord("a", 20, "", 0, "one\ntwo\r\x1b[31mred\x1b[0m\u2028three %s", ("four\nfive",), None)
     record.facts = {"key": "six\nseven"}
-    LineHandler(render, lines.append).handle(record)
-    (line,) = lines
+    line = LineFormatter(form).line(record)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
     assert b"\x1b" not in line
 

@@ -12,7 +12,7 @@ import pytest
 
 from isosim.jobs.job import JobRequest, Status
 from isosim.jobs.store import JobStore
-from isosim.observability.lines import OURS
+from isosim.observability.logs import OURS
 from tests.observability.conftest import event, events, hang_up, lines_of
 from tests.observability.indiscreet import KINDS
 from tests.processes import RedisServer, Server, environment

@@ -149,7 +149,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
 def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
     code = (
         "import sys, isosim.server.app, isosim.worker.supervisor\n"
-        "from isosim.observability.setup import tracing\n"
+        "from isosim.observability.traces import tracing\n"
         "assert tracing('isosim') is None\n"
         # redis-py itself looks for the SDK's metrics
         "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"

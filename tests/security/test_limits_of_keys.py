@@ -1,24 +1,25 @@
-"""Rates and concurrency of keys through HTTP, with and without Redis."""
+"""Rates of keys through HTTP, with and without Redis."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from isosim.jobs.job import JobRequest
-from isosim.observability.metrics import MAX_KEYS, Metrics
+from isosim.access.grants import Grant
+from isosim.access.limits import Limits
+from isosim.api.readings import MAX_KEYS, texts_of_keys
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, wait_until
+from tests.processes import RedisServer, Serve, Server
 from tests.security.conftest import bearer, key_line
-from tests.stores import jobs_of, post_job
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
 LINES = {
     "slow": "read rate=10/h",
     "free": "read",
-    "narrow": "read,calibrate concurrent=1",
 }
 
 
@@ -56,7 +57,7 @@ def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited:
     assert v1.json()["error"]["type"] == "rate_limit_error"
     for _ in range(20):
         assert ask(first, "free").status_code == 200
-    by_url = {server.url: metric(server, 'isosim_key_limit_refusals_total{limit="rate"}') for server in limited}
+    by_url = {server.url: metric(server, "isosim_key_limit_refusals_total") for server in limited}
     assert sum(by_url.values()) == 3
 
 
@@ -89,34 +90,6 @@ def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
         assert metric(server, "isosim_key_limit_fallbacks_total") == 7
 
 
-@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
-def test_a_key_has_no_more_requests_under_way_than_it_may(limited: list[Server], store: Path) -> None:
-    """An open stream of events is one; when its reader leaves, the place is free."""
-    first, second = limited
-    job = post_job(jobs_of(store), JobRequest("d", "digest", "tiny"))  # queued, and no worker runs
-    with first.client.stream("GET", f"/calibrate/{job.id}/events", headers=bearer("narrow")) as stream:
-        lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
-        next(lines)
-        refused = ask(second, "narrow")
-        assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
-        assert "1 request under way" in refused.json()["error"]
-        assert refused.headers["retry-after"] == "1"
-        assert ask(second, "free").status_code == 200
-    wait_until(lambda: ask(second, "narrow").status_code == 200)
-    assert ask(first, "narrow").status_code == 200
-
-
-@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
-def test_a_key_of_one_request_at_a_time_may_ask_again_as_soon_as_it_has_its_answer(limited: list[Server]) -> None:
-    """Of whatever process, of scoring routes and FastAPI's, and after an error."""
-    for turn in range(20):
-        server, other = limited[turn % 2], limited[1 - turn % 2]
-        assert ask(server, "narrow").status_code == 200
-        assert ask(other, "narrow", "/embed", {"inputs": sentences(1)}).status_code == 200
-        assert server.client.get("/domains", headers=bearer("narrow")).status_code == 200
-        assert ask(other, "narrow", json={**PAIR, "domain": "unknown"}).status_code == 404
-
-
 def test_texts_are_counted_by_name_of_the_key_if_the_operator_wants_it(
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:
@@ -146,14 +119,11 @@ def test_texts_are_counted_by_name_of_the_key_if_the_operator_wants_it(
 
 
 def test_the_hundred_and_first_name_shares_a_series() -> None:
-    metrics = Metrics()
-    for number in range(MAX_KEYS + 5):
-        metrics.keys_use.observe_texts(f"key-{number}", "admitted", 1)
-    for name in ("key-0", ""):
-        metrics.keys_use.observe_texts(name, "admitted", 1)
-    lines = metrics.exposition().decode().splitlines()
-    counts = [line for line in lines if line.startswith("isosim_key_texts_total{")]
+    limits = Limits()
+    for name in (*(f"key-{number}" for number in range(MAX_KEYS + 5)), "key-0", ""):
+        asyncio.run(limits.admit(Grant("id", frozenset(), name=name), 1))
+    counts = texts_of_keys(SimpleNamespace(limits=limits, settings=SimpleNamespace(key_metrics=True)))  # type: ignore[arg-type]
+    assert isinstance(counts, list)
     assert len(counts) == MAX_KEYS + 2
-    assert 'isosim_key_texts_total{key="(other)",result="admitted"} 5.0' in counts
-    assert 'isosim_key_texts_total{key="(unnamed)",result="admitted"} 1.0' in counts
-    assert 'isosim_key_texts_total{key="key-0",result="admitted"} 2.0' in counts
+    for name, texts in (("(other)", 5), ("(unnamed)", 1), ("key-0", 2)):
+        assert ([name, "admitted"], texts) in counts

@@ -39,7 +39,7 @@ def test_cache_queue_and_limits_work_with_the_least_rights(
     guarded: GuardedRedis, serve: Serve, store: Path, worker: Callable[..., Process]
 ) -> None:
     keys = store.parent / "keys"
-    keys.write_text(key_line("k", "read,calibrate,admin") + key_line("few", "read rate=4/h concurrent=2"))
+    keys.write_text(key_line("k", "read,calibrate,admin") + key_line("few", "read rate=4/h"))
     given = settings(guarded, model_store=store, encoder="tiny", api_keys_file=keys, local_worker=False)
     worker(**settings(guarded, model_store=store))
     first, second = serve(**given), serve(**given, memory_cache_bytes=0)

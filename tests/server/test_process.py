@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+import pytest
+
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, environment, wait_until
+from tests.processes import RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
 
 METRICS = {
@@ -35,7 +38,6 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
     tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
     text = tiny_server.client.get("/metrics").text
     families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE isosim_")}
-    families = {name for name in families if not name.endswith("_created")}
     assert families == METRICS
     for line in (
         'isosim_request_duration_seconds_count{route="/similarity",status="200"}',
@@ -49,6 +51,16 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
     ):
         assert line in text
     assert "\nisosim_redis_up" not in text  # there is none
+
+
+def test_metrics_may_have_a_port_of_their_own(serve: Serve, store: Path) -> None:
+    port = free_port()
+    server = serve(model_store=store, encoder="tiny", metrics_port=port)
+    assert "isosim_ready 1.0" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert server.client.get("/metrics").status_code == 404
+    assert server.stop() == -signal.SIGTERM
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/metrics")
 
 
 def test_every_end_of_a_job_is_counted_once_by_each_server(serve: Serve, store: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from isosim.api.readings import champions_age
 from isosim.errors import CorruptArtifact
 from isosim.jobs.job import JobRequest
 from isosim.observability.metrics import Metrics
@@ -48,7 +49,7 @@ def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) ->
         jobs = SimpleNamespace(newest=newest, distant=False)
         service: Any = SimpleNamespace(
             jobs=jobs, encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.01),
-            metrics=Metrics(), domains=domains_of(tmp_path),
+            metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
         )  # fmt: skip
         watching = asyncio.create_task(watch(service))
         async with asyncio.timeout(10):
@@ -89,13 +90,14 @@ def test_jobs_are_counted_and_each_end_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
     async def seen() -> None:
-        champions, metrics = Champions(), Metrics()
+        champions = Champions()
         service: Any = SimpleNamespace(
-            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
-        )
+            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005),
+            champions_current=None,
+        )  # fmt: skip
 
         def age() -> float:
-            value = metrics.champions_age.read()
+            value = champions_age(service)
             assert value is not None
             return value
 
@@ -107,7 +109,7 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
             for _ in range(count):
                 await champions.looks.get()
 
-        assert metrics.champions_age.read() is None  # nothing serves yet
+        assert champions_age(service) is None  # nothing serves yet
         watching = asyncio.create_task(watch_champions(service))
         async with asyncio.timeout(10):
             await looks(2)
@@ -133,27 +135,26 @@ def test_the_domains_are_those_of_the_last_listing_that_succeeded(
 ) -> None:
     async def seen() -> None:
         monkeypatch.setattr(store_watch, "LIST_SECONDS", 0.001)
-        metrics, failed = Metrics(), threading.Semaphore(0)
+        failed = threading.Semaphore(0)
 
         def away() -> dict[str, int]:
             failed.release()
             raise error
 
         champions = SimpleNamespace(read=lambda: {"default": 1, "news": 2})
-        service: Any = SimpleNamespace(metrics=metrics, champions=champions)
+        service: Any = SimpleNamespace(domains_listed=None, champions=champions)
 
         async def becomes(value: int) -> None:
-            while metrics.servable_domains.read() != value:  # noqa: ASYNC110 - nothing tells of a listing
+            while service.domains_listed != value:  # noqa: ASYNC110 - nothing tells of a listing
                 await asyncio.sleep(0.001)
 
-        assert metrics.servable_domains.read() is None
         watching = asyncio.create_task(watch_domains(service))
         async with asyncio.timeout(10):
             await becomes(2)
             champions.read = away
             for _ in range(3):
                 await asyncio.to_thread(failed.acquire)
-            assert metrics.servable_domains.read() == 2
+            assert service.domains_listed == 2
             champions.read = dict  # an emptied volume
             await becomes(0)
         watching.cancel()

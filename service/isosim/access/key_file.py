@@ -1,64 +1,40 @@
-"""The file of API keys. A separate thread re-reads it when it changes, so that no request waits for a disk."""
+"""The file of API keys, which is read again when it changes. A thread reads it, so that no request waits for a disk."""
 
-import contextlib
+import asyncio
 import hashlib
 import hmac
 import logging
-import os
-import re
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
-from isosim.access.grants import ANYBODY, Grant, parse_grant
+from isosim.access.grants import ANYBODY, SHA256, Grant, parse_grant
 from isosim.errors import Unauthorized
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5  # seconds between checks of the file; a removed key is accepted until the next check has ended
-# Two changes shortly after each other may have the same timestamp. So a file that changed less than UNSETTLED seconds
-# ago is read again at the next check.
-UNSETTLED = 2.0
-SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-SHAPE = "expected `<sha256 of the key> <scope,scope> domains=… [rate=…] [concurrent=…] [name]`"
-
-Stamp = tuple[int, int, int, int, int]
+SHAPE = "expected `<sha256 of the key> <scope,scope> domains=… [rate=…] [until=…] [name]`"
 
 
-class KeyFile:
-    """The keys of a file, each with its grant (what it may do). While the file is invalid, the last valid grants stay
-    in force.
+class Keys:
+    """The keys of a file, each with its grant (what it may do). Without a file, every caller may do everything.
 
-    The file counts as changed if its device, inode, size or a timestamp differs. The new timestamp may be older than
-    the last: Kubernetes changes a secret by pointing a symbolic link to another folder, whose file may be older.
+    While the file is invalid or missing, the last valid grants stay in force.
 
     Raises:
         OSError: the file cannot be read at the start.
         ValueError: the file is invalid at the start; the message names the line.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self._index_key = secrets.token_bytes(32)
-        self._stamp: Stamp | None = None
+        self._content: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
         self._trouble = ""
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._read()
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch, name="api-keys", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(LOOK_SECONDS)  # not longer: the thread may wait for a disk that hangs
+        if path is not None:
+            self._read(path)
 
     @property
     def count(self) -> int:
@@ -71,8 +47,27 @@ class KeyFile:
 
     @property
     def valid(self) -> bool:
-        """False while the file is invalid or missing. The keys of the last valid version of the file stay in force."""
+        """False while the file is invalid or missing."""
         return not self._trouble
+
+    def identify(self, authorization: str | None) -> Grant:
+        """The grant of the key in the header `Authorization`.
+
+        Raises:
+            Unauthorized: there is no key, or an unknown one, or its last day has passed.
+        """
+        if self.path is None:
+            return ANYBODY
+        kind, _, key = (authorization or "").partition(" ")
+        if kind.lower() != "bearer" or not key:
+            raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+        grant = self.find(key.strip())
+        if grant is None:
+            raise Unauthorized(
+                "the API key is not known; ask the server's operator for one: isosim keys new --add FILE"
+            )
+        grant.check_date()
+        return grant
 
     def find(self, key: str) -> Grant | None:
         """The key's grant. Lookups use a keyed hash, so that their timing reveals nothing about known keys."""
@@ -81,14 +76,18 @@ class KeyFile:
     def _place(self, digest: bytes) -> bytes:
         return hmac.digest(self._index_key, digest, "sha256")
 
-    def _watch(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
-            self.look()
+    async def watch(self) -> None:
+        """Reads the file again and again; never returns."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self.look)
 
     def look(self) -> None:
-        """Reads the file again if it has changed."""
+        """Reads the file, and takes its grants if it has changed and is valid."""
+        if self.path is None:
+            return
         try:
-            self._read()
+            self._read(self.path)
         except (OSError, ValueError) as error:  # ValueError includes UnicodeDecodeError
             trouble = describe(error, self.path)
             if trouble != self._trouble:
@@ -99,22 +98,16 @@ class KeyFile:
                 log.warning("the file of API keys is valid again: %d keys", self.count)
             self._trouble = ""
 
-    def _read(self) -> None:
-        stamp = stamp_of(self.path)
-        if stamp == self._stamp:
+    def _read(self, path: Path) -> None:
+        # Compares contents, not times: Kubernetes changes a file by pointing a link to another one, which may be older,
+        # and two changes within one tick of the clock have the same time.
+        content = path.read_bytes()
+        if content == self._content:
             return
-        text = self.path.read_bytes().decode()
-        grants = parse(text, self.path, self._place)
-        if self._stamp is not None and grants.keys() != self._grants.keys():
+        grants = parse(content.decode(), path, self._place)
+        if self._content is not None and grants != self._grants:
             log.info("the API keys were read again: %d keys", len(grants))
-        settled = time.time() - max(stamp[3], stamp[4]) / 1e9 > UNSETTLED
-        self._grants = grants
-        self._stamp = stamp if settled and stamp_of(self.path) == stamp else None
-
-
-def stamp_of(path: Path) -> Stamp:
-    status = os.stat(path)  # noqa: PTH116 - follows symbolic links
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        self._grants, self._content = grants, content
 
 
 def describe(error: Exception, path: Path) -> str:
@@ -148,43 +141,3 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: this key is in the file twice")
         grants[place(digest)] = grant
     return grants
-
-
-class Keys:
-    """The keys of a file. Without a file, every caller may do everything.
-
-    Raises:
-        OSError, ValueError: the file cannot be read or is invalid; the message names the line.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.file = None if path is None else KeyFile(path)
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator["Keys"]:
-        """Yields the keys, which are read again whenever their file changes."""
-        with self.file or contextlib.nullcontext():
-            yield self
-
-    @property
-    def count(self) -> int:
-        return 0 if self.file is None else self.file.count
-
-    @property
-    def valid(self) -> bool:
-        return self.file is None or self.file.valid
-
-    def identify(self, authorization: str | None) -> Grant:
-        """The grant of the key in the header `Authorization`. Raises Unauthorized if there is no key or an unknown
-        one."""
-        if self.file is None:
-            return ANYBODY
-        kind, _, key = (authorization or "").partition(" ")
-        if kind.lower() != "bearer" or not key:
-            raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
-        grant = self.file.find(key.strip())
-        if grant is None:
-            raise Unauthorized(
-                "the API key is not known; ask the server's operator for one: isosim keys new --add FILE"
-            )
-        return grant

@@ -3,21 +3,28 @@
 import asyncio
 import math
 import sys
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.types import Scope
 
-from isosim.api.trace import Scored, Trace, attributes_of, stages
+from isosim.api.trace import Scored, Trace, stages
 from isosim.errors import Forbidden, IsosimError
-from isosim.observability.lines import Facts, about, told
+from isosim.observability.logs import Facts, about, told
 from isosim.observability.tracing import Attributes, posting
 
 if TYPE_CHECKING:
     from isosim.observability.otlp import RequestSpan, Tracing
 
+LOGGER = "isosim.access"
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
+# Routes that answer even before the server is ready.
+PROBES = {"/livez", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"}
+# Names of span attributes by OpenTelemetry's conventions for HTTP servers; others begin with `isosim.`.
+CONVENTIONS = {
+    "method": "http.request.method", "route": "http.route", "status": "http.response.status_code",
+    "client": "client.address",
+}  # fmt: skip
 
 
 def method_of(scope: Scope) -> str:
@@ -25,34 +32,11 @@ def method_of(scope: Scope) -> str:
     return scope["method"] if scope["method"] in METHODS else "_OTHER"
 
 
-class AccessEntry(NamedTuple):
-    """Method, route, result and duration of a request that has ended."""
-
-    method: str
-    route: str  # the route's template; not the path, which may name a domain or job
-    status: int
-    seconds: float
-    client: str | None  # address
-    caller: str | None  # name of the API key, never the key itself
-
-    @property
-    def failed(self) -> bool:
-        """True for 5xx (the server failed) and 424 (the encoder failed); any other 4xx is the client's error."""
-        return self.status >= 500 or self.status == 424
-
-
-# Minimum seconds between two logged stack traces of the same error; chosen without a measurement. While a store cannot
-# be reached, every request fails at the same line, and a stack trace of 3 kB for each would fill the log.
-STACK_SECONDS = 60.0
-MOST_STACKS = 100
-
-
 class AccessLog:
     """Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off").
 
-    A request has failed if its status is 5xx or 424. A failed request is logged with its cause, at level `error`. The
-    stack trace of a repeated cause is logged at most once a minute. Requests to PROBES are logged only if they failed,
-    and at level `info`.
+    A request has failed if its status is 5xx or 424 (the encoder failed). A failed request is logged with its cause, at
+    level `error`. Requests to PROBES are logged only if they failed, and at level `info`.
     """
 
     def __init__(
@@ -60,52 +44,23 @@ class AccessLog:
     ) -> None:
         self.write = write
         self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # shortest duration that is logged, in s
-        # Key: error and line that raised it. Value: time.monotonic() when this error's stack trace was last logged.
-        self._stacks: dict[tuple[object, object], float] = {}
 
-    def __call__(self, trace: Trace, ended: AccessEntry) -> None:
-        wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
-        if not wanted:
-            return
-        facts: dict[str, Any] = {
-            "method": ended.method,
-            "route": ended.route,
-            "status": ended.status,
-            "duration_ms": milliseconds(ended.seconds),
-        }
-        if trace.error_type is not None:
-            facts["error_type"] = trace.error_type
-            if isinstance(trace.cause, Forbidden) and trace.cause.domain is not None:
-                facts["domain"] = trace.cause.domain
-        if trace.scored is not None:
-            facts |= scoring(trace.scored)
-        if ended.caller:
-            facts["caller"] = ended.caller
-        if ended.client:
-            facts["client"] = ended.client
-        if ended.failed and trace.cause is not None:
-            facts |= self._cause(trace.cause)
-        level = "error" if ended.failed and ended.route not in PROBES else "info"
-        self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
+    def wants(self, route: str, status: int, seconds: float) -> bool:
+        return failed(status) or (seconds >= self.least and route not in PROBES)
 
-    def _cause(self, error: Exception) -> dict[str, Any]:
-        """Log fields for an error: its type and its causes. A message that could quote a client's text is left out.
+    def __call__(self, facts: dict[str, Any], cause: Exception | None) -> None:
+        route, status, level = facts["route"], facts["status"], "info"
+        if failed(status):
+            level = "info" if route in PROBES else "error"
+            if cause is not None:
+                facts |= told(cause)
+                if isinstance(cause, IsosimError):  # its type and message say where it comes from
+                    del facts["stack"]
+        self.write(level, LOGGER, f"{facts['method']} {route} {status}", facts)
 
-        Unless the error is an IsosimError, the fields include the line that raised it and its stack trace. If the same
-        line raises the same error again within STACK_SECONDS, the stack trace is left out.
-        """
-        facts = told(error)
-        stack = facts.pop("stack")
-        if isinstance(error, IsosimError) or not isinstance(stack, list):
-            return facts
-        place, now = stack[-1] if stack else None, time.monotonic()
-        facts["at"] = place
-        if now - self._stacks.get((facts["error"], place), -STACK_SECONDS) >= STACK_SECONDS:
-            if len(self._stacks) >= MOST_STACKS:
-                self._stacks.clear()
-            self._stacks[facts["error"], place] = now
-            facts["stack"] = stack
-        return facts
+
+def failed(status: int) -> bool:
+    return status >= 500 or status == 424
 
 
 class Observer:
@@ -138,62 +93,39 @@ class Observer:
             self.aborted += 1
         else:
             self.answered += 1
-        if self.access is None and span is None:
+        logged = self.access is not None and self.access.wants(route, status, seconds)
+        if not logged and span is None:
             return
-        client = scope.get("client")
-        ended = AccessEntry(
-            method=method_of(scope),
-            route=route,
-            status=status,
-            seconds=seconds,
-            client=client[0] if client else None,
-            caller=trace.grant.name or None,
-        )
-        if self.access is not None:
-            self.access(trace, ended)
+        facts = facts_of(scope, trace, route, status, seconds)
         if span is not None:
-            name = f"{ended.method} {route}"
             parts = [] if trace.scored is None else stages(trace.scored, trace.started)
             # By OpenTelemetry's conventions, 4xx is not a failure of the server.
             failure = (trace.error_type or str(status)) if status >= 500 else None
-            span.end(name, attributes(scope, trace, ended), parts, failure)
+            span.end(f"{facts['method']} {route}", attributes(scope, trace, facts), parts, failure)
+        if self.access is not None and logged:
+            self.access(facts, trace.cause)
 
 
-def attributes(scope: Scope, trace: Trace, ended: AccessEntry) -> Attributes:
-    """Span attributes by OpenTelemetry's conventions for HTTP servers.
-
-    `url.path` is omitted, because the path may contain the name of a domain or the id of a job. `http.route` has the
-    route's template without such values.
-    """
-    facts: dict[str, str | int | float | bool] = {
-        "http.route": ended.route,
-        "http.response.status_code": ended.status,
-        "url.scheme": scope.get("scheme", "http"),
-        "network.protocol.version": scope.get("http_version", ""),
-        "isosim.request_id": trace.request_id,
-    }
-    if ended.client:
-        facts["client.address"] = ended.client
-    if ended.caller:
-        facts["isosim.caller"] = ended.caller
-    if trace.error_type:
-        facts["isosim.error_type"] = trace.error_type
-    return facts if trace.scored is None else {**facts, **attributes_of(trace.scored)}
-
-
-PROBES = {
-    "/livez",
-    "/readyz",
-    "/metrics",
-    "/health",
-    "/v2/health/live",
-    "/v2/health/ready",
-}  # routes that answer even before the server is ready
-LOGGER = "isosim.access"
+def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float) -> dict[str, Any]:
+    """What the access log and the trace tell of a request: neither its path, which may name a domain or job, nor its
+    texts, nor its key, but the name of the key."""
+    facts = {"method": method_of(scope), "route": route, "status": status, "duration_ms": milliseconds(seconds)}
+    if trace.error_type is not None:
+        facts["error_type"] = trace.error_type
+        if isinstance(trace.cause, Forbidden) and trace.cause.domain is not None:
+            facts["domain"] = trace.cause.domain
+    if trace.scored is not None:
+        facts |= scoring(trace.scored)
+    if trace.grant.name:
+        facts["caller"] = trace.grant.name
+    client = scope.get("client")
+    if client:
+        facts["client"] = client[0]
+    return facts
 
 
 def scoring(scored: Scored) -> dict[str, Any]:
-    """Log fields of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
+    """Facts of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup
     facts: dict[str, Any] = {
@@ -213,6 +145,15 @@ def scoring(scored: Scored) -> dict[str, Any]:
     if lookup.joined:
         facts["joined"] = lookup.joined
     return facts
+
+
+def attributes(scope: Scope, trace: Trace, facts: dict[str, Any]) -> Attributes:
+    """Attributes of a request's span. Durations are those of the span and of its stages."""
+    named = {
+        CONVENTIONS.get(name, f"isosim.{name}"): value for name, value in facts.items() if not name.endswith("_ms")
+    }
+    named |= {"url.scheme": scope.get("scheme", "http"), "network.protocol.version": scope.get("http_version", "")}
+    return named | {"isosim.request_id": trace.request_id}
 
 
 def milliseconds(seconds: float) -> float:

@@ -5,7 +5,6 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from random import getrandbits
 from typing import Any
@@ -103,7 +102,7 @@ async def check_rate(service: Service, trace: Trace, head: Head) -> None:
     size = head.get(b"content-length", b"")
     small = size.isdigit() and int(size) <= BYTES_A_TEXT
     if trace.grant.rate is not None and not small:
-        await service.limits.admit(replace(trace.grant, concurrent=None), 0)
+        await service.limits.admit(trace.grant, 0)
 
 
 CONNECTION = "isosim.connection"  # name of the ASGI extension that server/http_protocol.py provides
@@ -128,23 +127,20 @@ class Answer:
             closing = CLOSING if self._service.leaving else ()
             message["headers"] = [*given, *guards(given), *self._trace.as_headers(), *closing]
         elif not message.get("more_body", False):
-            await self._leave()
+            await self._charge()
         await self._send(message)
 
-    async def _leave(self) -> None:
-        """Charges a refused body, and lowers the count of concurrent requests of the request's API key. Called before
-        the end of the answer is sent, because the client may send its next request as soon as it has the answer."""
+    async def _charge(self) -> None:
+        """Charges a refused body. Called before the end of the answer is sent, because the client may send its next
+        request as soon as it has the answer."""
         trace = self._trace
         if 400 <= self.status < 500 and self.status not in UNCHARGED and trace.received:
             await self._service.limits.owe(trace.grant, -(-trace.received // BYTES_A_TEXT))
-        told = self._trace.leave()
-        if told is not None:
-            await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
 
     async def give(self, response: Response) -> None:
         """Sends a complete response."""
         self.status, self.started = response.status_code, True
-        await self._leave()
+        await self._charge()
         leaving = self._service.leaving
         headers = [*response.raw_headers, *GUARD, *self._trace.as_headers(), *(CLOSING if leaving else ())]
         if not leaving and self._at_once is not None and self._at_once(self.status, headers, bytes(response.body)):
@@ -207,7 +203,6 @@ class Envelope:
                 raise
             await answer.give(await unexpected(Request(scope), error))
         finally:
-            trace.leave()
             path = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, answer.status, seconds)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, get_type_hints
 
 import orjson
@@ -39,7 +38,7 @@ def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency
         if scope != "read":
             author.set(Author(trace.grant.id, request=trace.request_id))
         if texts:
-            trace.release = await service.limits.admit(trace.grant, texts)
+            await service.limits.admit(trace.grant, texts)
 
     return Depends(check)
 
@@ -205,7 +204,7 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resol
     # A domain that is not in memory is read from the store. The read is charged as one text, so that unknown names are
     # not free; the charge is refunded below if the domain resolves.
     if unread:
-        await service.limits.admit(replace(trace.grant, concurrent=None), 1)
+        await service.limits.admit(trace.grant, 1)
     resolution = await service.encoders.resolve(ref)
     if unread:
         await service.limits.owe(trace.grant, -1)

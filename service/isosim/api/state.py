@@ -10,11 +10,13 @@ from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from isosim.access.grants import Grant, Limits
+from isosim.access.grants import Grant
 from isosim.access.key_file import Keys
+from isosim.access.limits import Limits
 from isosim.api.access_log import Observer
 from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
+from isosim.encoders.cache import RedisCache
 from isosim.errors import Overloaded
 from isosim.jobs.store import JobStore, OpenJob
 from isosim.migration.encoders import Encoders
@@ -124,12 +126,16 @@ class Service:
     champions: Champions
     jobs: JobStore
     drift: DriftMonitor
+    redis: RedisCache | None  # vectors shared with other processes
     observer: Observer
     listings: Listings
     hint: Callable[[], Awaitable[None]]  # tells workers that there is a new job
     store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
     scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
+    loop: asyncio.AbstractEventLoop
     phase: Phase = Phase.STARTING
+    champions_current: float | None = None  # time.monotonic() at which all champions in memory last matched the store
+    domains_listed: int | None = None  # number of domains in the store, when they were last listed
     event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
     file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
     uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from isosim import CONTRACT
-from isosim.access.grants import NOBODY, Grant, Release, nothing
+from isosim.access.grants import NOBODY, Grant
 from isosim.encoders.embedding import Embeddings
 from isosim.observability.tracing import Attributes, Stage
 from isosim.scoring.calibration import Calibration
@@ -41,15 +41,6 @@ class Trace:
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
     received: int = 0  # bytes of the body that were read
-    release: Release = nothing  # lowers the count of concurrent requests of the API key
-
-    def leave(self) -> asyncio.Future[None] | None:
-        """Lowers the count of concurrent requests of the request's API key. Further calls do nothing.
-
-        Returns a future that completes when Redis has lowered the count; None if the count is not in Redis.
-        """
-        release, self.release = self.release, nothing
-        return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
         """Arranges that `left` is called when the connection closes. The returned function cancels this.
@@ -135,11 +126,3 @@ def stages(scored: Scored, started: float) -> list[Stage]:
         parts_of_request.append(Stage(name, begin, end, attributes))
         end = begin
     return parts_of_request[::-1]
-
-
-def attributes_of(scored: Scored) -> Attributes:
-    return {
-        "isosim.domain": scored.calibration.domain,
-        "isosim.version": scored.calibration.version,
-        "isosim.texts": len(scored.embeddings.rows),
-    }

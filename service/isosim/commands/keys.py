@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from isosim.access.grants import SCOPES, Grant, parse_grant
-from isosim.access.key_file import KeyFile
+from isosim.access.key_file import Keys
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import EPILOG, print_json, show
 from isosim.errors import InvalidInput, Unavailable
@@ -41,7 +41,7 @@ def new(
     name: Annotated[str, typer.Option(help="owner of the key, as a note in the file")] = "",
     domains: Annotated[str, typer.Option(help="domains that the key may use, like reuters,sts-*; *: all")] = "*",
     rate: Annotated[str | None, typer.Option(help="maximum rate of texts, like 100/s, 6000/m or 100000/h")] = None,
-    concurrent: Annotated[int | None, typer.Option(help="maximum number of requests at the same time", min=1)] = None,
+    until: Annotated[str | None, typer.Option(help="last day on which the key is accepted, like 2027-01-31")] = None,
     add: Annotated[
         Path | None, typer.Option(help="key file to which the key's line is appended; created if missing")
     ] = None,
@@ -49,7 +49,7 @@ def new(
 ) -> None:
     """Make a key; prints it once, with the line for the server's key file."""
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    options = {"domains": domains, "rate": rate, "concurrent": concurrent}
+    options = {"domains": domains, "rate": rate, "until": until}
     given = [f"{option}={value}" for option, value in options.items() if value is not None]
     words = [scopes, *given, *name.split()]
     check(words)
@@ -103,14 +103,14 @@ def list_keys(
     if path is None:
         raise Unavailable("no key file is set: give its path, or set ISOSIM_API_KEYS_FILE")
     try:
-        grants = KeyFile(path).grants
+        grants = Keys(path).grants
     except ValueError as error:
         raise InvalidInput(str(error)) from None
     rows = [described(grant) for grant in grants]
     if as_json:
         print_json(rows)
     else:
-        show(("id", "scopes", "domains", "rate", "concurrent", "name"), [list(row.values()) for row in rows])
+        show(("id", "scopes", "domains", "rate", "until", "name"), [list(row.values()) for row in rows])
 
 
 def described(grant: Grant) -> dict[str, object]:
@@ -119,6 +119,6 @@ def described(grant: Grant) -> dict[str, object]:
         "scopes": ",".join(scope for scope in SCOPES if scope in grant.scopes),
         "domains": "all" if grant.patterns is None else ",".join(grant.patterns),
         "rate": None if grant.rate is None else str(grant.rate),
-        "concurrent": grant.concurrent,
+        "until": None if grant.until is None else str(grant.until),
         "name": grant.name,
     }

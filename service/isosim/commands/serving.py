@@ -12,8 +12,8 @@ from isosim.commands.shared import EncoderId, Store, need_training, settings_war
 from isosim.commands.terminal import in_one_line
 from isosim.errors import IsosimError, Unavailable
 from isosim.jobs.pulse import HUNG, silences
-from isosim.observability import setup as logs
-from isosim.observability.setup import tracing_class
+from isosim.observability import logs
+from isosim.observability.traces import tracing_class
 from isosim.settings import Settings
 from isosim.store.blobs import Blobs, opened, remote
 from isosim.store.blobs import check as check_conditions
@@ -74,18 +74,18 @@ def made(blobs: Blobs) -> None:
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
     """Configures the log. With a JSON log, an error that ends the process is logged, and the exit code is 1. With a
     text log, the error is raised."""
-    output = logs.configure(settings.log_level, settings.log_format, queued=queued)
+    logs.configure(settings.log_level, settings.log_format, queued=queued)
     for warning in settings_warnings():
         log.warning(warning)
     try:
         yield
     except (IsosimError, OSError) as error:
-        if not output.structured:
+        if not logs.structured():
             raise
         log.critical("%s", in_one_line(error))
         raise typer.Exit(1) from None
     finally:
-        output.sink.close()
+        logs.flush()
 
 
 class Refusal(logging.Filter):

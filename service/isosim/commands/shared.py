@@ -15,9 +15,7 @@ from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
-from isosim.observability.lines import LineHandler
-from isosim.observability.setup import STDERR, chosen
-from isosim.observability.sink import DirectSink
+from isosim.observability.logs import LineFormatter, direct
 from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
 from isosim.store.blobs import opened
@@ -107,7 +105,7 @@ def domain_store(settings: Settings) -> DomainStore:
     """The store's domains. Changes of them are logged on stderr, as a server and its workers log them."""
     changes = logging.getLogger("isosim.domains.store")
     if not changes.handlers:
-        changes.addHandler(LineHandler(chosen(settings.log_format), DirectSink(STDERR).write))
+        changes.addHandler(direct(LineFormatter(settings.log_format)))
         changes.setLevel(logging.INFO)
         changes.propagate = False
     return DomainStore(opened(settings.model_store))

@@ -104,10 +104,9 @@ class Embedder:
         shared: SharedCache | None,
         plan: BatchingPlan,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
-        on_lookup: Callable[[CacheLookup], None] = lambda _: None,
     ) -> None:
         self.key = KeyMaker(encoder_digest)
-        self.codec, self.memory, self.shared, self.on_lookup = codec, memory, shared, on_lookup
+        self.codec, self.memory, self.shared = codec, memory, shared
         self.batcher = MicroBatcher(
             tokenize,
             encoder,
@@ -174,7 +173,6 @@ class Embedder:
             lookup = CacheLookup(*lookup[:3], joined=len(pending_texts) - len(new), computed=len(new))
             timings = await self._compute(pending_texts, new, watch, timings.cache)
             known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
-        self.on_lookup(lookup)
         results = [known[key] for key in wanted]
         vectors = np.array([pooled.vector for pooled in results])
         return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))

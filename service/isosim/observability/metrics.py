@@ -1,280 +1,100 @@
-"""All Prometheus series of the service, in base units and with a bounded number of label values. Each series exists
-before its first event, so that rates and alerts start from zero."""
+"""Prometheus series of events: what happens in requests, batches and jobs. In base units, with few values per label.
 
-from collections.abc import Callable, Iterator, Mapping
+Sizes, states, and counts that the parts of the service keep themselves are read at each scrape: api/readings.py. Series
+exist before their first event, so that rates and alerts start from zero.
+"""
+
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client import generate_latest as _generate
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.gc_collector import GCCollector
-from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from isosim import __version__
 from isosim.encoders.batching import BatchStats
-from isosim.encoders.embedding import CacheLookup, Timings
+from isosim.encoders.embedding import Embeddings
 from isosim.jobs.job import Job, Status
 from isosim.scoring.calibration import Calibration
-from isosim.scoring.drift import Drift
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at the default job_timeout
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
-ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
-DRIFT = {
-    "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
-    "distance_mean": "Mean of log ||z||^2 over recent texts with whitened vectors z, standardized by the mean and "
-    "standard deviation of the domain's own text; 0 is normal",
-    "distance_spread": "Standard deviation of log ||z||^2 over recent texts with whitened vectors z, divided by that "
-    "of the domain's own text; 1 is normal",
-    "score_stability_index": "Population stability index of recent similarities, compared with the version's first "
-    "ones; above 0.25, they have shifted",
-}
-LIMITS = ("rate", "concurrent")
-REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
+LOOKUPS = (("memory", "hit"), ("memory", "miss"), ("redis", "hit"), ("redis", "miss"), ("redis", "error"))
 CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
-MAX_KEYS = 100  # maximum number of API keys with series of their own
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 
-
-class GaugeReading(Collector):
-    """A number that another part of the service keeps and that is read at each scrape. There is no series while `read`
-    returns None."""
-
-    def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
-        self.family, self.name, self.text = family, name, text
-        self.read: Callable[[], float | None] = lambda: None
-        registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        value = self.read()
-        yield self.family(self.name, self.text, **({} if value is None else {"value": value}))
-
-
-class RemoteSeries:
-    """Series of remote encoders: requests to their servers, and the state of each encoder."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "isosim_remote_requests_total", "Requests to the servers of remote encoders, by result", ["result"],
-            registry=registry,
-        )  # fmt: skip
-        self.seconds = Histogram(
-            "isosim_remote_request_duration_seconds", "Seconds per request to a remote encoder, answered or not",
-            buckets=SECONDS, registry=registry,
-        )  # fmt: skip
-        self.up = Gauge(
-            "isosim_remote_up",
-            "1 while a remote encoder answers with its registered model",
-            ["encoder"],
-            registry=registry,
-        )
-        self.changed = Gauge(
-            "isosim_remote_changed", "1 while a remote encoder answers with another model", ["encoder"],
-            registry=registry,
-        )  # fmt: skip
-        for result in REMOTE_RESULTS:
-            self.requests.labels(result)
-
-    def observe(self, result: str, seconds: float) -> None:
-        """Counts a request by result. Records its duration, except for `changed`, for which none is measured."""
-        self.requests.labels(result).inc()
-        if result != "changed":
-            self.seconds.observe(seconds)
-
-    def watch(self, encoder: str, state: Callable[[], str]) -> None:
-        self.up.labels(encoder).set_function(lambda: state() == "ok")
-        self.changed.labels(encoder).set_function(lambda: state() == "changed")
-
-
-class KeySeries:
-    """Use of API keys: refusals because of their limits, and texts by the key's name.
-
-    Only the first MAX_KEYS names have series of their own.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.limited = Counter(
-            "isosim_key_limit_refusals_total",
-            "Requests refused with 429 because their key reached a limit",
-            ["limit"],
-            registry=registry,
-        )
-        self.texts = Counter(
-            "isosim_key_texts_total",
-            "Texts in requests, by name of the API key and by result (admitted, or refused by the key's limits); only "
-            "with key_metrics",
-            ["key", "result"],
-            registry=registry,
-        )
-        self._names: set[str] = set()
-        for limit in LIMITS:
-            self.limited.labels(limit)
-
-    def observe_limit(self, limit: str) -> None:
-        self.limited.labels(limit).inc()
-
-    def observe_texts(self, name: str, result: str, texts: int) -> None:
-        if name and len(self._names) < MAX_KEYS:
-            self._names.add(name)
-        shown = name if name in self._names else "(other)"
-        self.texts.labels(shown if name else "(unnamed)", result).inc(texts)
+disable_created_metrics()  # type: ignore[no-untyped-call]  # no second series, with a time, for each counter
 
 
 class Metrics:
-    """All series of one app. Each app has its own registry, so that two apps in a process do not collide."""
+    """The series of one app. Each app has its own registry, so that two apps in a process do not collide."""
 
     def __init__(self) -> None:
-        r = self.registry = CollectorRegistry()
-        ProcessCollector(registry=r)
-        PlatformCollector(registry=r)
-        GCCollector(registry=r)
-        self.requests = Histogram(
-            "isosim_request_duration_seconds", "Seconds per request, by route and status", ["route", "status"],
-            buckets=SECONDS, registry=r,
-        )  # fmt: skip
-        self.in_flight = Gauge("isosim_requests_in_flight", "Requests in progress", registry=r)
-        self.stages = Histogram(
-            "isosim_stage_duration_seconds", "Seconds that a scoring request spends in each stage", ["stage"],
-            buckets=SECONDS, registry=r,
-        )  # fmt: skip
-        self.queued = Gauge("isosim_queued_texts", "Texts admitted and not yet answered", registry=r)
-        self.batch_texts = Histogram("isosim_batch_texts", "Texts per batch", buckets=TEXTS, registry=r)
-        self.batch_tokens = Histogram(
-            "isosim_batch_tokens", "Tokens per batch, without padding", buckets=TOKENS, registry=r
-        )
-        self.padding_tokens = Counter("isosim_padding_tokens_total", "Padding tokens computed", registry=r)
-        self.cache = Counter(
-            "isosim_cache_lookups_total", "Texts looked up, by cache and result", ["cache", "result"], registry=r
-        )
-        self.cache_dropped = Counter(
-            "isosim_cache_dropped_total", "Vectors not stored in Redis because of a failure or a backlog", registry=r
-        )
-        self.cache_bytes = Gauge("isosim_memory_cache_bytes", "Bytes held by the in-memory cache", registry=r)
-        self.shared_work = Counter(
-            "isosim_shared_computations_total", "Texts that joined a computation already under way", registry=r
-        )
-        self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximum length", registry=r)
-        self.errors = Counter("isosim_errors_total", "Error answers, by error type", ["error_type"], registry=r)
-        self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
-        self.job_ends = Counter(
-            "isosim_job_ends_total",
-            "Jobs, run by any process, that ended since this server started; each replica counts all jobs: use "
-            "max, not sum",
-            ["status"], registry=r,
-        )  # fmt: skip
-        self.job_seconds = Histogram(
-            "isosim_job_duration_seconds",
-            "Seconds that successful jobs took; each replica counts all jobs: use max, not sum",
-            buckets=JOB_SECONDS, registry=r,
-        )  # fmt: skip
-        self.champion = Gauge(
-            "isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory",
-            ["domain", "version", "method"], registry=r,
-        )  # fmt: skip
-        self.drift = {
-            name: Gauge(f"isosim_domain_{name}", text, ["domain"], registry=r) for name, text in DRIFT.items()
-        }
-        self.resident = GaugeReading(
-            GaugeMetricFamily, "isosim_resident_calibration_bytes", "Bytes of the calibrations in memory", r
-        )
-        self.resident_limit = GaugeReading(
-            GaugeMetricFamily,
-            "isosim_resident_calibration_limit_bytes",
-            "Maximum bytes of calibrations kept in memory: as configured, or derived from the container's limit",
-            r,
-        )
-        self.servable_domains = GaugeReading(
-            GaugeMetricFamily,
-            "isosim_servable_domains",
-            "Domains with a version in the model store, as last listed; absent before the first listing",
-            r,
-        )
-        self.load_failures = Counter(
-            "isosim_calibration_load_failures_total", "Failed attempts to load a champion", registry=r
-        )
-        self.champions_age = GaugeReading(
-            GaugeMetricFamily,
-            "isosim_champions_age_seconds",
-            "Seconds since the champions in memory were last known to match the model store",
-            r,
-        )
-        self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
-        self.keys_valid = Gauge(
-            "isosim_api_keys_file_valid",
-            "0 while the key file is invalid; the last valid keys stay in force",
-            registry=r,
-        )
-        self.limits_fallback = Counter(
-            "isosim_key_limit_fallbacks_total",
-            "Checks of a key's limit that used only this process's counts, because Redis did not answer",
-            registry=r,
-        )
-        self.connections = Gauge("isosim_connections", "Open connections", registry=r)
-        self.connections_closed = Counter(
-            "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
-        )
-        self.keys_use, self.remote = KeySeries(r), RemoteSeries(r)
-        self.ready = Gauge("isosim_ready", "1 while the server accepts requests", registry=r)
-        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, including waiting ones", registry=r)
-        self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
-        self.build = Info("isosim_build", "The release this process runs", registry=r)
-        self.redis_up = GaugeReading(
-            GaugeMetricFamily,
-            "isosim_redis_up",
-            "1 while Redis answers lookups, 0 while the service works without it; absent if Redis is not configured",
-            r,
-        )
-        self.log_dropped = GaugeReading(
-            CounterMetricFamily, "isosim_log_lines_dropped_total",
-            "Log lines dropped because the reader of stderr is slow or has stopped", r,
-        )  # fmt: skip
-        # `labels()` takes a lock, so the series that every request updates are looked up here, once.
+        registry = self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        seconds = partial(histogram, buckets=SECONDS)
+
+        labels = ["route", "status"]
+        self.requests = seconds("isosim_request_duration_seconds", "Seconds per request, by route and status", labels)
+        self.errors = counter("isosim_errors_total", "Error answers, by error type", ["error_type"])
+        self.connections = gauge("isosim_connections", "Open connections")
+        why = "Connections closed to protect the server"
+        self.connections_closed = counter("isosim_connections_closed_total", why, ["reason"])
+
+        what = "Seconds that a scoring request spends in each stage; cache: in requests that asked Redis"
+        self.stages = seconds("isosim_stage_duration_seconds", what, ["stage"])
+        self.truncated = counter("isosim_truncated_texts_total", "Texts cut at the maximum length")
+        what = "Texts looked up, by cache and result"
+        self.cache = counter("isosim_cache_lookups_total", what, ["cache", "result"])
+        what = "Vectors not stored in Redis because of a failure or a backlog"
+        self.cache_dropped = counter("isosim_cache_dropped_total", what)
+        what = "Texts that joined a computation already under way"
+        self.shared_work = counter("isosim_shared_computations_total", what)
+
+        self.batch_texts = histogram("isosim_batch_texts", "Texts per batch", buckets=TEXTS)
+        self.batch_tokens = histogram("isosim_batch_tokens", "Tokens per batch, without padding", buckets=TOKENS)
+        self.padding_tokens = counter("isosim_padding_tokens_total", "Padding tokens computed")
+        what = "Requests to the servers of remote encoders, by result"
+        self.remote_requests = counter("isosim_remote_requests_total", what, ["result"])
+        what = "Seconds per request to a remote encoder, answered or not"
+        self.remote_seconds = seconds("isosim_remote_request_duration_seconds", what)
+
+        self.jobs = gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"])
+        what = "Jobs, run by any process, that ended since this server started"
+        each = "; each replica counts all jobs: use max, not sum"
+        self.job_ends = counter("isosim_job_ends_total", what + each, ["status"])
+        what = "Seconds that successful jobs took"
+        self.job_seconds = histogram("isosim_job_duration_seconds", what + each, buckets=JOB_SECONDS)
+        what = "1 for the version that serves a domain, while it is in memory"
+        self.champion = gauge("isosim_domain_champion_info", what, ["domain", "version", "method"])
+        what = "Failed attempts to load a champion"
+        self.load_failures = counter("isosim_calibration_load_failures_total", what)
+
+        self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=registry)
+        Info("isosim_build", "The release this process runs", registry=registry).info({"version": __version__})
+
+        # `labels()` takes a lock, so the series that every request updates are looked up once.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
-        self._memory_hits, self._memory_misses, self._redis_hits, self._redis_misses = (
-            self.cache.labels(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")
-        )
+        self._lookups = {lookup: self.cache.labels(*lookup) for lookup in LOOKUPS}
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
-        self._touch()
-
-    def _touch(self) -> None:
-        """Creates labelled series before their first event, so that rates and alerts start from zero."""
-        self.build.info({"version": __version__})
-        self.log_dropped.read = lambda: 0
-        for cache in ("memory", "redis"):
-            for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
-                self.cache.labels(cache, result)
         for status in Status:
             self.jobs.labels(status.value)
-        for status in ENDS:
-            self.job_ends.labels(status.value)
+            if status.ended:
+                self.job_ends.labels(status.value)
         for reason in CLOSED:
             self.connections_closed.labels(reason)
-
-    def observe_batch(self, batch: BatchStats) -> None:
-        self.batch_texts.observe(batch.texts)
-        self.batch_tokens.observe(batch.tokens)
-        self.padding_tokens.inc(batch.padded_tokens - batch.tokens)
-
-    def observe_lookup(self, lookup: CacheLookup) -> None:
-        misses = lookup.shared_hits + lookup.joined + lookup.computed
-        if lookup.memory_hits:
-            self._memory_hits.inc(lookup.memory_hits)
-        if misses:
-            self._memory_misses.inc(misses)
-        if lookup.shared_hits:
-            self._redis_hits.inc(lookup.shared_hits)
-        if lookup.shared_misses:
-            self._redis_misses.inc(lookup.shared_misses)
-        if lookup.joined:
-            self.shared_work.inc(lookup.joined)
+        for result in ("ok", "unreachable", "refused", "changed"):
+            self.remote_requests.labels(result)
 
     def observe_request(self, route: str, status: int, seconds: float) -> None:
         series = self._answers.get((route, status))
@@ -282,20 +102,41 @@ class Metrics:
             series = self._answers[route, status] = self.requests.labels(route, str(status))
         series.observe(seconds)
 
-    def observe_redis(self, event: str, count: int) -> None:
-        if event == "dropped":
-            self.cache_dropped.inc(count)
-        else:
-            self.cache.labels("redis", "error").inc(count)
-
-    def observe_timings(self, timings: Timings, calibration: float) -> None:
-        if self.redis_up.read() is not None:
+    def observe_embeddings(self, embeddings: Embeddings, calibration: float) -> None:
+        """Observes the texts of a scoring request. `calibration`: seconds that applying the calibration took."""
+        timings, lookup = embeddings.timings, embeddings.lookup
+        missed = lookup.shared_hits + lookup.joined + lookup.computed
+        if lookup.memory_hits:
+            self._lookups["memory", "hit"].inc(lookup.memory_hits)
+        if missed:
+            self._lookups["memory", "miss"].inc(missed)
+            self._lookups["redis", "hit"].inc(lookup.shared_hits)
+            self._lookups["redis", "miss"].inc(lookup.shared_misses)
+            self.shared_work.inc(lookup.joined)
+        if lookup.shared_hits or lookup.shared_misses:
             self._stages["cache"].observe(timings.cache)
         if timings.tokens:
             self._stages["tokenization"].observe(timings.tokenization)
             self._stages["queue"].observe(timings.queue)
             self._stages["inference"].observe(timings.inference)
         self._stages["calibration"].observe(calibration)
+
+    def observe_batch(self, batch: BatchStats) -> None:
+        self.batch_texts.observe(batch.texts)
+        self.batch_tokens.observe(batch.tokens)
+        self.padding_tokens.inc(batch.padded_tokens - batch.tokens)
+
+    def observe_redis(self, event: str, count: int) -> None:
+        if event == "dropped":
+            self.cache_dropped.inc(count)
+        else:
+            self._lookups["redis", "error"].inc(count)
+
+    def observe_remote(self, result: str, seconds: float) -> None:
+        """Counts a request by result. Records its duration, except for `changed`, for which none is measured."""
+        self.remote_requests.labels(result).inc()
+        if result != "changed":
+            self.remote_seconds.observe(seconds)
 
     def observe_closed(self, reason: str) -> None:
         self.connections_closed.labels(reason).inc()
@@ -322,19 +163,3 @@ class Metrics:
         before = self._champions.pop(domain, None)
         if before is not None:
             self.champion.remove(*before)
-
-    def observe_drift(self, domains: Mapping[str, Drift]) -> None:
-        """Sets the drift series of each domain; a value that is None, for lack of recent texts, gets no series.
-
-        `DriftMonitor` keeps at most 500 domains, so the number of series is bounded.
-        """
-        for gauge in self.drift.values():
-            gauge.clear()
-        for domain, drift in domains.items():
-            values = (drift.out_of_domain, drift.distance_mean, drift.distance_spread, drift.stability_index)
-            for gauge, value in zip(self.drift.values(), values, strict=True):
-                if value is not None:
-                    gauge.labels(domain).set(value)
-
-    def exposition(self) -> bytes:
-        return _generate(self.registry)

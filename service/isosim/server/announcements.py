@@ -5,13 +5,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from isosim import __version__
-from isosim.observability.lines import Facts
-from isosim.observability.setup import STARTED
+from isosim.observability.logs import STARTED, Facts
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, remote
 
@@ -35,36 +34,9 @@ def starting(
     execution: "Execution",
 ) -> None:
     """Logs all facts in which two servers of one deployment could differ."""
-    plan = execution.plan
-    say(
-        "starting",
-        {
-            "release": __version__,
-            "pid": os.getpid(),
-            "encoder": encoder.id,
-            "encoder_digest": encoder.digest,
-            "precision": encoder.spec.precision,
-            "providers": providers,
-            "threads": execution.threads,
-            "runs": plan.runs,
-            "alone": plan.exclusive,
-            "max_batch_tokens": plan.max_batch_tokens,
-            "max_batch_texts": plan.max_batch_texts,
-            "max_queued_texts": plan.max_queued_texts,
-            "max_wait_s": plan.max_wait,
-            "max_pairs": settings.max_pairs,
-            "max_texts": settings.max_texts,
-            "max_characters": settings.max_characters,
-            "max_body_bytes": settings.max_body_bytes,
-            "memory_cache_bytes": settings.memory_cache_bytes,
-            "cache_precision": settings.cache_precision,
-            "redis": redis_of(settings),
-            "keys": settings.api_keys_file is not None,
-            "model_store": place_of(settings.model_store),
-            "store_id": store_id,
-            "drain_s": settings.drain_seconds,
-        },
-    )
+    facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
+    facts |= {"precision": encoder.spec.precision, "providers": providers, "threads": execution.threads}
+    say("starting", process(settings, store_id) | facts | asdict(execution.plan))
 
 
 def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
@@ -74,23 +46,26 @@ def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
 
 
 def worker_starting(settings: Settings, store_id: str | None) -> None:
-    facts: dict[str, object] = {"release": __version__, "pid": os.getpid(), "redis": redis_of(settings)}
-    store = {"model_store": place_of(settings.model_store), "store_id": store_id}
-    say("worker starting", facts | store | {"threads": settings.worker_threads})
+    say("worker starting", process(settings, store_id) | {"threads": settings.worker_threads})
+
+
+def process(settings: Settings, store_id: str | None) -> dict[str, object]:
+    """The release, the store, and all settings that differ from their defaults, without passwords."""
+    changed = settings.model_dump(mode="json", exclude={"redis_url", "redis_password"}, exclude_defaults=True)
+    url, store = settings.redis_url, settings.model_store
+    return {
+        "release": __version__,
+        "pid": os.getpid(),
+        **changed,
+        "redis": None if url is None else redis_address(url.get_secret_value()),
+        "model_store": address_of(store) if remote(store) else str(store.absolute()),
+        "store_id": store_id,
+    }
 
 
 def listed(domains: int) -> None:
     """Logs how many domains the store has. Fewer than before the restart, or another `store_id`: a store is lost."""
     say("model store listed", {"domains": domains})
-
-
-def place_of(store: Path) -> str:
-    """The store's address in object storage, or the absolute path of the store's folder."""
-    return address_of(store) if remote(store) else str(store.absolute())
-
-
-def redis_of(settings: Settings) -> str | None:
-    return None if settings.redis_url is None else redis_address(settings.redis_url.get_secret_value())
 
 
 def redis_address(url: str) -> str:

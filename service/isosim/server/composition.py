@@ -12,12 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from prometheus_client import start_http_server
 from threadpoolctl import threadpool_limits
 
-from isosim.access.grants import CountedLimits, Limits, LocalLimits
 from isosim.access.key_file import Keys
-from isosim.access.limits import RedisLimits
+from isosim.access.limits import Limits
 from isosim.api.access_log import AccessLog, Observer
+from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.champions import Champions
@@ -31,9 +32,9 @@ from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
-from isosim.observability import setup as logs
+from isosim.observability import logs
 from isosim.observability.metrics import Metrics
-from isosim.observability.setup import tracing
+from isosim.observability.traces import tracing
 from isosim.redis_connection import end, refuse_cluster
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
@@ -53,9 +54,6 @@ log = logging.getLogger("isosim")
 GARBAGE = 20_000, 10, 10
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
-# If a server process is killed, its requests still count against the concurrency of their API keys. Each request counts
-# for `request_timeout` + LEASE_MARGIN seconds after its start.
-LEASE_MARGIN = 10.0
 
 
 def check_exposure(settings: Settings) -> None:
@@ -89,13 +87,14 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
-            metrics.redis_up.read = lambda: shared.up
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
-        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
+        keys = Keys(settings.api_keys_file)
+        stack.push_async_callback(end, asyncio.create_task(keys.watch(), name="api-keys"))
+        limits = Limits(None if settings.api_keys_file is None else url, timeout=settings.redis_timeout)
+        await stack.enter_async_context(limits)
         drift = DriftMonitor()
         calibrations = StoredCalibrations(domain_store)
         resident = room_for_calibrations(settings, first, following)
-        metrics.resident_limit.read = lambda: resident
         registry = Registry(
             calibrations,
             first.artifact.digest,
@@ -110,7 +109,6 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         parts = EncoderParts(settings, metrics, calibrations, encoders, memory, shared)
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
-        metrics.resident.read = lambda: registry.size
         worker = None
         if settings.local_worker:
             waiting = bool(await asyncio.to_thread(jobs.index))
@@ -119,19 +117,22 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service = Service(
             settings=settings,
             metrics=metrics,
-            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
-            limits=CountedLimits(limits, metrics.keys_use.observe_texts) if settings.key_metrics else limits,
+            keys=keys,
+            limits=limits,
             encoders=encoders,
             domains=domain_store,
             champions=Champions(domain_store),
             jobs=jobs,
             drift=drift,
-            observer=observe(settings, metrics, stack),
+            redis=shared,
+            observer=observe(settings, stack),
             listings=Listings(calls),
             hint=partial(tell_workers, worker, shared),
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
+            loop=asyncio.get_running_loop(),
         )
+        stack.enter_context(scraped(service))
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service), name="store-watch")
@@ -176,30 +177,34 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
     )
 
 
-@asynccontextmanager
-async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
-    """Limits of the API keys, shared with other processes if Redis is configured."""
-    if url is None or settings.api_keys_file is None:
-        yield LocalLimits(on_refused=metrics.keys_use.observe_limit)
+@contextlib.contextmanager
+def scraped(service: Service) -> Iterator[None]:
+    """Adds the readings to the metrics, and serves these on a port of their own if the settings name one.
+
+    Raises:
+        Unavailable: the port cannot be bound.
+    """
+    registry, settings = registry_of(service.metrics, service), service.settings
+    if settings.metrics_port is None:
+        yield
         return
-    lease = settings.request_timeout + LEASE_MARGIN
-    async with RedisLimits(
-        url,
-        timeout=settings.redis_timeout,
-        lease=lease,
-        on_refused=metrics.keys_use.observe_limit,
-        on_fallback=metrics.limits_fallback.inc,
-    ) as limits:
-        yield limits
+    try:
+        server, _ = start_http_server(settings.metrics_port, settings.host, registry)
+    except OSError as error:
+        raise Unavailable(f"ISOSIM_METRICS_PORT={settings.metrics_port} cannot be bound: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
-def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
     """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
-    access, output = None, logs.output()
-    if output is not None:
-        metrics.log_dropped.read = lambda: output.sink.dropped
+    access, lines = None, logs.line_queue()
+    if lines is not None:
         which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
-        access = AccessLog(output.line, which, settings.slow_seconds)
+        access = AccessLog(lines.line, which, settings.slow_seconds)
     traces = tracing("isosim")
     observer = Observer(access, traces)
     if traces is not None:

@@ -136,14 +136,13 @@ class EncoderParts:
             planned.providers,
             planned.execution,
             gpu_memory=self.settings.gpu_memory_bytes,
-            remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
+            remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
             # If only some requests contain a probe, a change of the remote model goes unnoticed for a while. Other
             # servers must not get such vectors through Redis.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
-            on_lookup=metrics.observe_lookup,
         )
         stack.enter_context(loaded.embedder)
         self.calibrations.calibrators[loaded.digest] = loaded.calibrator
@@ -174,7 +173,6 @@ class EncoderParts:
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
         """Probes a remote encoder now, and again while it fails. This server is not ready until the encoder answers."""
         stack.callback(remote.close)
-        self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)
         stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
 

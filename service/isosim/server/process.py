@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 
 from isosim.api.state import Phase, Service
-from isosim.observability import setup as logs
+from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
 from isosim.server.http_protocol import ConnectionLimits, guarded
@@ -113,8 +113,7 @@ class Server(uvicorn.Server):
             self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
             address = f"http://{self.config.host}:{self.config.port}"
             announcements.ready(address)
-            output = logs.output()
-            if output is not None and output.structured:
+            if logs.structured():
                 return  # programs read this log, so no hint is printed
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")

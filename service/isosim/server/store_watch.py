@@ -30,11 +30,11 @@ async def watch(service: Service) -> None:
 async def watch_champions(service: Service) -> None:
     """Polls for new champions and migrations. Logs once when the store cannot be read, and once when it is read again.
 
-    The metric `champions_age` is the time since all champions in memory were last known to match the store. It grows
-    while the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
+    `champions_current` stays behind while the store cannot be read, while a read hangs, and while a promoted champion
+    cannot be loaded.
     """
-    away, current = False, time.monotonic()
-    service.metrics.champions_age.read = lambda: time.monotonic() - current
+    away = False
+    service.champions_current = time.monotonic()
     while True:
         began = time.monotonic()
         try:
@@ -50,24 +50,23 @@ async def watch_champions(service: Service) -> None:
                 log.warning("the model store is read again")
             away = False
             if not service.encoders.registry.behind:
-                current = began  # start of the read, because the read may miss a promotion that is made meanwhile
+                # The start of the read, because the read may miss a promotion that is made meanwhile.
+                service.champions_current = began
         await asyncio.sleep(service.settings.poll_seconds)
 
 
 async def watch_domains(service: Service) -> None:
-    """Counts the domains for the metric `servable_domains`, and logs the first count.
+    """Counts the domains, and logs the first count.
 
     While the store cannot be read, the last count stays: `watch_champions` reports this.
     """
-    counted: int | None = None
-    service.metrics.servable_domains.read = lambda: counted
     while True:
         # As in `watch_champions`, the loop must go on. An error that leaves it would end the other watches too.
         with contextlib.suppress(Exception):
             found = len(await asyncio.to_thread(service.champions.read))
-            if counted is None:
+            if service.domains_listed is None:
                 announcements.listed(found)
-            counted = found
+            service.domains_listed = found
         await asyncio.sleep(LIST_SECONDS)
 
 

@@ -1,6 +1,6 @@
 """The worker of an API process: `python -m isosim.worker`, started and ended by `isosim.server.local_worker`."""
 
-from isosim.observability import setup as logs
+from isosim.observability import logs
 from isosim.settings import Settings
 from isosim.worker.supervisor import run
 

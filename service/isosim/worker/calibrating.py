@@ -25,9 +25,9 @@ from isosim.errors import Conflict, IsosimError
 from isosim.jobs.job import Job
 from isosim.jobs.requirements import Allowance
 from isosim.jobs.store import JobStore
-from isosim.observability import setup as logs
-from isosim.observability.lines import about
-from isosim.observability.setup import tracing
+from isosim.observability import logs
+from isosim.observability.logs import about
+from isosim.observability.traces import tracing
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened
 

@@ -30,7 +30,7 @@ from isosim.jobs.hints import NoHints, RedisHints
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.pulse import Pulse
 from isosim.jobs.store import SILENCE, Attempt, JobStore
-from isosim.observability.lines import about
+from isosim.observability.logs import about
 from isosim.settings import Settings
 from isosim.store.artifacts import to_facts
 from isosim.store.blobs import opened

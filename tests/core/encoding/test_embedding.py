@@ -77,8 +77,7 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
 
 @pytest.mark.anyio
 async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
-    lookups: list[CacheLookup] = []
-    with embedder(encoder, memory=MemoryCache(0), on_lookup=lookups.append) as made:
+    with embedder(encoder, memory=MemoryCache(0)) as made:
         encoder.free.clear()
         tasks = [asyncio.create_task(made.embed(texts_of("same", str(n)))) for n in range(3)]
         await asyncio.sleep(0.02)
@@ -87,7 +86,9 @@ async def test_a_text_under_way_for_one_request_is_not_computed_for_another(enco
     assert encoder.seen.count("same") == 1
     assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
     assert [answer.timings.tokens for answer in answers] == [5, 1, 1]
-    assert lookups == [CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)]
+    assert [answer.lookup for answer in answers] == [
+        CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)
+    ]  # fmt: skip
 
 
 @pytest.mark.anyio
@@ -126,8 +127,7 @@ async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> No
 @pytest.mark.anyio
 async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder, precision: str) -> None:
     shared = FakeSharedCache()
-    lookups: list[CacheLookup] = []
-    options: dict[str, Any] = {"shared": shared, "on_lookup": lookups.append}
+    options: dict[str, Any] = {"shared": shared}
     texts = texts_of("abc", "abcdefghij")
     with embedder(encoder, precision, **options) as made:
         computed = await made.embed(texts)
@@ -139,7 +139,7 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         assert found.vectors.tobytes() == computed.vectors.tobytes()
         assert [text.truncated for text in found.texts] == [text.truncated for text in computed.texts] == [False, True]
     assert len(encoder.seen) == 2
-    assert lookups == [
+    assert [answer.lookup for answer in (computed, remembered, read, again)] == [
         CacheLookup(shared_misses=2, computed=2),
         CacheLookup(memory_hits=2),
         CacheLookup(shared_hits=2),

@@ -1,7 +1,6 @@
 """Model names in compatible bodies: `isosim`, `isosim/<domain>[@version]`; the suffix `:raw` means raw vectors."""
 
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 from isosim.access.grants import Grant
@@ -49,7 +48,7 @@ async def begin(service: Service, trace: Trace, name: str, version: str | None =
     except (InvalidInput, NotFound):
         # The error lists models that the key may use. The list is read from the store, which is charged as one text.
         if trace.grant.rate is not None:
-            await service.limits.admit(replace(trace.grant, concurrent=None), 1)
+            await service.limits.admit(trace.grant, 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
         asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"

@@ -37,7 +37,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
-    trace.release = await service.limits.admit(trace.grant, len(texts))
+    await service.limits.admit(trace.grant, len(texts))
     async with service.tokenizing:
         return await service.scoring(
             pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens

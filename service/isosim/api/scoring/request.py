@@ -122,7 +122,7 @@ class ScoringRequest:
 
     async def charge(self, texts: int) -> None:
         """Charges texts to the key's limits. Raises Overloaded if they are exceeded."""
-        self.trace.release = await self.service.limits.admit(self.trace.grant, texts)
+        await self.service.limits.admit(self.trace.grant, texts)
 
     async def embed(
         self,
@@ -206,7 +206,7 @@ class ScoringRequest:
                 self.trace.headers["x-isosim-flags"] = "unreadable"
         if truncated:
             self.service.metrics.truncated.inc(truncated)
-        self.service.metrics.observe_timings(made.timings, spent)
+        self.service.metrics.observe_embeddings(made, spent)
 
     @property
     def usage(self) -> dict[str, Any]:
