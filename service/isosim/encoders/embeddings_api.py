@@ -8,7 +8,9 @@ import asyncio
 import binascii
 import contextlib
 import ipaddress
+import os
 import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,8 +193,10 @@ class EmbeddingsClient:
 
 def reason(error: BaseException) -> str:
     """The cause of an error, without the names of the libraries that passed it on."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror | ssl.SSLError):
+        return os.strerror(error.errno)
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(words.split())[:SAID]
 
