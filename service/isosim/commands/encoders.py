@@ -135,7 +135,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     artifact = registered(EncoderStore.at(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
         raise InvalidInput(f"encoder {name} has no server to check: its users bring the vectors")
-    from isosim.encoders.remote import check as check_probes  # noqa: PLC0415 - urllib3
+    from isosim.encoders.remote import check as check_probes  # noqa: PLC0415 - httpcore2
 
     off = check_probes(artifact)
     if as_json:

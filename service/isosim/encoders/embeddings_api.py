@@ -4,24 +4,22 @@ It limits the size and duration of every answer, checks the whole answer, follow
 link-local address.
 """
 
+import asyncio
 import binascii
 import contextlib
 import ipaddress
-import math
+import os
 import socket
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
 
+import httpcore2
 import numpy as np
 import orjson
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from isosim.arrays import Vectors
 from isosim.encoders.store import Endpoint
@@ -29,13 +27,12 @@ from isosim.errors import InvalidInput
 
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192
-CHUNK = 65_536  # bytes
 ANSWER_BYTES = 200_000  # maximum bytes of an answer, in addition to the bytes of its vectors
 BYTES_A_NUMBER = 32  # maximum bytes of one number of a vector in JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
+PATH = "/%:@!$&'()*+,;=~"  # characters of an address's path that are sent as they are
 SAID = 200  # maximum characters quoted from a server's error message
-TOO_LATE = "it does not answer in time"
 METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # address of a cloud's metadata service; it is not link-local
 
 
@@ -76,96 +73,19 @@ def refuse_link_local(host: str) -> None:
         )
 
 
-class Watchdog:
-    """Ends requests that exceed their time limit. One thread watches all requests.
+class CheckedBackend(httpcore2.AnyIOBackend):
+    """Opens connections, but none to a link-local address, even if a host name resolves to one."""
 
-    A socket's own timeout is not enough: it restarts with every byte, so a server that sends its answer byte by byte
-    never exceeds it.
-    """
-
-    def __init__(self) -> None:
-        self._some = threading.Condition()
-        # By thread id: deadline of its request (s, monotonic clock), the request's owner, and its socket.
-        self._under_way: dict[int, tuple[float, object, socket.socket | None]] = {}
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def watching(self, until: float, owner: object) -> Iterator[None]:
-        """Watches the one request that the calling thread makes inside this context."""
-        with self._some:
-            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit threads
-                self._thread = threading.Thread(target=self._watch, name="remote-watchdog", daemon=True)
-                self._thread.start()
-            self._under_way[threading.get_ident()] = until, owner, None
-            self._some.notify()
-        try:
-            yield
-        finally:
-            with self._some:
-                del self._under_way[threading.get_ident()]
-
-    def attach(self, connected: socket.socket) -> None:
-        """Registers the socket of the calling thread's request, so that the request can be ended."""
-        with self._some:
-            found = self._under_way.get(threading.get_ident())
-            if found is not None:
-                self._under_way[threading.get_ident()] = *found[:2], connected
-
-    def end(self, owner: object) -> None:
-        """Ends all requests of an owner at the next check, within `WATCH_SECONDS`."""
-        with self._some:
-            for thread, (_, whose, connected) in self._under_way.items():
-                if whose is owner:
-                    self._under_way[thread] = -math.inf, owner, connected
-
-    def _watch(self) -> None:
-        while True:
-            with self._some:
-                self._some.wait_for(lambda: self._under_way)
-                now = time.monotonic()
-                late = [connected for until, _, connected in self._under_way.values() if connected and until < now]
-            for connected in late:
-                with contextlib.suppress(OSError):
-                    # Shuts the TCP socket down. `SSLSocket.shutdown` would also drop the TLS state, which the thread of
-                    # the request is still using.
-                    socket.socket.shutdown(connected, socket.SHUT_RDWR)
-            time.sleep(WATCH_SECONDS)
-
-
-WATCHDOG, WATCH_SECONDS = Watchdog(), 0.25
-
-
-class CheckedConnection(HTTPConnection):
-    """Refuses to connect to a link-local address, even if the URL contains a host name that resolves to it."""
-
-    def _new_conn(self) -> socket.socket:
-        for *_, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
-            refuse_link_local(str(address[0]))
-        connected = super()._new_conn()
-        try:
-            # `super()._new_conn` has resolved the name again, and may have got an address that was not checked above.
-            refuse_link_local(str(connected.getpeername()[0]))
-        except BaseException:
-            connected.close()
-            raise
-        return connected
-
-    def request(self, *arguments: Any, **options: Any) -> None:
-        super().request(*arguments, **options)
-        if isinstance(self.sock, socket.socket):
-            WATCHDOG.attach(self.sock)
-
-
-class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
-    """A `CheckedConnection` with TLS. Certificates are verified against the system's certificate authorities."""
-
-
-class HTTPPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = CheckedConnection
-
-
-class HTTPSPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = CheckedTlsConnection
+    async def connect_tcp(self, host: str, *arguments: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in found]
+        for address in addresses:
+            refuse_link_local(address)
+        # The checked addresses are used, not the name: resolved again, it may give another address.
+        for address in addresses[:-1]:
+            with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                return await super().connect_tcp(address, *arguments, **options)
+        return await super().connect_tcp(addresses[-1], *arguments, **options)
 
 
 @dataclass(eq=False)
@@ -187,38 +107,47 @@ class OtherDimension(Refusal):
     """The vectors have another dimension than the registered model."""
 
 
-class Conversation:
-    """Converts texts to vectors over HTTP, with one request per call. Thread-safe.
+class EmbeddingsClient:
+    """Converts texts to vectors with one HTTP request per call. An async context manager; lives on one event loop.
 
-    Does not check that the vectors come from the registered model; `RemoteEncoder` checks this with probes.
+    It uses no proxy and follows no redirect. It does not check that the vectors come from the registered model;
+    `RemoteEncoder` checks this with probes.
     """
 
-    def __init__(self, endpoint: Endpoint, requests: int) -> None:
+    def __init__(self, endpoint: Endpoint, connections: int) -> None:
         self.endpoint = endpoint
         parts = urlsplit(endpoint.url)
-        pool = HTTPSPool if parts.scheme == "https" else HTTPPool
-        self.pool = pool(str(parts.hostname), parts.port, maxsize=requests, block=False)
-        self.path = f"{parts.path.rstrip('/')}/embeddings"
+        host = str(parts.hostname).encode("idna")
+        path = f"{quote(parts.path.rstrip('/'), safe=PATH)}/embeddings"
+        self.url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target=path)
+        host = b"[%b]" % host if b":" in host else host
+        self.host = host if parts.port is None else b"%b:%d" % (host, parts.port)
+        self.pool = httpcore2.AsyncConnectionPool(max_connections=connections, network_backend=CheckedBackend())
 
-    def __call__(self, texts: Sequence[str], dim: int | None, seconds: float) -> Vectors:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.pool.aclose()
+
+    async def __call__(self, texts: Sequence[str], dim: int | None, seconds: float) -> Vectors:
         """Vectors (N, D) in the order of the texts, within `seconds`. If `dim` is None, any dimension is accepted.
 
         Raises:
             Refusal: the server does not answer, its answer has no usable vectors, its address is link-local, or the
                 key file cannot be read.
         """
-        until = time.monotonic() + seconds
         key = self._key()
+        most = ANSWER_BYTES + len(texts) * BYTES_A_NUMBER * (dim or 16_384)
         try:
-            with WATCHDOG.watching(until, self):
-                status, body, retry_after = self._post(self._body(texts), len(texts), dim, until, key)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            late = time.monotonic() >= until
-            raise Refusal(TOO_LATE if late else reason(error)) from error
-        # The watchdog may have shut the socket down before all headers arrived. http.client then raises no error and
-        # treats the headers as complete, so the time is checked here too.
-        if time.monotonic() >= until:
-            raise Refusal(TOO_LATE)
+            async with asyncio.timeout(seconds):
+                status, body, retry_after = await self._post(self._body(texts), most, key)
+        except InvalidInput as error:  # the host name resolves to a link-local address
+            raise Refusal(str(error), 403) from error
+        except (TimeoutError, httpcore2.TimeoutException) as error:
+            raise Refusal("it does not answer in time") from error
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
+            raise Refusal(reason(error)) from error
         if status != 200:
             why = said(status, body)
             of_texts = 400 <= status < 500 and status not in WHATEVER_IS_SENT
@@ -231,31 +160,21 @@ class Conversation:
             body["encoding_format"] = "base64"
         return orjson.dumps(body)
 
-    def _post(self, body: bytes, texts: int, dim: int | None, until: float, key: str | None) -> tuple[int, bytes, int]:
-        """The status, body and Retry-After of the answer."""
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+    async def _post(self, body: bytes, most: int, key: str | None) -> tuple[int, bytes, int]:
+        """The status, body (at most `most` bytes) and Retry-After of the answer."""
+        headers: dict[bytes | str, bytes | str] = {"host": self.host, "user-agent": "isosim"}
+        headers |= {"content-type": "application/json", "accept-encoding": "identity"}
         if key is not None:
             headers["authorization"] = f"Bearer {key}"
-        left = max(until - time.monotonic(), 0.001)
-        timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=left)
-        try:
-            response = self.pool.urlopen(
-                "POST", self.path, body, headers, retries=False, redirect=False, timeout=timeout, preload_content=False
-            )
-        except InvalidInput as error:  # the host name resolves to a link-local address
-            raise Refusal(str(error), 403) from error
-        whole = False
-        try:
-            most = ANSWER_BYTES + texts * BYTES_A_NUMBER * (dim or 16_384)
-            content = b"".join(pieces(response, most, until))
-            whole = True
-        finally:
-            if whole:
-                response.release_conn()
-            else:
-                response.close()
-        after = response.headers.get("retry-after", "")
-        return response.status, content, int(after) if after.isdigit() and len(after) < 4 else 1
+        extensions = {"timeout": {"connect": CONNECT_SECONDS}}
+        async with self.pool.stream("POST", self.url, headers=headers, content=body, extensions=extensions) as response:
+            content = bytearray()
+            async for piece in response.aiter_stream():
+                content += piece
+                if len(content) > most:
+                    raise Refusal(f"its answer has more than {most:,} bytes", 200)
+        after = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
+        return response.status, bytes(content), int(after) if after.isdigit() and len(after) < 4 else 1
 
     def _key(self) -> str | None:
         """The key in the key file; None if there is no key file. Raises Refusal if the file cannot be read or has no
@@ -271,35 +190,15 @@ class Conversation:
             raise Refusal(f"{self.endpoint.key_file} holds no key, or more than one line", 401)
         return key
 
-    def close(self) -> None:
-        """Closes the connections and ends requests in progress."""
-        WATCHDOG.end(self)
-        self.pool.close()
-
-
-def pieces(response: urllib3.BaseHTTPResponse, most: int, until: float) -> Iterator[bytes]:
-    """Yields the body piece by piece. Raises Refusal if it is too long or arrives too late."""
-    size = 0
-    while piece := response.read1(CHUNK):
-        size += len(piece)
-        if size > most:
-            raise Refusal(f"its answer has more than {most:,} bytes", 200)
-        if time.monotonic() > until:
-            raise Refusal(TOO_LATE)
-        yield piece
-
 
 def reason(error: BaseException) -> str:
-    """The cause of an error, without the addresses and object names that urllib3 adds."""
-    if isinstance(error, urllib3.exceptions.TimeoutError) and not isinstance(
-        error, urllib3.exceptions.ConnectTimeoutError
-    ):
-        return TOO_LATE
-    causes = [one for one in (*error.args, error.__cause__, error.__context__) if isinstance(one, OSError)]
-    if isinstance(error, OSError) or not causes:
-        words = getattr(error, "strerror", None) or str(error).rpartition(": ")[2] or type(error).__name__
-        return " ".join(words.split())[:SAID]
-    return reason(causes[0])
+    """The cause of an error, without the names of the libraries that passed it on."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror | ssl.SSLError):
+        return os.strerror(error.errno)
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(words.split())[:SAID]
 
 
 def said(status: int, body: bytes) -> str:

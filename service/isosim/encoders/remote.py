@@ -1,23 +1,25 @@
 """An encoder on another server: any server with OpenAI's `POST /v1/embeddings`.
 
-A probe is a text whose vector was stored when the encoder was registered. Requests contain a probe besides their texts.
-The vector that the server returns for the probe is compared with the stored vector. If they differ, the server runs
-another model under the same name, and the whole answer is rejected.
+A probe is a text whose vector was stored when the encoder was registered. Every request contains a probe besides its
+texts. The vector that the server returns for the probe is compared with the stored vector. If they differ, the server
+runs another model under the same name, and the whole answer is rejected.
 """
 
+import asyncio
+import contextlib
 import copy
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
 from isosim.arrays import Vectors
 from isosim.circuit_breaker import CircuitBreaker
-from isosim.encoders.embeddings_api import Conversation, OtherDimension, Refusal
+from isosim.encoders.embeddings_api import EmbeddingsClient, OtherDimension, Refusal
 from isosim.encoders.store import EncoderArtifact, Probe
 from isosim.encoders.texts import Side, Tokens
 from isosim.errors import (
@@ -43,7 +45,6 @@ PATIENT_ATTEMPTS = 10  # maximum number of attempts per request of a job; the 9 
 # to 1.5.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 CHECK_SECONDS = 10.0  # time limit of a request that contains only the probe
-PROBE_SECONDS = 60.0  # seconds between requests that carry a probe, if `each` is False
 # Longest pause (s) between attempts while a client of the API waits. If the server asks for a longer pause, the client
 # gets the error at once. Jobs wait longer.
 LONGEST_WAIT = 2.0
@@ -108,13 +109,13 @@ class TextsRefused(BackendFailure):
 class RemoteEncoder:
     """A `BatchEncoder` whose runs are requests to a server. Thread-safe.
 
+    All requests run on one event loop in a thread of their own, and every request carries a probe.
+
     Args:
         seconds: time limit of one run, including all attempts.
-        each: True: every request carries a probe. False: a request carries a probe only if the last correct probe is
-            more than a minute old, or if a request has failed since then.
         patient: True (for jobs): a run keeps trying while the server restarts. False: a run fails at once while the
             server is down.
-        requests: size of the connection pool.
+        requests: maximum number of parallel requests; one more may be a check.
         on_request: called with the outcome of each request and its duration in seconds.
     """
 
@@ -123,7 +124,6 @@ class RemoteEncoder:
         artifact: EncoderArtifact,
         *,
         seconds: float,
-        each: bool = True,
         patient: bool = False,
         requests: int = REQUESTS,
         on_request: Callable[[Event, float], None] = lambda _, __: None,
@@ -132,23 +132,19 @@ class RemoteEncoder:
         if artifact.remote is None or not artifact.probes:
             raise ValueError(f"encoder {artifact.id} is not a remote one")
         self.id, self.dim = artifact.id, artifact.spec.dim
-        self.converse = Conversation(artifact.remote, requests)
-        self.probes, self.known = artifact.probes, [np.asarray(one.pooled, np.float32) for one in artifact.probes]
-        self.seconds, self.each, self.patient, self.clock = seconds, each, patient, clock
+        self.probes = [(one.text, np.asarray(one.pooled, np.float32)) for one in artifact.probes]
+        self.seconds, self.patient, self.clock = seconds, patient, clock
         self.on_request = on_request
         self.state: State = "unknown"
         self.met = False  # whether the server has answered a probe correctly at least once
-        self.failure: IsosimError | None = None  # the last failure; None after the next correct probe
-        self._breaker = CircuitBreaker(clock=clock)
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._turn = count()
-        self._trying = False  # True while the circuit is open and one request tests the server
-        # Number of failures so far. After a failure, the server may run another model. `_ask` therefore rejects an
-        # answer without a probe if another request failed meanwhile and no probe has been correct since.
-        self._failures = 0
-        self._probed = -np.inf  # start time (s) of the last request whose probe was correct
+        self.failure: IsosimError | None = None  # the last failure; None after the next correct answer
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
+        self._client = EmbeddingsClient(artifact.remote, requests + 1)
+        self._breaker = CircuitBreaker(clock=clock)
+        self._turn = 0  # number of requests so far
+        self._trying = False  # True while the circuit is open and one request tests the server
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+        threading.Thread(target=asyncio.run, args=(self._serve(),), name=f"remote-{self.id}", daemon=True).start()
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
@@ -164,39 +160,64 @@ class RemoteEncoder:
             Overloaded: the server is overloaded.
             BackendFailure: the server rejects these texts.
         """
-        return self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient)
+        return self._wait(self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient))
 
     def check(self) -> None:
         """Sends only a probe, even if the circuit is open, and compares its vector. Raises the errors of `run`."""
-        self._run([], 1, forced=True)
+        self._wait(self._run([], 1, forced=True))
 
     def close(self) -> None:
         """Ends all requests in progress, and all pauses between attempts."""
-        self._stopped.set()
-        self.converse.close()
+        loop, serving = self._started.result()
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(serving.cancel)
 
-    def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
+    async def _serve(self) -> None:
+        """Keeps the connections until `close`. `asyncio.run` then cancels all requests."""
+        async with self._client:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - for the type checker
+            self._started.set_result((asyncio.get_running_loop(), task))
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    def _wait(self, request: Coroutine[Any, Any, Vectors]) -> Vectors:
+        """Waits for a request on the loop. Raises EncoderUnreachable if `close` ended it."""
+        loop, _ = self._started.result()
+        ended = EncoderUnreachable(f"requests to the server of encoder {self.id} were ended")
+        try:
+            future = asyncio.run_coroutine_threadsafe(request, loop)
+        except RuntimeError:  # the loop is closed
+            request.close()
+            raise ended from None
+        try:
+            # The request limits its own time. This limit is for a request that `close` overlooked.
+            return future.result(self.seconds + 2 * CHECK_SECONDS)
+        except (CancelledError, TimeoutError) as error:
+            raise ended from error
+
+    async def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
         until = self.clock() + self.seconds
         for attempt in range(1, attempts + 1):
             trial = not forced and self._begin_trial()
             started = self.clock()
             longest = TRIAL_SECONDS if trial else CHECK_SECONDS if not texts else self.seconds / ATTEMPTS
             try:
-                return self._ask(texts, min(until - started, longest))
+                return await self._ask(texts, min(until - started, longest))
             except Refusal as refusal:
                 self.on_request("refused" if refusal.status else "unreachable", self.clock() - started)
                 pause = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)  # noqa: S311
                 if refusal.status == 429:
                     pause = max(pause, refusal.retry_after)
                 last = attempt == attempts or not refusal.again or self.clock() + pause >= until
-                last = last or self._stopped.is_set() or (pause > LONGEST_WAIT and not self.patient)
-                error = self._error_of(refusal, texts, tried=last or attempt >= ATTEMPTS)
+                last = last or (pause > LONGEST_WAIT and not self.patient)
+                error = await self._error_of(refusal, texts, tried=last or attempt >= ATTEMPTS)
                 if last or isinstance(error, TextsRefused):
                     raise error from refusal
             finally:
                 if trial:
                     self._trying = False
-            self._stopped.wait(pause)
+            await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
@@ -205,43 +226,32 @@ class RemoteEncoder:
         False while the circuit is closed. While the circuit is open, one request at a time becomes a trial. All other
         requests raise the last failure.
         """
-        with self._lock:
-            if not self._breaker.is_open:
-                return False
-            if self.failure is not None and (self._trying or not self._breaker.allows()):
-                raise copy.copy(self.failure)
-            self._trying = True
-            return True
+        if not self._breaker.is_open:
+            return False
+        if self.failure is not None and (self._trying or not self._breaker.allows()):
+            raise copy.copy(self.failure)
+        self._trying = True
+        return True
 
-    def _ask(self, texts: list[str], seconds: float) -> Vectors:
-        with self._lock:
-            started, failures = self.clock(), self._failures
-            due = not texts or self.each or started - self._probed > PROBE_SECONDS
-            turn = next(self._turn) % len(self.probes)
+    async def _ask(self, texts: list[str], seconds: float) -> Vectors:
+        """Sends the texts and a probe. Raises Refusal, or EncoderChanged if the probe's vector differs."""
+        started = self.clock()
+        probe, known = self.probes[self._turn % len(self.probes)]
+        self._turn += 1
         try:
-            vectors = self.converse([*texts, self.probes[turn].text] if due else texts, self.dim, seconds)
+            vectors = await self._client([*texts, probe], self.dim, seconds)
         except OtherDimension as other:
             self._changed(other.why)
-        if due:
-            off = float(np.linalg.norm(vectors[-1] - self.known[turn]) / np.linalg.norm(self.known[turn]))
-            if not off <= TOLERANCE:
-                self._changed(
-                    f"a known text's vector now differs from the registered vector by {off:.2f} of its norm; "
-                    f"at most {TOLERANCE} is accepted"
-                )
-            self.off = off
-        with self._lock:
-            if failures == self._failures:
-                self._probed = started if due else self._probed
-            elif not due and self.failure is not None:
-                # Another request failed meanwhile, so the server may have been restarted with another model. This
-                # request had no probe, so its answer cannot be verified.
-                raise copy.copy(self.failure)
-            self._breaker.succeeded()
-            if due:
-                self.state, self.failure, self.met = "ok", None, True
+        self.off = float(np.linalg.norm(vectors[-1] - known) / np.linalg.norm(known))
+        if not self.off <= TOLERANCE:
+            self._changed(
+                f"a known text's vector now differs from the registered vector by {self.off:.2f} of its norm; "
+                f"at most {TOLERANCE} is accepted"
+            )
+        self._breaker.succeeded()
+        self.state, self.failure, self.met = "ok", None, True
         self.on_request("ok", self.clock() - started)
-        return vectors[: len(texts)]
+        return vectors[:-1]
 
     def _changed(self, how: str) -> NoReturn:
         self.on_request("changed", 0.0)
@@ -253,7 +263,7 @@ class RemoteEncoder:
         self._fail("changed", error)
         raise error
 
-    def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
+    async def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
         """The error to raise for a refusal. Records a failure of the server, unless the server is overloaded or the
         texts may be the reason.
 
@@ -265,29 +275,27 @@ class RemoteEncoder:
             return Overloaded(f"{what}is overloaded: {refusal.why}", refusal.retry_after)
         down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
         perhaps = refusal.status == 500 and bool(texts)
-        if refusal.of_texts or (perhaps and tried and self._answers_probe()):
+        if refusal.of_texts or (perhaps and tried and await self._answers_probe()):
             return TextsRefused(f"{what}gives no vectors for these texts: {refusal.why}")
         if tried or not perhaps:
             self._fail("down", down)
         return down
 
-    def _answers_probe(self) -> bool:
+    async def _answers_probe(self) -> bool:
         """Whether the server answers a probe without texts. Raises EncoderChanged if the probe's vector differs."""
         try:
-            self._ask([], CHECK_SECONDS)
+            await self._ask([], CHECK_SECONDS)
         except Refusal:
             return False
         return True
 
     def _fail(self, state: State, error: IsosimError) -> None:
-        with self._lock:
-            self.failure, self._probed = error, -np.inf
-            self._failures += 1
-            self._breaker.failed()
-            if state == "changed":  # opens the circuit at once; other failures open it only if several occur in a row
-                self._breaker.open()
-            if self._breaker.is_open:
-                self.state = state
+        self.failure = error
+        self._breaker.failed()
+        if state == "changed":  # opens the circuit at once; other failures open it only if several occur in a row
+            self._breaker.open()
+        if self._breaker.is_open:
+            self.state = state
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:

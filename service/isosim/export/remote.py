@@ -1,6 +1,7 @@
 """Registers an encoder that runs on another server. Checks the server's answers, stores its vectors of probe texts, and
 makes a calibrator."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 import onnx
 
 from isosim.arrays import Vectors
-from isosim.encoders.embeddings_api import Conversation, Refusal, checked_url
+from isosim.encoders.embeddings_api import EmbeddingsClient, Refusal, checked_url
 from isosim.encoders.remote import TOLERANCE, check, probes_of
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
@@ -138,14 +139,16 @@ def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
 
 def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
     """Requests the vectors (N, D) of these texts. Raises EncoderUnreachable or BackendFailure."""
-    conversation = Conversation(endpoint, 1)
+
+    async def ask() -> Vectors:
+        async with EmbeddingsClient(endpoint, 1) as client:
+            return await client(texts, None, SECONDS)
+
     try:
-        return conversation(texts, None, SECONDS)
+        return asyncio.run(ask())
     except Refusal as refusal:
         kind = EncoderUnreachable if refusal.status in (0, 401, 403, 404) else BackendFailure
         raise kind(f"{endpoint.url}: {refusal.why}") from refusal
-    finally:
-        conversation.close()
 
 
 def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:

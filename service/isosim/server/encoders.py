@@ -80,8 +80,8 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Options of a `RemoteEncoder`: its timeout, and whether every request contains a probe."""
-    return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
+    """Options of a `RemoteEncoder`: its timeout."""
+    return {"seconds": WITHIN * settings.request_timeout}
 
 
 async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
@@ -139,9 +139,7 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # If only some requests contain a probe, a change of the remote model goes unnoticed for a while. Other
-            # servers must not get such vectors through Redis.
-            shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
+            shared=self.shared,
             on_batch=metrics.observe_batch,
         )
         stack.enter_context(loaded.embedder)

@@ -141,43 +141,6 @@ def failure(one: RemoteEncoder) -> BaseException | None:
     return None
 
 
-def test_an_answer_without_a_probe_says_nothing_of_the_model(server: RemoteServer) -> None:
-    one = encoder(server, each=False)
-    ask(one, TEXTS)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def held(server: RemoteServer, texts: list[str]) -> tuple[int, bytes, dict[str, str]]:
-        if not set(texts) & set(PROBES):
-            begun.set()
-            go_on.wait(10)
-        return 200, json.dumps({"data": server.entries(texts)}).encode(), {}
-
-    server.answer = held
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(failure, one)
-        assert begun.wait(10)
-        server.seed = 1
-        with pytest.raises(EncoderChanged):
-            one.check()
-        go_on.set()
-        assert isinstance(running.result(10), EncoderChanged)
-    assert one.state == "changed"
-
-
-def test_with_a_probe_a_minute_a_swap_is_found_with_the_first_request_of_the_next(server: RemoteServer) -> None:
-    now = 0.0
-    one = encoder(server, each=False, clock=lambda: now)
-    for _ in range(3):
-        ask(one, TEXTS)
-    assert [len(request["input"]) - len(TEXTS) for request in server.requests] == [1, 0, 0]
-    server.seed, now = 1, 61.0
-    with pytest.raises(EncoderChanged):
-        ask(one, TEXTS)
-    now += 10.0
-    with pytest.raises(EncoderChanged):  # until one is right again, every request carries one
-        ask(one, TEXTS)
-
-
 def altered(change: Any) -> Any:
     def answer(server: RemoteServer, texts: list[str]) -> tuple[int, bytes, dict[str, str]]:
         return 200, json.dumps({"data": change(server.entries(texts))}).encode(), {}
@@ -357,19 +320,17 @@ def test_a_name_that_stands_for_a_link_local_address_is_refused_before_a_byte_is
     server: RemoteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = encoder(server, endpoint={"url": server.url.replace("127.0.0.1", "metadata.example")})
-    monkeypatch.setattr(
-        socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
-    )
-    with monkeypatch.context() as patched:
-        patched.setattr("urllib3.util.connection.create_connection", lambda *_, **__: pytest.fail("connected"))
+    answers = iter([["169.254.169.254"], ["127.0.0.1", "fe80::1"], ["127.0.0.99", "127.0.0.1"]])
+
+    def resolved(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in next(answers)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    for _ in range(2):
         with pytest.raises(EncoderUnreachable, match="link-local"):
             ask(one, TEXTS)
-    answers = iter(["127.0.0.1", "127.0.0.1"])
-    port = int(server.url.rsplit(":", 1)[1].split("/")[0])
-    monkeypatch.setattr(
-        socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
-    )
-    assert len(ask(one, TEXTS)) == len(TEXTS)
+    assert not server.requests
+    assert len(ask(one, TEXTS)) == len(TEXTS)  # nothing listens at the first address
 
 
 def test_lengths_are_bytes_by_four_and_what_needs_real_tokens_is_refused() -> None:
@@ -443,3 +404,17 @@ def test_every_error_here_is_one_that_the_api_can_answer(server: RemoteServer) -
     with pytest.raises(IsosimError) as error:
         ask(encoder(server), TEXTS)
     assert "418" in str(error.value)
+
+
+def test_closing_ends_what_is_under_way_and_lets_nothing_more_out(server: RemoteServer) -> None:
+    server.wait = 3.0
+    one = encoder(server)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(failure, one)
+        while not server.requests:
+            time.sleep(0.01)
+        one.close()
+        assert isinstance(running.result(1), EncoderUnreachable)
+    assert isinstance(failure(one), EncoderUnreachable)
+    one.close()
+    assert len(server.requests) == 1
