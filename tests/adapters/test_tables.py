@@ -82,11 +82,11 @@ def test_every_separator_in_every_encoding(separator: str, encoding: str, kind: 
 
 
 # Text that is declared as text, and text that chardet must decode.
+JAPANESE, CHINESE, RUSSIAN = ["注文の商品はどこですか。"], ["订单在哪里? 我们的商品"], ["Привет, как дела сегодня?"]
 DECODED = {
-    "utf-16": GERMAN, "utf-16-le": GERMAN, "cp1251": ["Привет, как дела сегодня?"], "cp1252": GERMAN,
-    "cp1250": ["Zażółć gęślą jaźń i żółć"], "koi8-r": ["Привет, как дела сегодня?"], "shift_jis": ["注文の商品はどこですか。"],
-    "gb18030": ["订单在哪里? 我们的商品"], "iso-2022-jp": ["注文の商品はどこですか。"], "iso-2022-kr": ["주문은 어디에 있습니까?"],
-    "iso-2022-jp-ext": ["ｶﾀｶﾅと注文の商品"], "hz": ["订单在哪里?"],
+    "utf-16": GERMAN, "utf-16-le": GERMAN, "cp1252": GERMAN, "cp1250": ["Zażółć gęślą jaźń i żółć"], "cp1251": RUSSIAN,
+    "koi8-r": RUSSIAN, "shift_jis": JAPANESE, "gb18030": CHINESE, "iso-2022-jp": JAPANESE, "hz": CHINESE,
+    "iso-2022-kr": ["주문은 어디에 있습니까?"], "iso-2022-jp-ext": ["ｶﾀｶﾅと注文の商品"],
 }  # fmt: skip
 
 

@@ -280,7 +280,8 @@ def numbered(file: BinaryIO, encoding: str, newline: str) -> Iterator[tuple[int,
     except UnicodeError as error:
         before = error.object[: error.start].count(b"\n") if isinstance(error, UnicodeDecodeError) else 0
         raise InvalidInput(
-            f"line {number + before + 1} is not {encoding}; name the file's encoding with charset=NAME, or save it as UTF-8"
+            f"line {number + before + 1} is not {encoding}; name the file's encoding with charset=NAME, or save it as "
+            "UTF-8"
         ) from None
 
 

@@ -179,7 +179,7 @@ def readers(server: Server) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", ["/inspect", "/calibrate?domain=d"])
+@pytest.mark.parametrize("path", ["/inspect", "/calibrate?domain=d&column=text"])
 def test_a_caller_who_hangs_up_ends_the_reading(reading_server: Server, path: str) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
