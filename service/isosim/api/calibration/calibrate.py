@@ -155,7 +155,7 @@ async def calibrate(
                 options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
-        notices += check_enough(intake, options.method, artifact.spec.dim, facts)
+        notices += check_enough(intake, options.method, artifact.spec.dim, facts, notices)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
             notices.append(
@@ -177,10 +177,12 @@ async def calibrate(
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
 
-def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
+def check_enough(
+    intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any], read: Sequence[str]
+) -> list[str]:
     """Checks that the input is enough for `method`, and returns notices for the job.
 
-    `facts` describes the posted file; it is empty for other bodies.
+    `facts` and the notices `read` describe the posted file; both are empty for other bodies.
 
     Raises:
         InvalidInput: see `Intake.check_enough`. If the column that was read is not the one that most likely holds the
@@ -189,7 +191,7 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
     try:
         return intake.check_enough(method, dim)
     except InvalidInput as error:
-        raise InvalidInput(f"{error}{other_column(facts)}") from None
+        raise InvalidInput(f"{error}{other_column(facts)}{''.join(f'; {notice}' for notice in read)}") from None
 
 
 def intake_of(artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, kind: str) -> Intake | VectorIntake:
