@@ -21,6 +21,7 @@ def test_lines_longer_and_shorter_than_a_read_come_whole(tmp_path: Path) -> None
         (b"a\nb\n", ["a", "b"]),
         (b"a\r\nb", ["a", "b"]),
         (b"\xef\xbb\xbfa\n\nb\n", ["a", "", "b"]),
+        ("\ufeffä\r\n文".encode("utf-16-le"), ["ä", "文"]),
         (b"a\x0cb", ["a\fb"]),
     ],
 )
@@ -37,7 +38,7 @@ def test_undecoded_iso_2022_jp_is_named_by_its_line(tmp_path: Path) -> None:
 
 def test_what_is_no_utf8_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"fine\n" * 20_000 + b"sch\xf6n\n")
-    with pytest.raises(InvalidInput, match=r"line 20001: not UTF-8 \(byte 4\)"):
+    with pytest.raises(InvalidInput, match="line 20001: not utf-8"):
         read_lines(tmp_path / "t")
 
 

@@ -93,11 +93,11 @@ def test_what_is_no_json_object_is_422(post: Post, raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "word"),
     [
-        ("text/plain", b"ok\n\xff\xfe\n", "line 2 is not UTF-8"),
+        ("text/plain; charset=utf-16", b"ok\n\xff\xfe", "line 1 is not utf-16"),
         ("application/x-ndjson", b'"ok"\n{"txt": 1}\n', "line 2: expected"),
         ("application/x-ndjson", b'"ok"\n"\n', "line 2 is not JSON"),
-        ("text/plain", b"ok\n" + b"x" * 10_001, "longer than 10,000 characters: 1 (line 2)"),
-        ("text/plain", b"ok\n" + b"x" * 300_000, "line 2 is longer"),
+        ("text/plain", b"ok\n" + b"x" * 10_001, "too long: 1 (rows 2)"),
+        ("text/plain", b"ok\n" + b"x" * 2_000_000, "line 2 is longer"),
     ],
 )
 def test_a_bad_line_is_named(post: Post, kind: str, content: bytes, word: str) -> None:

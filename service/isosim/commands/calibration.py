@@ -28,8 +28,7 @@ from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import METHODS, PROMOTIONS, JobRequest
 from isosim.jobs.labelled_pairs import labelled_pairs
 from isosim.jobs.requirements import Allowance, check_sentences
-from isosim.jobs.tables.detection import Hints
-from isosim.jobs.tables.isolation import Reading, as_options, other_column, read_path
+from isosim.jobs.sandbox import Reading, as_options, other_column, read_path
 from isosim.jobs.text_lines import STDIN
 from isosim.jobs.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
 from isosim.scoring.advice import (
@@ -101,8 +100,8 @@ def calibrate(
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
         return
-    hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
-    with read_path(file, Reading("sentences", column, hints), limits()) as (facts, texts):
+    reading = Reading("sentences", column, file_format, charset, sheet, header, force)  # type: ignore[arg-type]
+    with read_path(file, reading, limits()) as (facts, texts):
         notices(file, facts, sheet)
         fit_here(domain, asked, texts, labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json)
 

@@ -11,12 +11,13 @@ import numpy as np
 import typer
 
 from isosim.arrays import Vectors
-from isosim.commands.files import Column, form_of, limits, notices
+from isosim.commands.files import Column, limits, notices
 from isosim.commands.in_process import CHUNK, InProcess
 from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
 from isosim.commands.terminal import bar, dumped, print_json, remark
 from isosim.errors import EmptyInput
-from isosim.jobs.tables.isolation import Reading, read_path
+from isosim.jobs.sandbox import Reading, read_path
+from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import normalized
@@ -95,7 +96,7 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
     Raises:
         EmptyInput: a row of the table has no usable sentence. It cannot be skipped, because each row gets a vector.
     """
-    if column is None and form_of(path) in (None, "text"):
+    if column is None and kind_of_name(path.name) in (None, "text"):
         with opened(path, longest) as text:
             yield text
         return

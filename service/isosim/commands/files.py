@@ -5,6 +5,7 @@ Also defines the options that all commands which read files have in common.
 
 import csv
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,8 @@ import typer
 
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import print_json, remark
-from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from isosim.jobs.tables.detection import FORMATS, Format, Hints, detect, format_of_name
-from isosim.jobs.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from isosim.jobs.sandbox import Limits, Reading, as_options, read_path, what_was_read
+from isosim.jobs.tables import KINDS
 from isosim.jobs.text_lines import STDIN
 from isosim.settings import Settings
 
@@ -22,7 +22,7 @@ Column = Annotated[
     str | None, typer.Option(help="for a table: name or number (from 1) of the column with the sentences")
 ]
 Charset = Annotated[str | None, typer.Option(help="encoding of the file; detected by default")]
-FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected by default")]
+FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; default: by the file's ending")]
 Sheet = Annotated[
     str | None, typer.Option(help="sheet of a workbook; default: the first with at least 20 rows, else the longest")
 ]
@@ -35,26 +35,6 @@ MOST = 10_000_000
 
 def limits() -> Limits:
     return Limits(Settings().max_characters, MOST, MOST * 1000)
-
-
-def form_of(path: Path) -> Format | None:
-    """Detects a file's format by its content. Returns None for a pipe, and for an empty or damaged file.
-
-    A pipe is not examined, because this would consume its content. If the result is None, the caller reads the input as
-    text. An empty or damaged file then causes an error.
-
-    Raises:
-        UnsupportedMedia: the file has no supported format; the message says what it is.
-    """
-    if not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file:
-            return detect(file, Hints(declared=format_of_name(path.name))).format
-    except UnsupportedMedia as error:
-        raise UnsupportedMedia(f"{path}: {error}") from None
-    except (InvalidInput, EmptyInput):
-        return None
 
 
 def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:
@@ -77,12 +57,12 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
-    hints = Hints(file_format, charset, sheet, header)  # type: ignore[arg-type]
-    with read_path(file, Reading("facts", column, hints), limits()) as (facts, _):
+    reading = Reading("facts", column, file_format, charset, sheet, header)  # type: ignore[arg-type]
+    with read_path(file, reading, limits()) as (facts, _):
         pass
     if as_csv is not None:
         with ExitStack() as stack:
-            _, rows = stack.enter_context(read_path(file, Reading("rows", hints=hints), limits()))
+            _, rows = stack.enter_context(read_path(file, replace(reading, give="rows", column=None), limits()))
             target = stack.enter_context(as_csv.open("w", encoding="utf-8", newline=""))
             writer = csv.writer(target)
             if not facts["header"]:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.files import form_of
 from isosim.commands.in_process import CHUNK, InProcess
 from isosim.commands.pairs import (
     ColumnWriter,
@@ -31,6 +30,7 @@ from isosim.commands.pairs import (
 from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
 from isosim.commands.terminal import bar, remark
 from isosim.errors import Conflict, EmptyInput, InvalidInput
+from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
 from isosim.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
 from isosim.scoring.calibration import Calibration
@@ -161,7 +161,7 @@ def check_lines(path: Path, *, pairs: bool) -> None:
 
     If `pairs` is true, TSV is accepted. Each line is then sentence, tab, sentence.
     """
-    form = form_of(path)
+    form = kind_of_name(path.name)
     if form in (None, "text") or (form == "tsv" and pairs):
         return
     wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence per line"

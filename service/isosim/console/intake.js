@@ -18,9 +18,9 @@ const OTHER_LETTERS = 0.2; // share outside the Latin script: of ten lines of En
 /** What the packaged encoders were trained on (isosim export); others do not say. */
 export const LANGUAGES = { minilm: "English", mpnet: "English", me5: "many languages" };
 
-const ANY = "application/octet-stream"; // to be recognized by its content
+const ANY = "application/octet-stream"; // its kind is detected; text too, since many tables are called .txt
 const TYPES = {
-  csv: "text/csv", tsv: "text/tab-separated-values", txt: "text/plain", text: "text/plain",
+  csv: "text/csv", tsv: "text/tab-separated-values",
   ndjson: "application/x-ndjson", jsonl: "application/x-ndjson", parquet: "application/vnd.apache.parquet",
   xlsx: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 };
@@ -37,7 +37,7 @@ const CHARSETS = [
   ["gb18030", "GB 18030 (Chinese)"], ["big5", "Big5 (Chinese)"], ["euc-kr", "EUC-KR (Korean)"],
 ];
 
-/** The content type that a file's name suggests; the server looks at the content all the same. */
+/** The content type that a file's name declares. */
 export function typeOf(name) {
   const [, suffix = ""] = /\.([^.]*)$/.exec(name.toLowerCase()) ?? [];
   return TYPES[suffix] ?? ANY;
@@ -57,8 +57,7 @@ function charsetName(encoding) {
 
 /** The rows of a table file of any kind, as { line, cells }; the words of the server where it cannot be read. */
 export async function rowsOf(file, signal) {
-  const type = typeOf(file.name);
-  const rows = await download("POST", "inspect?give=rows", { body: file, headers: { "content-type": type === "text/plain" ? ANY : type }, signal });
+  const rows = await download("POST", "inspect?give=rows", { body: file, headers: { "content-type": typeOf(file.name) }, signal });
   return parseLines(await rows.text()).map((cells, index) => ({ line: index + 1, cells }));
 }
 
@@ -143,7 +142,7 @@ export function fileIntake(context, given) {
     forget();
     const lines = text.slice(0, LARGE).split("\n", LOOKED_AT).filter((line) => line.trim());
     const cells = lines.length > 1 && lines.every((line) => line.includes("\t"));
-    Object.assign(state, { source: new Blob([text]), name: "Pasted text", type: cells ? TYPES.tsv : TYPES.txt, chosen: { charset: "utf-8" } });
+    Object.assign(state, { source: new Blob([text]), name: "Pasted text", type: cells ? TYPES.tsv : ANY, chosen: { charset: "utf-8" } });
     return look();
   }
 
@@ -224,7 +223,7 @@ export function fileIntake(context, given) {
       fields.push(field("Sheet", control, ""));
     }
     if (found.format in FORMATS) {
-      const control = select(Object.entries(FORMATS), found.format, { id: `${radios}-format`, onchange: () => anew({ format: control.value, header: null }) });
+      const control = select(Object.entries(FORMATS), found.format, { id: `${radios}-format`, onchange: () => anew({ format: control.value, header: null, force: control.value === "text" ? true : null }) });
       fields.push(field("Read it as", control, ""));
     }
     const header = WITH_HEADER.has(found.format) && h("label", { class: "check" }, h("input", {

@@ -11,7 +11,7 @@ from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
 from isosim.jobs.requirements import check_labels
-from isosim.jobs.tables.isolation import Limits, Reading, read_path
+from isosim.jobs.sandbox import Limits, Reading, read_path
 from isosim.jobs.text_lines import table_lines
 
 # At most 1,000,000 rows; no limit for the characters of a cell.

@@ -1,5 +1,9 @@
-"""Reads lines of a UTF-8 file or of standard input as they arrive; errors name the line."""
+"""Reads lines of a text file or of standard input as they arrive; errors name the line.
 
+The encoding is the one that a byte order mark states, otherwise UTF-8.
+"""
+
+import codecs
 import csv
 import os
 from collections.abc import Iterator
@@ -9,7 +13,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isosim.errors import EmptyInput, InvalidInput
-from isosim.jobs.table import check_decoded
 
 STDIN = Path("-")
 READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return fewer bytes
@@ -34,33 +37,63 @@ class TextLines:
         """Yields the lines in order. Each list has the lines that one read from the file has completed.
 
         Raises:
-            InvalidInput: a line is not UTF-8, or too long.
+            InvalidInput: a line cannot be decoded, or is too long.
         """
-        rest = b""
+        rest, decoder = "", None
         while chunk := self.file.read(READ):
+            decoder = decoder or decoder_of(chunk)
             self.seen += len(chunk)
-            *whole, rest = (rest + chunk).split(b"\n")
-            if self.longest is not None and len(rest) > 4 * self.longest:  # a character has up to four bytes
-                raise InvalidInput(
-                    f"{self.name}, line {self.number + len(whole) + 1}: longer than {self.longest} characters"
-                )
+            *whole, rest = (rest + self._decoded(decoder, chunk)).split("\n")
             if whole:
-                yield [self._decoded(line) for line in whole]
-        if rest:
-            yield [self._decoded(rest)]
+                yield [self._checked(line) for line in whole]
+            self._check_length(rest, self.number + 1)
+        if decoder is not None and (rest := rest + self._decoded(decoder, b"")):
+            yield [self._checked(rest)]
 
-    def _decoded(self, line: bytes) -> str:
-        self.number += 1
+    def _decoded(self, decoder: codecs.IncrementalDecoder, chunk: bytes) -> str:
         try:
-            text = line.removesuffix(b"\r").decode("utf-8-sig" if self.number == 1 else "utf-8")
+            return decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            raise InvalidInput(
-                f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
-            ) from None
+            line = self.number + error.object[: error.start].count(b"\n") + 1
+            raise InvalidInput(f"{self.name}, line {line}: not {error.encoding}; save the file as UTF-8") from None
+
+    def _checked(self, line: str) -> str:
+        self.number += 1
+        text = line.removesuffix("\r")
         check_decoded(text, f"{self.name}, line {self.number}")
-        if self.longest is not None and len(text) > self.longest:
-            raise InvalidInput(f"{self.name}, line {self.number}: {len(text)} characters; the limit is {self.longest}")
+        self._check_length(text, self.number)
         return text
+
+    def _check_length(self, text: str, number: int) -> None:
+        if self.longest is not None and len(text) > self.longest:
+            raise InvalidInput(f"{self.name}, line {number}: {len(text)} characters; the limit is {self.longest}")
+
+
+MARKS = {
+    codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+
+
+def encoding_of_mark(begin: bytes) -> str | None:
+    """The encoding that a byte order mark at the beginning of a text states."""
+    return next((name for mark, name in MARKS.items() if begin.startswith(mark)), None)
+
+
+def decoder_of(begin: bytes) -> codecs.IncrementalDecoder:
+    """A decoder that takes off the byte order mark; without a mark, of UTF-8."""
+    marked = encoding_of_mark(begin)
+    return codecs.getincrementaldecoder("utf-8-sig" if marked in (None, "utf-8") else marked)()
+
+
+def check_decoded(text: str, where: str) -> None:
+    """Raises InvalidInput if the text has NUL or escape characters: bytes of UTF-16, of ISO-2022, or of no text at all
+    that were read as UTF-8. `where` names the text's place."""
+    if "\x1b" in text or "\0" in text:
+        raise InvalidInput(
+            f"{where} has a control character (NUL or escape), so it is not text in UTF-8; send text in another "
+            "encoding as a file (text/plain), or save it as UTF-8"
+        )
 
 
 @contextmanager

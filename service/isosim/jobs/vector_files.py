@@ -1,11 +1,10 @@
 """Reads files of vectors that were computed elsewhere: `.npy`, or a column of a Parquet file. Reads block by block."""
 
 import hashlib
-import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,6 @@ from isosim.errors import EmptyInput, InvalidInput, Unavailable
 from isosim.jobs.requirements import MOST_SENTENCES
 
 BLOCK = 8 * 2**20  # bytes of float32 read at once
-MAGIC = np.lib.format.MAGIC_PREFIX
 LONGEST_HEADER = 4096  # maximum bytes of a .npy header; NumPy itself writes 118
 KINDS = "float16, float32 or float64"
 
@@ -47,68 +45,42 @@ class NpyFile:
         """Raises InvalidInput if the file is no `.npy` with an array (N, D) of floats, or is shorter or longer than its
         header says. Raises EmptyInput if the file has no vectors."""
         self.path, self.name = path, name or str(path)
-        with path.open("rb") as file:
-            try:
-                self.shape, self.fortran, self.dtype = read_header(file)
-            except InvalidInput as error:
-                raise InvalidInput(f"{self.name}: {error}") from None
-            self.offset = file.tell()
-            there = file.seek(0, 2) - self.offset
-        needed = self.shape[0] * self.shape[1] * self.dtype.itemsize
-        if there != needed:
+        try:
+            array = self._array()
+        except Exception as error:  # noqa: BLE001 - numpy parses the header as Python, so a bad file can raise anything
+            why = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise InvalidInput(
-                f"{self.name}: its header announces {self.shape[0]:,} × {self.shape[1]:,} numbers ({needed:,} bytes), "
-                f"but {there:,} bytes follow; was it cut off?"
+                f"{self.name}: not a complete .npy file of numbers, as numpy.save writes it: {why}"
+            ) from None
+        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+            raise InvalidInput(
+                f"{self.name}: holds {array.dtype.name}; vectors must be {KINDS}; convert them: array.astype('float32')"
             )
-        self.dim = self.shape[1]
+        if array.ndim != 2:
+            raise InvalidInput(f"{self.name}: has the shape {array.shape}; expected (vectors, dimensions)")
+        if not array.size:
+            raise EmptyInput(f"{self.name}: holds no vectors")
+        after = path.stat().st_size - array.offset - array.nbytes
+        if after:
+            raise InvalidInput(f"{self.name}: {after:,} bytes follow the array that its header announces")
+        self.rows, self.dim = int(array.shape[0]), int(array.shape[1])
+
+    def _array(self) -> "np.memmap[Any, np.dtype[Any]]":
+        """Maps the file: only `.npy`, unlike numpy.load, which also opens archives and pickles."""
+        return np.lib.format.open_memmap(self.path, mode="r", max_header_size=LONGEST_HEADER)
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self.rows
 
     def blocks(self) -> Iterator[Vectors]:
         rows = rows_of_a_block(self.dim)
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
-            flat = np.frombuffer(mapping, self.dtype, offset=self.offset)
-            every = flat.reshape(self.shape, order="F" if self.fortran else "C")
-            try:
-                for start in range(0, len(self), rows):
-                    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
-                        block = every[start : start + rows].astype(np.float32, order="C")
-                    yield block
-                    del block
-                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise, the pages read so far count as used memory
-            finally:
-                del flat, every  # the mapping cannot be closed while an array refers to it
+        for start in range(0, len(self), rows):
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
+                # Mapped anew for each block: pages of a mapping that was read count as used memory until it is closed.
+                yield np.array(self._array()[start : start + rows], np.float32, order="C")
 
     def texts(self) -> None:
         return None
-
-
-def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Reads the header of a `.npy`. Returns the array's shape, True if it is stored column by column (Fortran order),
-    and its type. Unpickles nothing.
-
-    Raises:
-        InvalidInput: the file is not a `.npy`, or does not contain rows of floating-point numbers.
-        EmptyInput: the file contains no vectors.
-    """
-    if file.read(len(MAGIC)) != MAGIC:
-        raise InvalidInput("not a .npy file: it does not begin like the files that numpy.save writes")
-    file.seek(0)
-    try:
-        version = np.lib.format.read_magic(file)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = read(file, max_header_size=LONGEST_HEADER)
-    except Exception as error:  # noqa: BLE001 - numpy parses the header as Python, so a bad file can raise anything
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InvalidInput(f"its .npy header cannot be read: {why}") from None
-    if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
-        raise InvalidInput(f"holds {dtype.name}; vectors must be {KINDS}; convert them: array.astype('float32')")
-    if len(shape) != 2 or min(shape) < 0:
-        raise InvalidInput(f"has the shape {tuple(shape)}; expected (vectors, dimensions)")
-    if not min(shape):
-        raise EmptyInput("holds no vectors")
-    return (int(shape[0]), int(shape[1])), fortran, dtype
 
 
 class ParquetColumn:

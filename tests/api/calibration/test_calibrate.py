@@ -1,6 +1,5 @@
 """Calibration jobs over HTTP, run by the server's own worker and by another one."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -257,7 +256,6 @@ def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server)
 
 
 TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]
-QUOTED = [f'"{text[:-1]}, ""{word}"""' for text, word in zip(sentences(300), itertools.cycle(("why", "how")))]
 
 
 def lines_of(rows: list[str]) -> dict[str, Any]:
@@ -269,7 +267,7 @@ def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server) 
     path = "/calibrate?domain=rows&method=sn"
     refused = tiny_server.client.post(path, **lines_of(TABLE))
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    for word in ("look like a table", "commas", "column=3", "force=true"):
+    for word in ("look like a table", "commas", "text/csv", "column=3", "force=true"):
         assert word in refused.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
     taken = tiny_server.client.post(f"{path}&force=true", **lines_of(TABLE))
@@ -277,13 +275,12 @@ def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server) 
     tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")
 
 
-@pytest.mark.parametrize("texts", [TABLE, QUOTED], ids=["rows", "sentences in quotation marks"])
 @pytest.mark.parametrize("kind", ["JSON", "NDJSON"])
-def test_a_list_is_never_a_table(tiny_server: Server, kind: str, texts: list[str]) -> None:
+def test_a_list_is_never_a_table(tiny_server: Server, kind: str) -> None:
     if kind == "JSON":
-        taken = tiny_server.client.post("/calibrate", json={"domain": "rows", "texts": texts, "method": "sn"})
+        taken = tiny_server.client.post("/calibrate", json={"domain": "rows", "texts": TABLE, "method": "sn"})
     else:
-        content = b"\n".join(map(orjson.dumps, texts))
+        content = b"\n".join(map(orjson.dumps, TABLE))
         ndjson = {"content-type": "application/x-ndjson"}
         taken = tiny_server.client.post("/calibrate?domain=rows&method=sn", content=content, headers=ndjson)
     assert taken.status_code == 202, taken.text

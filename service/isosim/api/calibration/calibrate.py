@@ -26,7 +26,7 @@ from isosim.api.calibration.files import (
     feed_sentences,
     stream,
 )
-from isosim.api.calibration.intake import Format, Intake, Limits
+from isosim.api.calibration.intake import Intake, Limits
 from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from isosim.api.calibration.vectors import VectorIntake
 from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, needs, permitted_job
@@ -46,8 +46,8 @@ from isosim.errors import (
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
+from isosim.jobs.sandbox import other_column, what_was_read
 from isosim.jobs.store import JobStore, OpenJob, owner_name
-from isosim.jobs.tables.isolation import other_column, what_was_read
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
 from isosim.scoring.calibration import DomainRef
@@ -59,7 +59,7 @@ Options = TypeVar("Options", bound=BaseModel)
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
-FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
+DIRECT = {"application/x-ndjson": "ndjson", "application/x-npy": "npy"}  # read without a child process
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
 # After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
@@ -112,9 +112,6 @@ async def calibrate(
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     encoder: Annotated[str, Query()] = "answering",
-    force: Annotated[
-        bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
-    ] = False,
     label_kind: Annotated[
         str, Query(alias="kind", description="what the labels in lines of NDJSON mean: matches or grades")
     ] = "matches",
@@ -137,28 +134,27 @@ async def calibrate(
             options = checked_options(CalibrateOptions, given)
             check_domain(options.domain, trace)
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
-            direct = FORMATS.get(kind) if reading.plain else None
+            direct = DIRECT.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
             # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
             if direct is None:
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", force=force, kind=options.kind)
+            intake = intake_of(artifact, spool, limits, direct or "file", options.kind)
             if direct is None:
-                reading = reading.of_lines(force)
                 facts = await feed_sentences(request, service, reading, intake.feed)
-                notices = what_was_read(facts, reading.hints.sheet)
+                notices = what_was_read(facts, reading.sheet)
             else:
                 await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
-            check_no_query(request, [*FORMATS, "application/octet-stream"])
+            check_no_query(request, [*DIRECT, "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
             async with service.parsing_json:
                 options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
-        notices += check_enough(intake, options.method, artifact.spec.dim, facts)
+        notices += check_enough(intake, options.method, artifact.spec.dim, facts, notices)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
             notices.append(
@@ -179,10 +175,12 @@ async def calibrate(
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
 
-def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
+def check_enough(
+    intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any], read: Sequence[str]
+) -> list[str]:
     """Checks that the input is enough for `method`, and returns notices for the job.
 
-    `facts` describes the posted file; it is empty for other bodies.
+    `facts` and the notices `read` describe the posted file; both are empty for other bodies.
 
     Raises:
         InvalidInput: see `Intake.check_enough`. If the column that was read is not the one that most likely holds the
@@ -191,15 +189,13 @@ def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: di
     try:
         return intake.check_enough(method, dim)
     except InvalidInput as error:
-        raise InvalidInput(f"{error}{other_column(facts)}") from None
+        raise InvalidInput(f"{error}{other_column(facts)}{''.join(f'; {notice}' for notice in read)}") from None
 
 
-def intake_of(
-    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool, kind: str
-) -> Intake | VectorIntake:
+def intake_of(artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, kind: str) -> Intake | VectorIntake:
     """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
 
-    `form`: `text`, `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
+    `form`: `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
 
     Raises:
         InvalidInput: see `check_takes`.
@@ -207,7 +203,7 @@ def intake_of(
     check_takes(artifact, form)
     if artifact.kind == "vectors":
         return VectorIntake(spool, limits, artifact, npy=form == "npy", kind=kind)
-    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force, kind=kind)
+    return Intake(spool, limits, kind=kind)
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:

@@ -16,10 +16,9 @@ from isosim.api.requests import documented, json_response, media_type, needs, se
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
-from isosim.errors import TooLarge, UnsupportedMedia
+from isosim.errors import InvalidInput, TooLarge, UnsupportedMedia
 from isosim.jobs.posted import temporary_file
-from isosim.jobs.tables.detection import FORMATS, Format, Hints, format_of_type
-from isosim.jobs.tables.isolation import (
+from isosim.jobs.sandbox import (
     LEAST_MEMORY,
     MEMORY,
     MEMORY_OF_LINES,
@@ -28,6 +27,8 @@ from isosim.jobs.tables.isolation import (
     held_whole,
     read_isolated,
 )
+from isosim.jobs.tables import KINDS, TYPES, Kind
+from isosim.jobs.text_lines import decoder_of, encoding_of_mark
 
 router = APIRouter(tags=["calibration"])
 
@@ -89,7 +90,7 @@ async def reading_of(
     ] = None,
     form: Annotated[
         str | None,
-        Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; detected by default"),
+        Query(alias="format", max_length=40, description=f"{', '.join(KINDS)}; default: the content type"),
     ] = None,
     sheet: Annotated[
         str | None,
@@ -101,19 +102,20 @@ async def reading_of(
     header: Annotated[
         bool | None, Query(description="whether the first row names the columns; detected by default")
     ] = None,
+    force: Annotated[
+        bool, Query(description="for plain text: each line is a sentence, even if the lines look like rows of a table")
+    ] = False,
 ) -> Reading:
-    """Options for reading a posted file, from query and content type. Raises InvalidInput for unknown values."""
+    """How to read a posted file, from query and content type. Raises InvalidInput for an unknown format."""
     kind, declared = content_type(request)
     ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
         column=column,
-        hints=Hints(
-            format=cast(Format | None, form),
-            charset=charset or (None if ignored else declared),
-            sheet=sheet,
-            header=header,
-            declared=format_of_type(kind),
-        ),
+        kind=cast(Kind | None, form) or TYPES.get(kind),
+        charset=charset or (None if ignored else declared),
+        sheet=sheet,
+        header=header,
+        force=force,
     )
 
 
@@ -144,8 +146,28 @@ async def chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
-    """Passes the body in chunks to `feed` (see `parse`)."""
-    await parse(request.scope["state"]["service"], feed, chunks(request))
+    """Passes the body in chunks to `feed` (see `parse`), without its byte order mark, and as UTF-8 if the mark states
+    UTF-16 or UTF-32."""
+    await parse(request.scope["state"]["service"], feed, utf8(chunks(request)))
+
+
+async def utf8(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Raises InvalidInput if the body is not in the encoding that its byte order mark states."""
+    first = await anext(pieces, b"")
+    marked = encoding_of_mark(first)
+    if marked is None:
+        yield first
+        async for piece in pieces:
+            yield piece
+        return
+    decoder = decoder_of(first)
+    try:
+        yield decoder.decode(first).encode()
+        async for piece in pieces:
+            yield decoder.decode(piece).encode()
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"the body begins with a byte order mark of {marked}, but is not {marked}") from None
 
 
 async def parse(service: Service, feed: Callable[[bytes], Any], pieces: AsyncIterator[bytes]) -> None:

@@ -1,10 +1,9 @@
-"""Decodes, checks and counts posted text while it streams in, and writes it to disk."""
+"""Checks and counts posted sentences and labelled pairs while they stream in, and writes them to disk."""
 
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -16,26 +15,15 @@ from isosim.errors import EmptyInput, InvalidInput, TooLarge
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.jobs.table import LOOKED_AT, ONE_A_LINE, check_decoded, check_sentences_only
-from isosim.jobs.tables.detection import binary
-from isosim.jobs.tables.isolation import PLACES
-
-Format = Literal["text", "ndjson", "npy"]
+from isosim.jobs.sandbox import PLACES
+from isosim.jobs.text_lines import check_decoded
 
 MAX_LABELS = 100_000
 # Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
 # write a character in 12 bytes (\uXXXX\uXXXX).
 LONGEST_CHARACTER = 24
-BEGIN = 4096  # bytes at the beginning of a text that are searched for a JSON list
 LABELLED = TypeAdapter(Label)
-JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
 FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
-
-
-POST = (
-    "send it with the content-type application/octet-stream, and its format and encoding are detected: curl "
-    "--data-binary @FILE -H 'content-type: application/octet-stream' …"
-)
 
 
 def stripped(pair: LabelledPair) -> LabelledPair:
@@ -50,41 +38,59 @@ class Limits:
     size: int  # maximum number of bytes of a text body
 
 
-class Intake:
+class Lines:
+    """Splits a body into lines while it streams in. Not thread-safe.
+
+    `longest`: maximum bytes of a line.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.lines = 0  # lines so far
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes a part of the body. Raises InvalidInput for an invalid line."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > self.longest:
+            raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.longest:,} bytes")
+        self.take(lines)
+
+    def take_rest(self) -> None:
+        """Takes a last line without a line end."""
+        rest, self._rest = self._rest, b""
+        self.take([rest] if rest else [])
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
+
+class Intake(Lines):
     """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
-    Only the lines of a text may turn out to be rows of a table, JSON or markup; entries of lists and NDJSON are taken
-    as they are.
-
     Args:
-        force: accept such lines as sentences.
         kind: what the labels mean (LABEL_KINDS).
-        parse: reads a line, whose number it also gets; by default as `form` says.
+        parse: reads a line, whose number it also gets.
     """
 
     def __init__(
         self,
         spool: Spool,
         limits: Limits,
-        form: Format = "ndjson",
         *,
-        force: bool = False,
         kind: str = "matches",
         parse: Callable[[bytes, int], str | LabelledPair] | None = None,
     ) -> None:
+        super().__init__(LONGEST_CHARACTER * limits.characters + 1024)
         self.spool, self.limits = spool, limits
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
-        self.parse = parse or (parse_text if form == "text" else parse_ndjson)
-        self.lines = 0
+        self.parse = parse or parse_ndjson
         self.sentences = 0
         self.labels = 0
         self._summary = LabelSummary(kind)
-        self._rest, self._received = b"", 0
-        self._given, self._too_long = False, 0
+        self._received, self._too_long = 0, 0
         # Places of texts that are too long, such as "line 7" or a field's name; only the first PLACES are kept.
         self._places: list[str] = []
-        # The first lines of a text, kept until they are checked for rows of a table; None if nothing is to be checked.
-        self._first: list[str] | None = [] if form == "text" and not force else None
         self._seen: set[str] = set()  # distinct sentences; no more are added once there are `_enough`
 
     @property
@@ -96,8 +102,7 @@ class Intake:
     def _left_out(self) -> str:
         """How many texts are too long, and in which lines or fields the first of them are."""
         more = ", …" * (self._too_long > len(self._places))
-        hint = "; put each sentence on its own line (curl -d removes line ends, --data-binary keeps them)"
-        return f"{self._too_long:,} ({', '.join(self._places)}{more}){hint if self.lines == 1 else ''}"
+        return f"{self._too_long:,} ({', '.join(self._places)}{more})"
 
     @property
     def _notice(self) -> str:
@@ -107,64 +112,37 @@ class Intake:
 
     def feed(self, chunk: bytes) -> None:
         """Takes a part of the body. Raises InvalidInput for an invalid line, TooLarge for a body above the limit."""
-        if not self._received and (what := binary(chunk)) is not None:
-            raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
         # The middleware has checked the size too, but perhaps against the larger limit for vectors.
         if self._received > self.limits.size:
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if self._first is not None and self._received == len(chunk) and JSON_LIST.match(chunk[:BEGIN]):
-            raise InvalidInput(f"texts: the body begins like a JSON list; {ONE_A_LINE}")
-        if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
-            raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
-        self._take(lines)
-
-    def take_rest(self) -> None:
-        """Takes a last line without a line end."""
-        if self._rest:
-            self._take([self._rest])
-            self._rest = b""
+        super().feed(chunk)
 
     def close(self) -> None:
+        """Raises InvalidInput or EmptyInput if there is no sentence that can be used."""
         self.take_rest()
+        if self._too_long and not self.sentences:
+            raise InvalidInput(f"all sentences are longer than {self.limits.characters:,} characters: {self._left_out}")
         if not self.sentences:
-            if self._too_long:
-                raise InvalidInput(
-                    f"all sentences are longer than {self.limits.characters:,} characters: {self._left_out}"
-                )
-            hint = (
-                ""
-                if self._given
-                else "; the body is empty (does the @FILE exist? curl -s does not report a missing file)"
-            )
-            raise EmptyInput(f"texts: no sentence was posted{hint}")
-        self._check_table()
+            raise EmptyInput("texts: no sentence was posted")
 
-    def _check_table(self) -> None:
-        """Raises InvalidInput if the first texts look like rows of a table; later calls do nothing."""
-        if self._first is not None:
-            check_sentences_only(self._first)
-            self._first = None
-
-    def _take(self, lines: Sequence[bytes]) -> None:
+    def take(self, lines: Sequence[bytes]) -> None:
         texts: list[str] = []
         labels: list[LabelledPair] = []
-        places: dict[bool, list[int]] = {True: [], False: []}
-        for line in lines:
-            self.lines += 1
+        places: tuple[list[int], list[int]] = [], []
+        for number, line in enumerate(lines, self.lines + 1):
             if line.strip():
-                entry = self.parse(line, self.lines)
+                entry = self.parse(line, number)
                 if isinstance(entry, str):
                     texts.append(entry)
                 else:
                     labels.append(entry)
-                places[isinstance(entry, str)].append(self.lines)
-        self.add(texts, lambda index: f"line {places[True][index]}")
-        self.add_labels(labels, lambda index: f"line {places[False][index]}")
+                places[not isinstance(entry, str)].append(number)
+        self.lines += len(lines)
+        self.add(texts, lambda index: f"line {places[0][index]}")
+        self.add_labels(labels, lambda index: f"line {places[1][index]}")
 
     def add(self, texts: Sequence[str], where: Callable[[int], str]) -> None:
-        self._given = True
         kept = []
         for index, text in enumerate(texts):
             if len(text) > self.limits.characters:
@@ -178,10 +156,6 @@ class Intake:
             raise InvalidInput(f"more than {self.limits.sentences} sentences were posted")
         if len(self._seen) < self._enough:
             self._seen.update(kept)
-        if self._first is not None:
-            self._first += kept[: LOOKED_AT - len(self._first)]
-            if len(self._first) == LOOKED_AT:
-                self._check_table()
         self._spool(self.spool.extend, kept)
 
     def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
@@ -245,16 +219,9 @@ def flow_notices(method: str, distinct: int, what: str) -> list[str]:
     return []
 
 
-def parse_text(line: bytes, number: int) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1}); {POST}") from None
-
-
 def value_of(line: bytes, number: int, example: str) -> Any:
     try:
-        return orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
+        return orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"line {number} is not JSON: {error}; each line is one value, such as {example}") from None
 

@@ -1,7 +1,6 @@
 """Checks posted vectors and writes them to disk while they stream in: `.npy`, or NDJSON with a vector in each line."""
 
 import io
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import orjson
 from pydantic import ValidationError
 
-from isosim.api.calibration.intake import LABELLED, MAX_LABELS, Limits, flow_notices
+from isosim.api.calibration.intake import LABELLED, MAX_LABELS, Limits, Lines, flow_notices
 from isosim.api.validation import labelled_pair_fault
 from isosim.arrays import Vectors
 from isosim.encoders.brought import brought_vector, encoded
@@ -18,14 +17,14 @@ from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from isosim.jobs.table import check_decoded
-from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, read_header
+from isosim.jobs.text_lines import check_decoded
+from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of
 
 CHARACTERS = 32  # maximum number of characters of a JSON number
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
 
 
-class VectorIntake:
+class VectorIntake(Lines):
     """Writes posted vectors to a spool, as `Intake` does with text. Not thread-safe.
 
     A labelled pair consists of two vectors, or of the row numbers (from 0) of two posted vectors.
@@ -34,51 +33,26 @@ class VectorIntake:
     def __init__(
         self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool, kind: str = "matches"
     ) -> None:
-        self.spool, self.limits, self.npy = spool, limits, npy
         self.artifact, self.dim = artifact, artifact.spec.dim
+        super().__init__(2 * CHARACTERS * self.dim + 24 * limits.characters + 1024)
+        self.spool, self.limits, self.npy = spool, limits, npy
         self.sentences = 0  # number of vectors
         self.labels = 0
-        self.lines = 0
-        self._expected = self._received = 0  # bytes of a .npy file: total by its header, received so far
         self._summary = LabelSummary(kind)
         self._highest: tuple[int, int] = (-1, 0)  # highest row number in a labelled pair, and the pair's line
         self._texts = False
-        self._rest = b""
         self._seen: set[int] = set()  # hashes of distinct vectors; no more are added once there are `_enough`
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
 
     def feed(self, chunk: bytes) -> None:
-        """Takes a part of the body. Raises InvalidInput for an invalid line and for a `.npy` with a wrong header or
-        size."""
+        """Takes a part of the body. Raises InvalidInput for an invalid line; a `.npy` is checked by `close`."""
         if self.npy:
-            if not self._expected:
-                self._check_header(chunk)
-            self._received += len(chunk)
-            if self._received > self._expected:
-                raise InvalidInput(f"the posted .npy has more than the {self._expected:,} bytes that its header states")
             self.spool.extend_vectors(chunk)
-            return
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > CHARACTERS * 2 * self.dim + 24 * self.limits.characters + 1024:
-            raise InvalidInput(f"line {self.lines + len(lines) + 1} is too long for vectors of {self.dim} numbers")
-        self._take(lines)
+        else:
+            super().feed(chunk)
 
-    def _check_header(self, begin: bytes) -> None:
-        try:
-            file = io.BytesIO(begin)
-            (rows, dim), _, dtype = read_header(file)
-            self._expected = file.tell() + rows * dim * dtype.itemsize
-        except InvalidInput as error:
-            raise InvalidInput(f"the posted .npy: {error}") from None
-        self._check_dim(dim)
-        self._check_count(rows)
-
-    def _check_dim(self, dim: int) -> None:
-        if dim != self.dim:
-            raise InvalidInput(f"the posted .npy has vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
-
-    def _check_count(self, rows: int) -> None:
-        if rows > self.limits.sentences:
+    def _check_count(self) -> None:
+        if self.sentences > self.limits.sentences:
             raise InvalidInput(f"more than {self.limits.sentences:,} vectors were posted")
 
     def close(self) -> None:
@@ -88,19 +62,13 @@ class VectorIntake:
             InvalidInput: a `.npy` does not match its header, or a row is not a valid vector; the message names the row.
             EmptyInput: no vector was posted.
         """
-        if not self.npy:
-            if self._rest:
-                self._take([self._rest])
-                self._rest = b""
-            if not self.sentences:
-                raise EmptyInput("no vector was posted")
-            self.spool.end_vectors(self._header(self.sentences))
-        elif not self._received:
+        self.take_rest()
+        if not self.spool.size or not (self.npy or self.sentences):
             raise EmptyInput("no vector was posted")
-        else:
-            self.spool.end_vectors()
+        self.spool.end_vectors(b"" if self.npy else self._header(self.sentences))
         file = NpyFile(self.spool.vectors, "the posted .npy" if self.npy else "the posted lines")
         self.sentences = len(file)
+        self._check_count()
         for block in checked_blocks(file, self.dim, unit=self.artifact.unit_vectors):
             if len(self._seen) < self._enough:
                 self._seen.update(hash_of(row) for row in block)
@@ -116,15 +84,14 @@ class VectorIntake:
         np.lib.format.write_array_header_1_0(written, facts)
         return written.getvalue()
 
-    def _take(self, lines: Sequence[bytes]) -> None:
+    def take(self, lines: Sequence[bytes]) -> None:
         vectors: list[Vectors] = []
         texts: list[str] = []
         for line in lines:
             self.lines += 1
-            if not line.strip():
-                continue
             try:
-                self._add(line, vectors, texts)
+                if line.strip():
+                    self._add(line, vectors, texts)
             except InvalidInput as error:
                 raise InvalidInput(f"line {self.lines}: {error}") from None
         if not vectors:
@@ -132,13 +99,13 @@ class VectorIntake:
         if not self.sentences:
             self.spool.extend_vectors(self._header(0))
         self.sentences += len(vectors)
-        self._check_count(self.sentences)
+        self._check_count()
         self.spool.extend_vectors(np.array(vectors, "<f4").tobytes())
         self.spool.extend(texts)
 
     def _add(self, line: bytes, vectors: list[Vectors], texts: list[str]) -> None:
         try:
-            entry = orjson.loads(line.removeprefix(BOM_UTF8) if self.lines == 1 else line)
+            entry = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             hint = "; JSON has no NaN and no Infinity" if b"NaN" in line or b"Infinity" in line else ""
             raise InvalidInput(f"is not JSON: {error}{hint}") from None

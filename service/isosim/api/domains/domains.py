@@ -243,9 +243,7 @@ async def post_labels(
     if base.encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
     async with spooling(service, trace) as spool:
-        intake = Intake(
-            spool, limits, "ndjson", kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact)
-        )
+        intake = Intake(spool, limits, kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact))
         if isinstance(body, LabelsRequest):
             pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
             await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))

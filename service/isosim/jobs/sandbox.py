@@ -1,10 +1,11 @@
-"""Reads an untrusted file in a child process with limits on memory, processor time and output.
+"""Reads an untrusted file in a child process with limits on memory, processor time and output, and without network.
 
 Without limits, a workbook of 2 kB could end the server: if its only cell is in the last corner of the sheet, the parser
 needs 50 GB of memory. The child process gets the file as standard input, and writes sentences or rows to standard
 output (a file). The last line of standard error contains facts about the file, or why the file is refused.
 """
 
+import ctypes
 import errno
 import json
 import os
@@ -18,15 +19,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from isosim import errors
-from isosim.jobs.table import FEWEST, MOST, check_decoded, is_code
-from isosim.jobs.tables.detection import Hints, format_of_name
-from isosim.jobs.tables.reading import Table, open_table
-from isosim.jobs.text_lines import STDIN
+from isosim.jobs.tables import FEW_ROWS, KINDS, MOST, Kind, Table, is_code, kind_of_name, open_table
+from isosim.jobs.text_lines import STDIN, check_decoded
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] for each row
 
@@ -40,6 +39,7 @@ PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 12
 LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
 PLACES = 5  # maximum number of skipped rows, or of sheets, that a message names
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # flags of unshare(2)
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,27 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reading:
-    """What to return from a file (`give`), which column to read, and hints about the file's form.
+    """What to return from a file (`give`), which column to read, and what is declared of the file.
 
     The whole file is read even for facts alone, because the facts include the number of sentences.
     """
 
     give: Give = "facts"
     column: str | None = None
-    hints: Hints = field(default_factory=Hints)
+    kind: Kind | None = None
+    charset: str | None = None
+    sheet: str | None = None
+    header: bool | None = None
+    force: bool = False  # each line of a text is a sentence, even if the lines look like a table
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and self.kind not in KINDS:
+            raise errors.InvalidInput(f"format: {self.kind[:40]!r} is not known; known are {', '.join(KINDS)}")
 
     @property
     def plain(self) -> bool:
-        """True if no column is given, and no hint other than `hints.declared`."""
-        return self.column is None and replace(self.hints, declared=None) == Hints()
-
-    def of_lines(self, force: bool) -> "Reading":
-        """A copy with `hints.lines` set to `force`. If true, each line of a text is a sentence, even if the lines look
-        like rows of a table."""
-        return replace(self, hints=replace(self.hints, lines=force))
+        """True if nothing is given of lines of JSON but their kind."""
+        return self.kind in (None, "ndjson") and self == Reading(self.give, kind=self.kind, force=self.force)
 
 
 def read_isolated(
@@ -93,18 +96,16 @@ def read_isolated(
         CallerLeft: `left` was set.
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
-    wanted = json.dumps([reading.give, reading.column, asdict(reading.hints), asdict(limits)])
+    # The child gets nothing of this process's environment, which holds passwords. It imports modules from the same
+    # folders; the option -P keeps it from importing modules from the working directory.
     environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "RUST_BACKTRACE": "0",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-        # The child imports modules from the same folders as this process. The option -P (below) keeps the child from
-        # importing modules from the working directory.
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONUTF8": "1",
+        "OMP_NUM_THREADS": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-P", "-m", __name__, wanted],
+        [sys.executable, "-P", "-m", __name__, json.dumps([asdict(reading), asdict(limits)])],
         stdin=file,
         stdout=subprocess.DEVNULL if out is None else out,
         stderr=subprocess.PIPE,
@@ -151,8 +152,7 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `read_isolated`; the message
             names the file, and has options of the command line instead of parameters of the API.
     """
-    declared = reading.hints.declared or format_of_name(path.name)
-    reading = replace(reading, hints=replace(reading.hints, declared=declared))
+    reading = replace(reading, kind=reading.kind or kind_of_name(path.name))
     with ExitStack() as stack:
         out = stack.enter_context(tempfile.TemporaryFile())
         if path == STDIN:
@@ -172,7 +172,7 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
 
 def as_options(message: str) -> str:
     """A message with the API's parameters written as command-line options: `column=` becomes `--column `."""
-    return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message)
+    return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message).replace("force=true", "--force")
 
 
 def held_whole(file: BinaryIO) -> bool:
@@ -190,12 +190,12 @@ def too_much(memory: int) -> str:
 
 def main(wanted: str) -> None:
     """The entry point of the child process. It sets its limits before it reads the file."""
-    give, column, hints, bounds = json.loads(wanted)
-    limits = Limits(**bounds)
+    given, bounds = json.loads(wanted)
+    reading, limits = Reading(**given), Limits(**bounds)
     bound(limits.size, limits.memory)
     try:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as out:
-            said: list[Any] = ["facts", facts_of(open_table(file, Hints(**hints)), give, column, limits, out)]
+            said: list[Any] = ["facts", facts_of(file, reading, limits, out)]
     except errors.IsosimError as error:
         said = [type(error).__name__, str(error)]
     except MemoryError:
@@ -212,65 +212,109 @@ def main(wanted: str) -> None:
 
 
 def bound(size: int, memory: int) -> None:
-    """Limits this process's memory, processor time and output (`size` bytes). If the machine runs out of memory, the
-    kernel kills this process before the server."""
+    """Limits this process's memory, processor time and output (`size` bytes), and takes away its network. If the
+    machine runs out of memory, the kernel kills this process before the server."""
     os.nice(10)
+    with suppress(OSError):  # oom_score_adj exists only on Linux, and not in every sandbox
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with suppress(OSError, AttributeError):  # Linux only; many containers do not allow it
+        ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, least))
-    with suppress(OSError):  # oom_score_adj exists only on Linux, and not in every sandbox
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: BinaryIO) -> dict[str, Any]:
-    """Reads the whole table, writes its sentences or rows to `out` if `give` requests them, and returns the facts."""
+def facts_of(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO) -> dict[str, Any]:
+    """Reads the whole file, writes its sentences or rows to `out` if they are requested, and returns the facts."""
+    whole = reading.give in ("rows", "numbered_rows")
+    kind = None if whole and reading.kind == "text" else reading.kind  # rows of a text are requested if it is a table
+    table = open_table(
+        file, kind, charset=reading.charset, sheet=reading.sheet, header=reading.header, force=reading.force
+    )
     facts: dict[str, Any] = {
-        "format": table.form.format,
-        "encoding": table.form.encoding,
-        "encoding_certain": table.form.certain,
-        "separator": table.form.separator,
-        "header": table.header,
+        "format": table.kind,
+        "encoding": table.encoding,
+        "encoding_certain": table.certain,
+        "separator": table.separator,
+        "header": table.header is not None,
         "sheet": table.sheet,
         "sheets": table.sheets[:SHOWN_COLUMNS],
         "columns": [name[:SHOWN_CHARACTERS] for name in table.columns[:SHOWN_COLUMNS]],
     }
-    if give in ("rows", "numbered_rows"):
-        for count, (number, cells) in enumerate(table.every_row()):
+    if whole:
+        count = 0
+        for count, (number, cells) in enumerate(table.filled(), 1):
+            if count == 1 and table.header is not None:
+                write(out, table.header[1] if reading.give == "rows" else table.header)
+            write(out, cells if reading.give == "rows" else [number, cells])
             if count > limits.sentences:
                 raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
-            entry = cells if give == "rows" else [number, cells]
-            out.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         return facts
-    chosen = table.suggested if column is None and give == "facts" else table.index(column)
+    chosen = table.suggested if reading.column is None and reading.give == "facts" else table.index(reading.column)
     facts["column"] = table.columns[chosen]
-    preview = table.preview(SHOWN_ROWS)
-    facts["rows"] = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in preview]
-    counts, codes = Counts(limits), 0
-    for text in counts.of(table, chosen):
-        codes += is_code(text)
-        if give == "sentences":
-            out.write(json.dumps(text, ensure_ascii=False).encode() + b"\n")
-    if (
-        give == "sentences"
-        and len(table.columns) > 1
-        and counts.sentences >= FEWEST
-        and codes > MOST * counts.sentences
-    ):
-        raise errors.InvalidInput(
-            f"column: {facts['column']!r} holds numbers or identifiers, not sentences; try column={table.hint}"
-        )
-    if give == "sentences" and chosen != table.suggested:
+    preview = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in table.first[:SHOWN_ROWS]]
+    facts |= {"rows": preview} | sentences(table, chosen, limits, out if reading.give == "sentences" else None)
+    if reading.give == "sentences" and chosen != table.suggested:
         facts["likelier"] = table.hint
-    if give == "sentences" and counts.too_long and not counts.sentences:
-        rows = ", ".join(map(str, counts.places)) + ", …" * (counts.too_long > len(counts.places))
+    return facts
+
+
+def sentences(table: Table, column: int, limits: Limits, out: BinaryIO | None) -> dict[str, Any]:
+    """Counts the sentences of a column, and writes those that are not too long.
+
+    Raises:
+        InvalidInput: a sentence is not valid text, there are too many, all are too long, or most are codes.
+    """
+    count = empty = longest = codes = 0
+    too_long: list[int] = []
+    distinct: set[int] = set()
+    for number, text in table.sentences(column):
+        if not text:
+            empty += 1
+            continue
+        check_decoded(text, table.place(number))
+        longest = max(longest, len(text))
+        if len(text) > limits.characters:
+            too_long.append(number)
+            continue
+        count += 1
+        codes += is_code(text)
+        distinct.add(hash(text))
+        if count > limits.sentences:
+            raise errors.InvalidInput(
+                f"the column holds more than {limits.sentences:,} sentences; send a random sample of 20,000"
+            )
+        if out is not None:
+            write(out, text)
+    if out is not None and len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
         raise errors.InvalidInput(
-            f"all sentences of the file are longer than {limits.characters:,} characters: {counts.too_long:,} "
-            f"(rows {rows})"
+            f"column: {table.columns[column]!r} holds numbers or identifiers, not sentences; try column={table.hint}"
         )
-    return facts | counts.facts(table)
+    if out is not None and too_long and not count:
+        raise errors.InvalidInput(
+            f"all sentences of the file are longer than {limits.characters:,} characters: {some(too_long)}"
+        )
+    return {
+        "sentences": count,
+        "distinct": len(distinct),
+        "empty": empty + table.blank,
+        "too_long": len(too_long),
+        "too_long_rows": too_long[:PLACES],
+        "longest": longest,
+    }
+
+
+def write(out: BinaryIO, entry: Any) -> None:
+    out.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+
+
+def some(rows: list[int], count: int | None = None) -> str:
+    """`rows` as words, for example `12 (rows 1, 2, 3, 4, 5, …)`. `count`: their number, if the list was cut."""
+    count = count or len(rows)
+    return f"{count:,} (rows {', '.join(map(str, rows[:PLACES]))}{', …' * (count > PLACES)})"
 
 
 def other_column(facts: dict[str, Any]) -> str:
@@ -295,55 +339,9 @@ def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
         others = ", ".join(name for name in facts["sheets"][:PLACES] if name != facts["sheet"])
         notices.append(f"the sheet {facts['sheet']!r} of the workbook was read; others (sheet=NAME) are {others}")
     if facts["too_long"]:
-        rows = ", ".join(map(str, facts["too_long_rows"]))
-        more = ", …" * (facts["too_long"] > len(facts["too_long_rows"]))
-        notices.append(f"sentences left out because they are too long: {facts['too_long']:,} (rows {rows}{more})")
+        left_out = some(facts["too_long_rows"], facts["too_long"])
+        notices.append(f"sentences left out because they are too long: {left_out}")
     return notices
-
-
-class Counts:
-    """Counts the sentences of a column."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.sentences = self.empty = self.too_long = self.longest = 0
-        self.places: list[int] = []
-        self.distinct: set[int] = set()
-
-    def of(self, table: Table, column: int) -> Iterator[str]:
-        """Yields the usable sentences of the column. Counts usable sentences, blank cells, and sentences that are too
-        long.
-
-        Raises:
-            InvalidInput: there are too many sentences.
-        """
-        for number, text in table.sentences(column):
-            if not text:
-                self.empty += 1
-                continue
-            check_decoded(text, table.place(number))
-            self.longest = max(self.longest, len(text))
-            if len(text) > self.limits.characters:
-                self.too_long += 1
-                self.places += [number] if len(self.places) < PLACES else []
-                continue
-            self.sentences += 1
-            if self.sentences > self.limits.sentences:
-                raise errors.InvalidInput(
-                    f"the column holds more than {self.limits.sentences:,} sentences; send a random sample of 20,000"
-                )
-            self.distinct.add(hash(text))
-            yield text
-
-    def facts(self, table: Table) -> dict[str, Any]:
-        return {
-            "sentences": self.sentences,
-            "distinct": len(self.distinct),
-            "empty": self.empty + table.blank,
-            "too_long": self.too_long,
-            "too_long_rows": self.places,
-            "longest": self.longest,
-        }
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Reads users' files as tables: text, CSV, TSV, NDJSON, Parquet, Excel workbooks."""

@@ -1,0 +1,276 @@
+"""The child that reads strangers' files: what it says, and that nothing it reads does harm to the process that asks."""
+
+import io
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isosim.errors import CallerLeft, InvalidInput, IsosimError
+from isosim.jobs.sandbox import (
+    MEMORY,
+    Limits,
+    Reading,
+    as_options,
+    last_words,
+    read_isolated,
+    read_path,
+    what_was_read,
+)
+from tests.workbooks import altered, row, workbook
+
+LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)
+
+
+def isolated(content: bytes, reading: Reading, limits: Limits = LIMITS) -> tuple[dict[str, Any], list[Any]]:
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as out:
+        file.write(content)
+        file.flush()
+        facts = read_isolated(file, reading, limits, out)
+        out.seek(0)
+        return facts, [json.loads(line) for line in out]
+
+
+def test_facts_say_what_is_there_and_what_would_be_left_out() -> None:
+    content = "id;question\n" + "".join(f"{n};How do I do {n % 3}?\n" for n in range(12)) + f"12;\n13;{'x' * 101}\n"
+    facts, written = isolated(content.encode(), Reading())
+    assert written == []
+    rows = facts.pop("rows")
+    assert rows == [[str(n), f"How do I do {n % 3}?"] for n in range(10)]
+    assert facts == {
+        "format": "csv", "encoding": "utf-8", "encoding_certain": True, "separator": ";", "header": True, "sheet": None,
+        "sheets": [], "columns": ["id", "question"], "column": "question", "sentences": 12, "distinct": 3, "empty": 1,
+        "too_long": 1, "too_long_rows": [15], "longest": 101,
+    }  # fmt: skip
+    assert what_was_read(facts) == ["sentences left out because they are too long: 1 (rows 15)"]
+
+
+def test_guesses_are_said() -> None:
+    facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("sentences"))
+    (notice,) = what_was_read(facts)
+    assert "windows-1252, a guess" in notice
+    assert as_options(notice).endswith("--charset NAME names another encoding")
+    book = workbook([["about"]], [["a sentence"]] * 30, names=["Cover", "Tickets"])
+    facts, written = isolated(book, Reading("sentences"))
+    assert (facts["sheet"], len(written)) == ("Tickets", 30)
+    assert what_was_read(facts) == ["the sheet 'Tickets' of the workbook was read; others (sheet=NAME) are Cover"]
+    assert what_was_read(facts, "Tickets") == []
+
+
+def test_sentences_and_rows_are_written_as_json_lines() -> None:
+    content, header = b"id,question\n1,How?\n\n2,\n3,Why so?\n", ["id", "question"]
+    assert isolated(content, Reading("sentences", "question", "csv"))[1] == ["How?", "Why so?"]
+    rows = [["1", "How?"], ["2", ""], ["3", "Why so?"]]
+    assert isolated(content, Reading("rows", kind="csv", header=True))[1] == [header, *rows]
+    assert isolated(content, Reading("numbered_rows", kind="csv", header=True))[1][-1] == [5, ["3", "Why so?"]]
+    labels = b"1\ta b\tc d\n" * 3
+    assert isolated(labels, Reading("rows", kind="text"))[1] == [["1", "a b", "c d"]] * 3
+
+
+CODES = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n, n) for n in range(30))
+
+
+@pytest.mark.parametrize(
+    ("content", "limits", "kind", "message"),
+    [
+        (b"%PDF-1.4", LIMITS, "UnsupportedMedia", "pdf"),
+        (b"a b\n" * 1001, LIMITS, "InvalidInput", "more than 1,000 sentences"),
+        (b"a b\n" * 1000, Limits(100, 1000, 100), "TooLarge", "more than 100 bytes of text"),
+        (b'"a"\n"b\\u001b[31m"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
+        (b'"a"\n"b\\u0000"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
+        (CODES, LIMITS, "InvalidInput", "holds numbers or identifiers, .* column=question"),
+    ],
+)
+def test_a_refusal_arrives_as_what_it_is(content: bytes, limits: Limits, kind: str, message: str) -> None:
+    with pytest.raises(IsosimError, match=message) as refused:
+        isolated(content, Reading("sentences", "1"), limits)
+    assert type(refused.value).__name__ == kind
+
+
+def parquet(**columns: pa.Array) -> bytes:
+    written = io.BytesIO()
+    pq.write_table(pa.table({"text": ["How do I log in?"], **columns}), written)
+    return written.getvalue()
+
+
+NO_UTF8 = pa.StringArray.from_buffers(1, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"\xff\xfe"))
+FAR_CELL = row(1, ["id", "text"]) + '<row r="2"><c r="ZZZZZZZZ99999999999"><v>1</v></c></row>'
+CORNER = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>2</v></c></row>'
+WIDE = row(1, ["id"]) + f'<row r="2">{"<c><v>1</v></c>" * 200_000}</row>'
+BOOK = workbook([["id", "text"], *([n, f"How do I log in the {n}th time?"] for n in range(30))])
+LAUGHS = '<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>'
+SHEET, RELATIONS = "xl/worksheets/sheet1.xml", "xl/_rels/workbook.xml.rels"
+
+
+def inflated(size: int) -> bytes:
+    """A workbook with a text of so many bytes, which packs to a thousandth."""
+    packed = io.BytesIO(workbook([["a"]]))
+    with zipfile.ZipFile(packed) as plain:
+        parts = {name: plain.read(name) for name in plain.namelist()}
+    before, after = parts.pop(SHEET).split(b">a<")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+        with archive.open(SHEET, "w", force_zip64=True) as sheet:
+            sheet.write(before + b">")
+            for _ in range(size // 1_000_000):
+                sheet.write(b"a" * 1_000_000)
+            sheet.write(b"<" + after)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(parquet(more=NO_UTF8), "Parquet file cannot be read", id="bytes that are no text"),
+        pytest.param(parquet(more=pa.array([10**15], pa.timestamp("ms"))), "out of range", id="a date in 33,000"),
+        pytest.param(workbook(xml=FAR_CELL), "cannot be read", id="a cell on which the parser panics"),
+        pytest.param(workbook(xml=WIDE), "200,000 columns; the limit|within", id="many columns"),
+        pytest.param(altered(BOOK, RELATIONS, "worksheets/sheet1.xml", "../../etc/passwd"), "read", id="path upwards"),
+        pytest.param(BOOK[:400] + BOOK[420:], "cannot be read", id="damaged"),
+    ],
+)
+def test_a_file_on_which_a_parser_fails_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(IsosimError, match=message):
+        isolated(content, Reading("sentences", "text"), Limits(100, 1000, 1000))
+
+
+@pytest.mark.parametrize("part", ["xl/workbook.xml", SHEET])
+def test_entities_of_a_workbook_are_not_expanded(part: str) -> None:
+    tag = "<workbook" if part != SHEET else "<worksheet"
+    content = altered(altered(BOOK, part, tag, LAUGHS + tag), SHEET, "log in the 1th", "log &b; the 1th")
+    try:
+        assert "haha" not in str(isolated(content, Reading("sentences", "text")))
+    except InvalidInput as error:
+        assert "cannot be read" in str(error)
+
+
+REFUSED = """
+import resource, sys
+from isosim.errors import InvalidInput
+from tests.adapters.test_sandbox import Reading, isolated
+try:
+    isolated(sys.stdin.buffer.read(), Reading())
+except InvalidInput as error:  # in a process that has had no other children
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, error)
+"""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(workbook(xml=CORNER), id="a cell in the last corner of the sheet asks for 400 GB"),
+        pytest.param(inflated(2_000_000_000), id="2 GB packed into 2 MB"),
+    ],
+)
+def test_a_workbook_that_expands_is_refused_and_takes_no_more_than_its_limit(content: bytes) -> None:
+    done = subprocess.run([sys.executable, "-c", REFUSED], input=content, capture_output=True, check=True)
+    peak, said = done.stdout.decode().split(maxsplit=1)
+    assert "memory" in said
+    assert int(peak) < 1.2 * MEMORY / 1024
+
+
+def test_a_file_that_needs_more_memory_than_it_is_given_is_refused() -> None:
+    content = b"\n".join(b'{"text": "%s"}' % (b"a" * 900_000) for _ in range(100))
+    with pytest.raises(InvalidInput, match="cannot be read within 64 MB"):
+        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000, memory=64 << 20))
+    with pytest.raises(InvalidInput, match="longer than 100 characters: 100 "):
+        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000))
+
+
+def test_a_million_empty_rows_are_passed_over() -> None:
+    empty = "".join(f'<row r="{number}"/>' for number in range(4, 1_000_000))
+    content = workbook(xml=row(1, ["id", "text"]) + row(2, [1, "a b c d e f"]) + row(3, [2, "g h i j k l"]) + empty)
+    assert isolated(content, Reading("sentences", "text"))[1] == ["a b c d e f", "g h i j k l"]
+    blank = b"id,text\n1,a b c d e f g\n" + b",\n" * 1_000_000
+    facts, sentences = isolated(blank, Reading("sentences", "text", "csv", header=True))
+    assert (sentences, facts["empty"]) == (["a b c d e f g"], 1_000_000)
+
+
+def test_a_caller_who_leaves_ends_the_child() -> None:
+    left, begun = threading.Event(), time.monotonic()
+    threading.Timer(0.5, left.set).start()
+    with tempfile.TemporaryFile() as file, pytest.raises(CallerLeft):
+        file.write(b"id,text,state\n1,a b c d e f,open\n" + b",,\n" * 10_000_000)  # 20 s
+        file.flush()
+        read_isolated(file, Reading(kind="csv"), LIMITS, left=left)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_child_that_waits_for_something_is_ended() -> None:
+    """A limit on processor time does not end it."""
+    with (
+        subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE) as child,
+        pytest.raises(InvalidInput, match="60 seconds"),
+    ):
+        last_words(child, LIMITS, threading.Event(), patience=0.3)
+    assert child.returncode < 0
+
+
+def test_the_child_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts with four variables of its own; a folder of the child's shows its environment."""
+    monkeypatch.setenv("ISOSIM_REDIS_PASSWORD", "secret")
+    seen: list[bytes] = []
+
+    class Watching(threading.Event):
+        def is_set(self) -> bool:
+            for task in Path("/proc/self/task").glob("*/children"):
+                seen.extend(Path(f"/proc/{child}/environ").read_bytes() for child in task.read_text().split())
+            return bool(seen)
+
+    with tempfile.TemporaryFile() as file, pytest.raises(CallerLeft):
+        file.write(b"id,text,state\n1,a b c d e f,open\n" + b",,\n" * 10_000_000)
+        file.flush()
+        read_isolated(file, Reading(kind="csv"), LIMITS, left=Watching())
+    names = {line.split(b"=")[0].decode() for line in seen[0].split(b"\0") if line}
+    assert names == {"PYTHONPATH", "PYTHONUTF8", "OMP_NUM_THREADS", "ARROW_DEFAULT_MEMORY_POOL"}
+
+
+CONNECT = "import sys, socket; from isosim.jobs.sandbox import bound; bound(1000, 1 << 30); "
+CONNECT += "socket.create_connection(('127.0.0.1', int(sys.argv[1])), 1)"
+
+
+def test_the_child_has_no_network() -> None:
+    if subprocess.run(["unshare", "-Un", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("the system does not permit namespaces of one's own")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = subprocess.run([sys.executable, "-c", CONNECT, port], capture_output=True, text=True, check=False)
+    assert "unreachable" in done.stderr
+
+
+def test_a_fault_of_the_reader_itself_is_not_taken_for_the_file() -> None:
+    with pytest.raises(RuntimeError, match="TypeError"):
+        isolated(b"a b c\n", Reading("sentences"), Limits(100, "many", 1000))  # type: ignore[arg-type]
+
+
+def test_a_file_of_the_users_own_is_named_in_messages(tmp_path: Path) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_bytes(b"id,question\n1,How do I log in?\n2,Where is it now?\n")
+    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* --column question")
+    with refused, read_path(file, Reading("sentences"), LIMITS):
+        pass
+
+
+def test_the_file_of_the_one_who_asks_stays_open_and_modules_in_his_folder_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("csv.py", "isosim.py"):
+        (tmp_path / name).write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryFile() as file:
+        file.write(b"one sentence\nanother one\n")
+        file.flush()
+        for _ in range(2):
+            assert read_isolated(file, Reading("sentences"), LIMITS)["sentences"] == 2
