@@ -162,7 +162,8 @@ def install(app: FastAPI) -> None:
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
-        allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
+        files = (error.headers or {}).get("Allow", "")  # of a folder of files, which has no routes
+        allowed = (", ".join(sorted(methods_of(request))) or files) if kind is e.MethodNotAllowed else ""
         if kind is e.NotFound:
             message = f"no route {what}; {nearest_route(request)}"
         else:

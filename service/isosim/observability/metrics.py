@@ -38,7 +38,7 @@ DRIFT = {
 }
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
-CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
+CLOSED = ("headers", "body", "pipelining", "reading", "room", "full")  # reasons for which the guard closes one
 MAX_KEYS = 100  # maximum number of API keys with series of their own
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 

@@ -15,7 +15,6 @@ from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
 from isosim.api.domains import archive, domains, migration, thresholds
 from isosim.api.middleware import Envelope, cors
-from isosim.api.requests import ScoringRoute
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
 from isosim.server import documentation
@@ -74,15 +73,10 @@ def create_app(settings: Settings) -> Application:
         tei.router,
         operations.router,
     )
-    for router in (*scoring, *rest, pages.console, pages.docs):
+    for router in (*scoring, *rest, pages.router):
         app.include_router(router)
-    routes = (route for router in scoring for route in router.routes)
-    app.envelope = Envelope(
-        partial(FastAPI.__call__, app),
-        [route for route in routes if isinstance(route, ScoringRoute)],
-        settings.request_timeout,
-        outermost=not settings.cors_origins,
-    )
+    app.router.routes.extend(pages.FILES)
+    app.envelope = Envelope(partial(FastAPI.__call__, app), app.routes)
     if settings.cors_origins:
         app.envelope = CORSMiddleware(app.envelope, **cors(settings.cors_origins))
     return app

@@ -12,8 +12,8 @@ from isosim.api.bodies import REF
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.tensors import InferRequest
 from isosim.api.errors import V1_TYPES
-from isosim.api.middleware import keyless
 from isosim.api.parameters import below, flat
+from isosim.api.policy import OPEN, policy_of
 from isosim.api.requests import json_response
 from isosim.server.answers import ANSWERS
 
@@ -130,6 +130,12 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     summaries = summaries_of(app)
+    with_key = {
+        f"{method} {route.path_format}"
+        for route in flat(app.routes)
+        if isinstance(route, APIRoute) and policy_of(route).key
+        for method in route.methods or ()
+    }
     openapi["paths"] = dict(sorted(openapi["paths"].items(), key=lambda item: group_of(item[0])))
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
@@ -139,7 +145,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             # FastAPI documents its own form of 422 for each route with parameters. We never send it, so it is removed.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
-            if not keyless(method.upper(), path):
+            if f"{method.upper()} {path}" in with_key:
                 operation["security"] = [{"key": []}, {}]
     return openapi
 
@@ -154,6 +160,6 @@ def install(app: FastAPI) -> None:
 
     app.openapi = openapi  # type: ignore[method-assign]
 
-    @app.get("/openapi.json", include_in_schema=False)
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])
     def openapi_json() -> Response:  # a plain function, which FastAPI runs in a thread
         return json_response(app.openapi())

@@ -12,14 +12,15 @@ from isosim.api.bodies import body_of
 from isosim.api.compatible import models, tensors
 from isosim.api.compatible.schemas import ModelPath
 from isosim.api.operations import check_alive, check_ready
-from isosim.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
+from isosim.api.policy import PROBE, head_of, needs
+from isosim.api.requests import TraceDep, check_encoding, documented, name_ignored
 from isosim.api.scoring.pipeline import embed, listed, scores, vectors
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
-READ = [needs("read")]
+READ = [needs("read", timed=True)]
 VersionPath = Annotated[str, Path(description="version of the domain", examples=["1"])]
 MODEL_STATUSES = (404, 409)
 INFER: dict[str, Any] = {
@@ -30,7 +31,9 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": [needs("read", texts=0)],  # 0, because `pipeline.embed` charges the texts to the key's limits
+    "dependencies": [
+        needs("read", texts=0, body="json", timed=True)
+    ],  # 0, because `pipeline.embed` charges the texts to the key's limits
     "response_class": Response,
 }
 
@@ -54,14 +57,14 @@ async def server() -> dict[str, Any]:
     return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", responses={503: documented()[503]})
+@router.get("/health/live", dependencies=[PROBE], responses={503: documented()[503]})
 async def live(service: ServiceDep) -> dict[str, bool]:
     """Succeeds while the process and its encoder thread are alive."""
     check_alive(service)
     return {"live": True}
 
 
-@router.get("/health/ready", responses={503: documented()[503]})
+@router.get("/health/ready", dependencies=[PROBE], responses={503: documented()[503]})
 async def ready(service: ServiceDep) -> dict[str, bool]:
     """Succeeds if all models can answer."""
     check_ready(service)
