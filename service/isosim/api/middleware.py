@@ -56,6 +56,17 @@ class Answer:
                 raise TooLarge(f"the body is larger than {self.limit} bytes")
         return message
 
+    async def body(self) -> bytes:
+        """The whole body. Raises TooLarge, or CallerLeft if the connection closes before the body's end."""
+        parts: list[bytes] = []
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise CallerLeft
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
     async def send(self, message: Message) -> None:
         """ASGI `send`."""
         if message["type"] == "http.response.start":
@@ -130,7 +141,8 @@ class Envelope:
             async with time_limit:
                 answer.limit = await admit(scope, head, policy, service, trace)
                 if isinstance(route, ScoringRoute):
-                    await answer.give(await route.respond(Request(scope, answer.receive)))
+                    route.check(head)
+                    await answer.give(await route.respond(await answer.body(), service, trace))
                 else:
                     await self.app(scope, answer.receive, answer.send)
         except (ClientDisconnect, CallerLeft):

@@ -16,7 +16,7 @@ from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from isosim.api.errors import TABLE
 from isosim.api.parameters import MOST_UNKNOWN, check_ignored, too_many_unknown
 from isosim.api.policy import SCORING, Head, head_of, text_of
-from isosim.api.state import Service, ServiceDep
+from isosim.api.state import Service, ServiceDep, service_of
 from isosim.api.trace import Trace
 from isosim.api.validation import json_example, parse_json
 from isosim.errors import NotFound, UnsupportedMedia
@@ -137,17 +137,12 @@ class ScoringRoute(APIRoute):
     """
 
     policy = SCORING
-    respond: Callable[[Request], Coroutine[Any, Any, Response]]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint = self.endpoint
         adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
 
-        async def respond(request: Request) -> Response:
-            scope = request.scope
-            service, trace = scope["state"]["service"], scope["state"]["trace"]
-            check_json(head_of(scope["headers"]), self)
-            content = await request.body()
+        async def respond(content: bytes, service: Service, trace: Trace) -> Response:
             if len(content) <= SHORT:
                 body = parse_json(adapter, content)
             else:
@@ -156,8 +151,16 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
+        async def handle(request: Request) -> Response:  # FastAPI needs one; the middleware calls `respond`
+            self.check(head_of(request.headers.raw))
+            return await respond(await request.body(), service_of(request), await trace_of(request))
+
         self.respond = respond
-        return respond
+        return handle
+
+    def check(self, head: Head) -> None:
+        """Raises UnsupportedMedia, before the body is read."""
+        check_json(head, self)
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resolution:
