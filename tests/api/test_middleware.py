@@ -4,26 +4,39 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Mount, Route
 
 import isosim_client
 from isosim import CONTRACT
 from isosim.api.middleware import Envelope
+from isosim.api.parameters import flat
+from isosim.api.policy import SCORING
+from isosim.api.requests import ScoringRoute
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.processes import Server
 
-SCORING = {
-    "/", "/embed", "/invocations", "/percentile", "/rerank", "/score", "/similarity", "/tokenize",
-    "/v1/embeddings", "/v1/rerank", "/v1/score", "/v2/rerank",
-}  # fmt: skip
 
-
-def test_scoring_routes_are_answered_before_fastapis_layers(tmp_path: Path) -> None:
+def test_every_route_declares_its_policy_and_is_found_with_it(tmp_path: Path) -> None:
     app = create_app(Settings(model_store=tmp_path))
     assert isinstance(app.envelope, Envelope)
-    routes = app.envelope.scoring
-    assert routes.keys() == SCORING
-    assert all(route.methods == {"POST"} for route in routes.values())
+    assert [route for route, _ in app.envelope.routes] == list(flat(app.routes))
+    for route, policy in app.envelope.routes:
+        assert policy.key == (policy.scope is not None)
+        assert policy.timed or policy.scope, f"{route} runs without an end for callers without a key"
+        assert policy == SCORING or not isinstance(route, ScoringRoute)
+        if isinstance(route, Route) and "{" not in route.path:
+            for method in route.methods or ():
+                scope = {"type": "http", "method": method, "path": route.path, "headers": []}
+                assert app.envelope.route_of(scope) == (route, policy)
+
+
+@pytest.mark.parametrize("route", [Route("/new", print), Mount("/new", print), APIRoute("/new", lambda: None)])
+def test_a_server_with_a_route_without_a_policy_does_not_start(tmp_path: Path, route: BaseRoute) -> None:
+    app = create_app(Settings(model_store=tmp_path))
+    with pytest.raises(TypeError, match="'/new' declares no policy"):
+        Envelope(app, [*app.routes, route])
 
 
 @pytest.mark.parametrize("path", ["/info", "/similarity", "/nowhere", "/livez", "/console", "/metrics", "/v1/models"])

@@ -244,7 +244,7 @@ def test_every_route_is_published_but_probes_and_metrics(rendered: dict[str, lis
         return any(path == p or (kind == "Prefix" and path.startswith(f"{p}/")) for p, kind in published)
 
     assert {path for path in paths if not reached(path)} == {"/livez", "/readyz", "/metrics"}
-    assert reached("/console/main.js") and reached("/docs/start.js") and reached("/openapi.json")
+    assert reached("/console/main.js") and reached("/console/docs.js") and reached("/openapi.json")
 
 
 def test_alerts_are_overridden_left_out_and_linked(rendered: dict[str, list[Manifest]]) -> None:

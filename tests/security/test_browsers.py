@@ -33,7 +33,7 @@ def test_every_answer_is_guarded_good_or_bad(tiny_server: Server, document: dict
     client = tiny_server.client
     for asked in requests(document):
         guarded(client.request(asked.method, asked.path, **asked.arguments()))
-    for path in ("/console", "/console/main.js", "/docs", "/docs/start.js", "/openapi.json", "/nowhere"):
+    for path in ("/console", "/console/main.js", "/docs", "/console/docs.js", "/openapi.json", "/nowhere"):
         guarded(client.get(path))
     guarded(client.post("/similarity", content=b"x" * 2_000_001, headers={"content-type": "application/json"}))
 

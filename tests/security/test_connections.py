@@ -242,14 +242,6 @@ def full(server: Server) -> bool:
         return first.startswith(b"HTTP/1.1 503") and b"retry-after" in first and answer == b""
 
 
-def test_requests_sent_ahead_are_answered_in_order(strict: Server) -> None:
-    request = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
-    with connected(strict) as connection:
-        connection.sendall((GET + request) * 20 + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
-        answers = until_closed(connection)
-    assert answers.count(b"HTTP/1.1 200") == 41
-
-
 def numbered(request: bytes, count: int) -> bytes:
     return b"".join(request.replace(b"\r\n", b"\r\nx-request-id: n%d\r\n" % n, 1) for n in range(count))
 
@@ -261,46 +253,47 @@ def order_of(answers: bytes) -> list[int]:
 @pytest.mark.parametrize(
     "request_", [GET, HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY], ids=["GET", "POST"]
 )
-@pytest.mark.parametrize("size", [1, 999, 10**6], ids=["a byte at a time", "in pieces", "at once"])
-def test_any_number_of_requests_sent_ahead_is_answered_in_order(strict: Server, request_: bytes, size: int) -> None:
-    """Far more than are parsed ahead: the others wait as bytes, and none is lost or refused."""
-    count = 60 if size == 1 else 1500
-    sent = numbered(request_, count)
+@pytest.mark.parametrize("size", [37, 10**6], ids=["in pieces", "at once"])
+def test_sixteen_requests_sent_ahead_are_answered_in_order(strict: Server, request_: bytes, size: int) -> None:
+    sent, answers = numbered(request_, 16), b""
     with connected(strict) as connection:
-        connection.setblocking(False)
-        answers, begun = b"", time.monotonic()
-        while answers.count(b"HTTP/1.1 200") < count and time.monotonic() < begun + 60:
-            with contextlib.suppress(BlockingIOError):
-                sent = sent[connection.send(sent[:size]) :]
-            with contextlib.suppress(BlockingIOError):
-                answers += connection.recv(65536)
-    assert order_of(answers) == list(range(count))
+        for start in range(0, len(sent), size):
+            connection.sendall(sent[start : start + size])
+        while answers.count(b"HTTP/1.1 200") < 16:
+            answers += connection.recv(65536)
+    assert order_of(answers) == list(range(16))
+
+
+def test_a_connection_with_more_unanswered_requests_is_closed(strict: Server) -> None:
+    with connected(strict) as connection:
+        connection.sendall(numbered(GET, 200))
+        assert order_of(until_closed(connection)) == []
+    assert metric(strict, 'isosim_connections_closed_total{reason="pipelining"}') == 1
 
 
 def test_requests_sent_ahead_by_clients_who_never_read_take_neither_memory_nor_time(serve: Serve, store: Path) -> None:
-    """20 connections with 8,000 requests each took 480 MB, and a probe 12 s."""
+    """Ten thousand requests each are closed at once; sixteen each are answered, and no more is read."""
     server = serve(model_store=store, encoder="tiny")
-    flood = b"GET /x HTTP/1.1\r\nhost:x\r\n\r\n" * 10_000
     for _ in range(5):
         server.client.get("/livez")
     before = server.resident_bytes()
     with contextlib.ExitStack() as stack:
-        senders = [stack.enter_context(connected(server)) for _ in range(20)]
-        for sender in senders:
+        for count in [10_000] * 50 + [16] * 50:
+            sender = stack.enter_context(connected(server))
             sender.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                sender.send(flood)
+            with contextlib.suppress(OSError):
+                sender.send(b"GET /x HTTP/1.1\r\nhost:x\r\n\r\n" * count)
         slowest, most, begun = 0.0, before, time.monotonic()
-        while time.monotonic() < begun + 6:
+        while time.monotonic() < begun + 3:
             asked = time.monotonic()
             assert server.client.get("/livez").status_code == 200
             slowest = max(slowest, time.monotonic() - asked)
             most = max(most, server.resident_bytes())
     assert most - before < 20 * 2_000_000
-    assert slowest < 4
+    assert slowest < 2  # on a machine that is busy; loadtest/pipelining.py measures it
 
 
-def test_an_invalid_request_is_refused_after_the_answers_to_those_before_it(strict: Server) -> None:
+def test_an_invalid_request_ends_the_connection_after_the_answers_to_those_before_it(strict: Server) -> None:
     scored = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
     chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\nno size\r\n"
     for invalid in (b"no request\r\n\r\n", chunked, HEAD + b"x: " + b"y" * 70_000):
@@ -308,10 +301,11 @@ def test_an_invalid_request_is_refused_after_the_answers_to_those_before_it(stri
             with contextlib.suppress(OSError):
                 connection.sendall(numbered(scored, 3) + invalid + GET)
             answers = until_closed(connection)
-        statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answers)]
         assert order_of(answers) == [0, 1, 2]
-        assert statuses[:3] == [200, 200, 200]
-        assert statuses[3:] in ([400], [431])
+        statuses = re.findall(rb"HTTP/1.1 (\d+) ", answers)
+        assert statuses[:3] == [b"200"] * 3
+        assert statuses[3:] in ([], [b"400"], [b"431"])  # an error of its own only if nothing was waited for any more
+        assert answers.count(b"connection: close\r\n") == 1
 
 
 def test_a_request_whose_body_becomes_invalid_is_refused_once(strict: Server) -> None:

@@ -42,9 +42,7 @@ NEEDS = {
     **dict.fromkeys(ADMIN, "admin"),
 }  # fmt: skip
 # Outside the document: pages whose files need no key, and the document itself.
-PAGES = {
-    "/openapi.json", "/docs", "/docs/start.js", "/docs/{name}", "/console", "/console/", "/console/{name:path}",
-}  # fmt: skip
+PAGES = {"/openapi.json", "/docs", "/console", "/console/"}
 HEADS = {"/", "/livez", "/readyz", "/metrics", "/health", "/ping", "/console/server.json"}
 
 

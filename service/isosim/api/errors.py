@@ -144,7 +144,8 @@ def install(app: FastAPI) -> None:
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
-        allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
+        files = (error.headers or {}).get("Allow", "")  # of a folder of files, which has no routes
+        allowed = (", ".join(sorted(methods_of(request))) or files) if kind is e.MethodNotAllowed else ""
         if kind is e.NotFound:
             without = below(request.url.path, WITHOUT_V1)
             message = f"no route {what}; " + ("base_url must end with /v1" if without else "/docs lists the routes")

@@ -1,131 +1,80 @@
-"""Middleware around all routes: checks size, origin and key before a route; adds headers, log and metrics after it."""
+"""The layer around all routes: admits a request by its route's policy, and answers with the headers of all answers."""
 
 import asyncio
-import ipaddress
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from random import getrandbits
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from isosim.api.access_log import PROBES
 from isosim.api.errors import unexpected
-from isosim.api.parameters import below, check_query
-from isosim.api.requests import Head, ScoringRoute, head_of, text_of
+from isosim.api.parameters import flat
+from isosim.api.policy import BYTES_A_TEXT, UNKNOWN, Policy, admit, head_of, policy_of, text_of
+from isosim.api.requests import ScoringRoute
 from isosim.api.state import Service
 from isosim.api.trace import Trace
-from isosim.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
+from isosim.errors import CallerLeft, TooLarge, Unavailable
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-
-KEYLESS = PROBES | {"/ping", "/openapi.json"}
-PAGES = ("/console", "/docs")
 CLOSING = ((b"connection", b"close"),)
-
-
-def keyless(method: str, path: str) -> bool:
-    """Whether a route needs no key: probes, metrics, and pages, which hold no data of their own."""
-    return path in KEYLESS or below(path, PAGES) or (path == "/" and method in ("GET", "HEAD"))
-
-
-def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, *, needs_key: bool) -> None:
-    """Authenticates the request and applies the checks that do not need its body.
-
-    Only this function reads a key. What the key permits is checked later: scopes in `needs`, domains in `resolve` and
-    `permitted_job`, rates in `service.limits`.
-
-    Raises:
-        TooLarge: the announced length of the body exceeds `limit`.
-        Forbidden: a web page of another site sent the request (`check_origin`).
-        NotReady: the server is starting or stopping.
-        Unauthorized: the key is missing or wrong.
-        InvalidInput: the query has a parameter that the route does not take.
-    """
-    settings = service.settings
-    declared = head.get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > limit:
-        raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
-    if settings.api_keys_file is None:
-        check_origin(scope["method"], head, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
-    if not service.taking_work and scope["path"] not in PROBES:
-        raise NotReady("the server is starting or stopping")
-    if needs_key:
-        trace.grant = service.keys.identify(text_of(head, b"authorization"))
-    if scope["query_string"]:
-        check_query(scope)
-
-
-async def read_body(receive: Receive, limit: int, trace: Trace) -> bytes:
-    """Reads the whole body. Raises TooLarge, or CallerLeft if the connection closes before the end of the body."""
-    parts: list[bytes] = []
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise CallerLeft
-        part: bytes = message.get("body", b"")
-        parts.append(part)
-        trace.received += len(part)
-        if trace.received > limit:
-            raise TooLarge(f"the body is larger than {limit} bytes")
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def bounded(receive: Receive, limit: int, trace: Trace) -> Receive:
-    """Wraps `receive` so that reading more than `limit` bytes of body raises TooLarge."""
-
-    async def receive_bounded() -> Message:
-        message = await receive()
-        if message["type"] == "http.request":
-            trace.received += len(message.get("body", b""))
-            if trace.received > limit:
-                raise TooLarge(f"the body is larger than {limit} bytes")
-        return message
-
-    return receive_bounded
-
-
-# A refused body costs its key one text for this many bytes or fewer. Refusing 10 kB keeps the event loop at most 0.5 ms
-# (2 MB: 100 ms, loadtest/hostile.py), about as long as an uncached text does (loadtest/README.md).
-BYTES_A_TEXT = 10_000
 UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
-
-
-async def check_rate(service: Service, trace: Trace, head: Head) -> None:
-    """Raises Overloaded before the body is read, if the body is large and the key's rate is used up."""
-    size = head.get(b"content-length", b"")
-    small = size.isdigit() and int(size) <= BYTES_A_TEXT
-    if trace.grant.rate is not None and not small:
-        await service.limits.admit(trace.grant, 0)
-
-
-CONNECTION = "isosim.connection"  # name of the ASGI extension that server/http_protocol.py provides
+ANSWER = "isosim.answer"  # name of the ASGI extension that server/guard.py provides
 # Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
 AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]
 
+# Response headers of JSON answers: no caching, framing, scripts or sniffing.
+GUARD = [
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
 
 class Answer:
-    """Sends the answer to one request: adds the headers that all answers have, and records the status."""
+    """Receives the body of one request, and sends its answer with the headers that all answers have."""
 
-    __slots__ = ("_at_once", "_send", "_service", "_trace", "started", "status")
+    __slots__ = ("_at_once", "_receive", "_send", "_service", "_trace", "limit", "started", "status")
 
-    def __init__(self, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
-        self._send, self._at_once, self._trace, self._service = send, at_once, trace, service
+    def __init__(self, receive: Receive, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
+        self._receive, self._send, self._at_once = receive, send, at_once
+        self._trace, self._service = trace, service
         self.status, self.started = 500, False
+        self.limit = 0  # maximum size of the body, in bytes
+
+    async def receive(self) -> Message:
+        """ASGI `receive`. Raises TooLarge if the body is larger than `limit`."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._trace.received += len(message.get("body", b""))
+            if self._trace.received > self.limit:
+                raise TooLarge(f"the body is larger than {self.limit} bytes")
+        return message
+
+    async def body(self) -> bytes:
+        """The whole body. Raises TooLarge, or CallerLeft if the connection closes before the body's end."""
+        parts: list[bytes] = []
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise CallerLeft
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(parts)
 
     async def send(self, message: Message) -> None:
-        """ASGI `send` for routes that FastAPI answers."""
+        """ASGI `send`."""
         if message["type"] == "http.response.start":
             self.status, self.started = message["status"], True
             given = message["headers"]
+            own = any(name == b"content-security-policy" for name, _ in given)  # a page, which has its own policy
             closing = CLOSING if self._service.leaving else ()
-            message["headers"] = [*given, *guards(given), *self._trace.as_headers(), *closing]
+            message["headers"] = [*given, *(() if own else GUARD), *self._trace.as_headers(), *closing]
         elif not message.get("more_body", False):
             await self._charge()
         await self._send(message)
@@ -150,18 +99,20 @@ class Answer:
 
 
 class Envelope:
-    """Layer around the FastAPI application; calls the scoring routes itself and passes other requests to FastAPI.
+    """ASGI layer around FastAPI. Calls scoring routes itself, because FastAPI's layers would take longer than all other
+    work for a request whose texts are cached, and passes other requests to FastAPI."""
 
-    `outermost`: false if CORSMiddleware wraps this layer and has to see the answers. If true, the answers of scoring
-    routes can be sent in one piece.
-    """
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
+        self.app = app
+        self.routes = [(route, policy_of(route)) for route in flat(routes)]
+        self.scoring = {route.path: (route, policy) for route, policy in self.routes if isinstance(route, ScoringRoute)}
 
-    def __init__(
-        self, app: ASGIApp, scoring: Iterable[ScoringRoute], request_timeout: float, *, outermost: bool
-    ) -> None:
-        self.app, self.outermost = app, outermost
-        self.time_limit = TimeLimit(request_timeout)
-        self.scoring = {route.path: route for route in scoring}
+    def route_of(self, scope: Scope) -> tuple[BaseRoute | None, Policy]:
+        """The route of a request with its policy."""
+        scoring = self.scoring.get(scope["path"]) if scope["method"] == "POST" else None
+        if scoring is not None:
+            return scoring
+        return next((each for each in self.routes if each[0].matches(scope)[0] is Match.FULL), (None, UNKNOWN))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -174,33 +125,31 @@ class Envelope:
         head = head_of(scope["headers"])
         given = text_of(head, b"x-request-id")
         request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
-        connection = scope.get("extensions", {}).get(CONNECTION, {})
-        trace = Trace(
-            request_id,
-            time.perf_counter(),
-            receive,
-            connection.get("on_left"),
-        )
+        trace = Trace(request_id, time.perf_counter(), receive)
         scope["state"] |= {"request_id": request_id, "trace": trace}
-        at_once = connection.get("answer") if self.outermost and scope["method"] == "POST" else None
-        answer = Answer(send, at_once, trace, service)
+        # CORSMiddleware adds headers to the answers for pages of other sites, which `send` passes to it.
+        at_once = scope.get("extensions", {}).get(ANSWER) if b"origin" not in head else None
+        answer = Answer(receive, send, at_once, trace, service)
         span = service.observer.begin(scope, trace)
+        route, policy = self.route_of(scope)
+        scope["route"] = route
+        time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)
         try:
-            route = self.scoring.get(scope["path"]) if scope["method"] == "POST" else None
-            if route is None:
-                await self._pass_on(scope, receive, head, trace, answer)
-            else:
-                scope["route"] = route
-                limit = service.settings.max_body_bytes
-                admit(scope, head, service, trace, limit, needs_key=True)
-                route.check(head, trace)
-                await check_rate(service, trace, head)
-                await self.time_limit.bound(self._score(route, receive, limit, service, trace, answer))
+            async with time_limit:
+                answer.limit = await admit(scope, head, policy, service, trace)
+                if isinstance(route, ScoringRoute):
+                    route.check(head)
+                    await answer.give(await route.respond(await answer.body(), service, trace))
+                else:
+                    await self.app(scope, answer.receive, answer.send)
         except (ClientDisconnect, CallerLeft):
             answer.status = 499  # the caller has closed the connection
         except Exception as error:
             if answer.started:
                 raise
+            if isinstance(error, TimeoutError) and time_limit.expired():
+                seconds = service.settings.request_timeout
+                error = Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time")
             await answer.give(await unexpected(Request(scope), error))
         finally:
             path = getattr(scope.get("route"), "path", "unmatched")
@@ -212,134 +161,6 @@ class Envelope:
             trace.cause = None
             scope["state"].pop("trace", None)
             scope.pop("extensions", None)
-
-    async def _score(
-        self, route: ScoringRoute, receive: Receive, limit: int, service: Service, trace: Trace, answer: Answer
-    ) -> None:
-        await answer.give(await route.respond(await read_body(receive, limit, trace), service, trace))
-
-    async def _pass_on(self, scope: Scope, receive: Receive, head: Head, trace: Trace, answer: Answer) -> None:
-        service: Service = scope["state"]["service"]
-        limit = body_limit(scope, service)
-        admit(scope, head, service, trace, limit, needs_key=not keyless(scope["method"], scope["path"]))
-        if scope["method"] in ("POST", "PUT"):
-            await check_rate(service, trace, head)
-        answered = self.app(scope, bounded(receive, limit, trace), answer.send)
-        if is_bounded(scope):
-            answered = self.time_limit.bound(answered)
-        await answered
-
-
-SMALL_BODY = 16_384  # maximum body size, in bytes, of routes that take only a few fields
-
-# Response headers of JSON answers: no caching, framing, scripts or sniffing.
-GUARD = [
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-]
-
-
-def takes_file(scope: Scope) -> bool:
-    """Whether the route takes a file of texts, labels or versions. Such a route streams or bounds its body itself."""
-    path: str = scope["path"]
-    if path in ("/calibrate", "/inspect", "/domains/import"):
-        return True
-    return path.startswith("/domains/") and path.endswith("/labels")
-
-
-def body_limit(scope: Scope, service: Service) -> int:
-    """Largest body (bytes) that the request's path accepts."""
-    settings = service.settings
-    if takes_file(scope):
-        brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
-        return settings.max_vector_bytes if brought else settings.max_calibration_bytes
-    small = scope["path"].startswith(("/domains", "/calibrate/"))
-    return min(SMALL_BODY, settings.max_body_bytes) if small else settings.max_body_bytes
-
-
-def is_bounded(scope: Scope) -> bool:
-    """Whether `request_timeout` applies to the request. False for paths under /calibrate, /domains and /inspect,
-    because some of these paths receive files, send files or stream events."""
-    return not scope["path"].startswith(("/calibrate", "/domains", "/inspect"))
-
-
-class TimeLimit:
-    """Cancels a request that takes longer than `seconds`; `bound` then raises Unavailable.
-
-    All requests share one timer, which is set for the oldest request. A timer for each request would cost as much as
-    reading the request's body.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._begun: dict[asyncio.Task[Any], float] = {}  # time.monotonic() at the start; oldest first
-        self._late: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # event loop of the timer; None if no timer is set
-
-    async def bound(self, work: Awaitable[None]) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in a task
-        self._begun[task] = time.monotonic()
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
-            loop.call_later(self.seconds, self._look)
-        try:
-            await work
-        except asyncio.CancelledError as error:
-            if task in self._late and not task.uncancel():
-                why = f"the request took longer than {self.seconds:g} s; ask for less at a time"
-                raise Unavailable(why) from error
-            raise
-        finally:
-            del self._begun[task]
-            self._late.discard(task)
-
-    def _look(self) -> None:
-        """Cancels requests that are late, and sets the timer for the oldest of the others."""
-        loop, self._loop = self._loop, None
-        latest = time.monotonic() - self.seconds
-        for task, begun in self._begun.items():
-            if begun > latest:
-                if loop is not None:
-                    self._loop = loop
-                    loop.call_later(begun - latest, self._look)
-                break
-            if task not in self._late:
-                self._late.add(task)
-                task.cancel()
-
-
-def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Protective headers for an answer; empty for a page, which sets its own policy."""
-    return [] if any(name == b"content-security-policy" for name, _ in headers) else GUARD
-
-
-HARMLESS = {"GET", "HEAD", "OPTIONS"}
-OWN = {"same-origin", "none"}  # harmless values of the header Sec-Fetch-Site; none: the user typed the address
-
-
-def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
-    """Protects a server without keys from web pages that use the user's browser to reach it.
-
-    Args:
-        anonymous: accept any host name (ISOSIM_ALLOW_ANONYMOUS).
-        allowed: origins of pages that may send requests (ISOSIM_CORS_ORIGINS).
-
-    Raises:
-        Forbidden: another site's page sent the request; or the Host header is a public name, which an attacker could
-            have pointed at this machine (DNS rebinding).
-    """
-    host, origin, site = text_of(head, b"host"), text_of(head, b"origin"), text_of(head, b"sec-fetch-site")
-    if (site or origin) and method not in HARMLESS and is_foreign(site, origin, host) and origin not in allowed:
-        raise Forbidden("requests from other sites need an API key, or their origin in ISOSIM_CORS_ORIGINS")
-    if not anonymous and not is_local(host):
-        raise Forbidden(
-            "a server without keys answers only requests whose Host is an address or a local name; "
-            "behind a proxy that authenticates callers, set ISOSIM_ALLOW_ANONYMOUS=true"
-        )
 
 
 def cors(origins: Sequence[str]) -> dict[str, Any]:
@@ -354,40 +175,3 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
         ],
         "max_age": 600,
     }  # fmt: skip
-
-
-def is_foreign(site: str, origin: str, host: str) -> bool:
-    """Whether a page of another origin sent the request. Another port of this machine is another origin too.
-
-    Origin decides if Sec-Fetch-Site is missing: some browsers leave it out (plain http to another machine, Safari
-    before 16.4), but send Origin with all methods except GET and HEAD. Clients that are not browsers send neither
-    header; their requests are not foreign.
-    """
-    if site:
-        return site not in OWN
-    return bool(origin) and authority(origin.partition("://")[2]) != authority(host)
-
-
-def authority(host: str) -> str:
-    """Host in lower case, without the port if this is 80 or 443. Either may be the default port: the scheme is unknown,
-    because TLS may end at a proxy."""
-    return host.lower().removesuffix(":80").removesuffix(":443")
-
-
-# Top-level names that cannot be registered, so that no attacker's DNS server answers for them: RFC 6761 (localhost,
-# test), RFC 6762 (local), RFC 8375 (home.arpa), ICANN's resolution of 29 July 2024 (internal).
-RESERVED = (".localhost", ".test", ".local", ".home.arpa", ".internal")
-
-
-@lru_cache(maxsize=256)
-def is_local(host: str) -> bool:
-    """Whether a Host header cannot be a public DNS name: it is an address, a name without a dot, or a RESERVED one."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    name = name.rstrip(".").lower()
-    if "." not in name and ":" not in name:
-        return True
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name.endswith(RESERVED)
-    return True

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from isosim.api.policy import PROBE
 from isosim.api.requests import documented
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import NotFound, NotReady
@@ -26,24 +27,24 @@ def check_ready(service: Service) -> None:
         raise NotReady("the server is starting or stopping")
 
 
-@router.head("/livez", include_in_schema=False)
-@router.get("/livez", responses={503: documented()[503]})
+@router.head("/livez", dependencies=[PROBE], include_in_schema=False)
+@router.get("/livez", dependencies=[PROBE], responses={503: documented()[503]})
 async def livez(service: ServiceDep) -> dict[str, str]:
     """Succeeds while the process and its encoder thread are alive. After a failure only a restart helps."""
     check_alive(service)
     return {"status": "alive"}
 
 
-@router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", responses={503: documented()[503]})
+@router.head("/readyz", dependencies=[PROBE], include_in_schema=False)
+@router.get("/readyz", dependencies=[PROBE], responses={503: documented()[503]})
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """Succeeds once the encoder is loaded, until the server begins to drain or stop."""
     check_ready(service)
     return {"status": "ready", "encoder": service.encoders.first.digest}
 
 
-@router.head("/metrics", include_in_schema=False)
-@router.get("/metrics", response_class=Response)
+@router.head("/metrics", dependencies=[PROBE], include_in_schema=False)
+@router.get("/metrics", dependencies=[PROBE], response_class=Response)
 async def metrics(service: ServiceDep) -> Response:
     """Metrics in Prometheus' text format. Not here if the server has a port of their own (ISOSIM_METRICS_PORT)."""
     port = service.settings.metrics_port

@@ -1,64 +1,54 @@
 """The console and the API documentation: pages of fixed files that load nothing from other hosts."""
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from isosim import __version__
+from isosim.api.policy import OPEN, OPEN_PAGE
 from isosim.api.requests import documented
 from isosim.api.state import ServiceDep
-from isosim.errors import NotFound
 from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
 from isosim.scoring.calibration import DOMAIN_NAME
-
-HTML, CSS, SCRIPT, SVG, PNG = "text/html", "text/css", "text/javascript", "image/svg+xml", "image/png"
 
 # Content-Security-Policy: only files of this host; no inline scripts or styles, no framing.
 STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+# Allows what Swagger UI needs: its style sheet holds icons as data: URLs, and its script sets style attributes.
+SWAGGER = STRICT.replace("img-src 'self'", "img-src 'self' data:").replace(
+    "style-src 'self'", "style-src 'self' 'unsafe-inline'"
+)
 
 
-@dataclass(frozen=True)
-class Page:
-    """The files of a web page and their media types. They need no key; the routes from which the page gets data do."""
+class Files(StaticFiles):
+    """The files of a folder in a package. They need no key; the routes from which a page gets data do."""
 
-    folder: Traversable
-    types: Mapping[str, str]
-    policy: str = STRICT
+    policy = OPEN_PAGE
 
-    def answer(self, request: Request, name: str) -> Response:
-        """Answers with a file, or with 304 if the browser's copy is current.
-
-        Raises:
-            NotFound: the page has no such file.
-        """
-        if name not in self.types:
-            raise NotFound(f"no route {request.method} {request.url.path}")
-        return self.respond(request, self.folder.joinpath(name).read_bytes(), self.types[name])
-
-    def respond(self, request: Request, content: bytes, kind: str) -> Response:
-        """Answers with the content and the page's headers, or with 304 if the browser's copy is current."""
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        headers = {
-            "etag": tag,
+    def __init__(self, package: str, folder: str, security: str) -> None:
+        super().__init__(packages=[(package, folder)])
+        self.headers = {
             "cache-control": "no-cache",  # browsers revalidate at each load, so that a new release shows at once
-            "content-security-policy": self.policy,
+            "content-security-policy": security,
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
         }
-        known = {part.strip().removeprefix("W/") for part in request.headers.get("if-none-match", "").split(",")}
-        if tag in known:
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=kind)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(self.headers)
+        return response
+
+
+CONSOLE = Files("isosim", "console", STRICT)
+DOCS = Files("isosim", "console", SWAGGER)  # docs.html
+FILES = [Mount("/console", CONSOLE), Mount("/docs", Files("fastapi_offline", "static", SWAGGER))]
 
 
 class ConsoleEncoder(BaseModel):
@@ -94,42 +84,31 @@ class ConsoleFacts(BaseModel):
     domain_pattern: str
 
 
-console = APIRouter(prefix="/console", tags=["operations"])
-
-MODULES = (
-    "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
-    "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
-    "listing", "glossary", "thresholds", "label", "drawing",
-)  # fmt: skip
-CONSOLE = Page(
-    files("isosim") / "console",
-    {
-        "index.html": HTML,
-        "console.css": CSS,
-        "files.css": CSS,
-        "icon.svg": SVG,
-        "vendor/chart.umd.min.js": SCRIPT,
-        **{f"{name}.js": SCRIPT for name in MODULES},
-    },
-)
+router = APIRouter(tags=["operations"], dependencies=[OPEN])
 
 
-@console.head("", include_in_schema=False)
-@console.get("", include_in_schema=False)
-def console_page(request: Request) -> Response:
-    return CONSOLE.answer(request, "index.html")
+@router.head("/console", include_in_schema=False)
+@router.get("/console", include_in_schema=False)
+async def console_page(request: Request) -> Response:
+    return await CONSOLE.get_response("index.html", request.scope)
 
 
-@console.head("/", include_in_schema=False)
-@console.get("/", include_in_schema=False)
-def console_with_slash() -> Response:
+@router.head("/console/", include_in_schema=False)
+@router.get("/console/", include_in_schema=False)
+async def console_with_slash() -> Response:
     """Redirects to the address without a slash, because the page's links are relative to it."""
     return RedirectResponse("../console", 308)
 
 
-@console.head("/server.json", include_in_schema=False)
-@console.get("/server.json", responses={503: documented()[503]})
-def console_facts(service: ServiceDep) -> ConsoleFacts:
+@router.head("/docs", include_in_schema=False)
+@router.get("/docs", include_in_schema=False)
+async def docs_page(request: Request) -> Response:
+    return await DOCS.get_response("docs.html", request.scope)
+
+
+@router.head("/console/server.json", include_in_schema=False)
+@router.get("/console/server.json", responses={503: documented()[503]})
+async def console_facts(service: ServiceDep) -> ConsoleFacts:
     """Facts that the console needs: limits, methods, and whether other routes need a key. This route needs no key."""
     settings, encoder = service.settings, service.encoders.first.artifact
     return ConsoleFacts(
@@ -150,63 +129,3 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
         promotions=list(PROMOTIONS),
         domain_pattern=DOMAIN_NAME,
     )
-
-
-@console.head("/{name:path}", include_in_schema=False)
-@console.get("/{name:path}", include_in_schema=False)
-def console_file(request: Request, name: str) -> Response:
-    return CONSOLE.answer(request, name)
-
-
-docs = APIRouter(prefix="/docs", include_in_schema=False)
-
-# Allows what Swagger UI needs: its style sheet holds icons as data: URLs, and its script sets style attributes.
-DOCS_POLICY = STRICT.replace("img-src 'self'", "img-src 'self' data:").replace(
-    "style-src 'self'", "style-src 'self' 'unsafe-inline'"
-)
-DOCS = Page(
-    files("fastapi_offline") / "static",
-    {"swagger-ui-bundle.js": SCRIPT, "swagger-ui.css": CSS},
-    DOCS_POLICY,
-)
-DOCS_INDEX = b"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>isosim: all routes</title>
-<link rel="icon" href="console/icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-</head>
-<body>
-<div id="swagger-ui"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
-</body>
-</html>
-"""
-# validatorUrl null: otherwise Swagger UI sends the schema's address to a public validator.
-DOCS_START = b"""SwaggerUIBundle({
-  url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null, layout: "BaseLayout",
-  presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
-});
-"""
-
-
-@docs.head("")
-@docs.get("")
-def docs_page(request: Request) -> Response:
-    return DOCS.respond(request, DOCS_INDEX, HTML)
-
-
-@docs.head("/start.js")
-@docs.get("/start.js")
-def docs_start(request: Request) -> Response:
-    """The script that starts Swagger UI. It is a file, because the page's policy forbids inline scripts."""
-    return DOCS.respond(request, DOCS_START, SCRIPT)
-
-
-@docs.head("/{name}")
-@docs.get("/{name}")
-def docs_file(request: Request, name: str) -> Response:
-    return DOCS.answer(request, name)

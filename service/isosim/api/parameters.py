@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from isosim.api.validation import unknown
@@ -53,11 +53,7 @@ def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
 
 
 def check_query(scope: Scope) -> None:
-    """Raises InvalidInput for a query parameter that the request's route does not take.
-
-    Runs before FastAPI's router, so the route of a request with a query is looked up twice. Scoring requests have no
-    query and do not pay for this.
-    """
+    """Raises InvalidInput for a query parameter that the request's route does not take."""
     query, path = scope["query_string"], scope["path"]
     if not query or not (scope["method"] == "POST" or below(path, OWN)):
         return  # probes, scrapers and browsers add parameters of their own: `/livez?verbose`
@@ -69,16 +65,12 @@ def check_query(scope: Scope) -> None:
     if not below(path, OWN):
         check_ours(given, "query parameter")
         return
-    route = next(
-        (r for r in flat(scope["app"].routes) if isinstance(r, Route) and r.matches(scope)[0] is Match.FULL), None
-    )
-    if route is None:
+    route = scope["route"]
+    if not isinstance(route, Route):
         return  # the router will answer 404 or 405
     known = parameters(route)
     names = [name for name in given if name not in known]
     twice = [name for name in given if given[name] > 1]
-    if names or twice:
-        scope["route"] = route  # the metrics count the refused request under this route
     if names:
         raise unknown(names, known, "query parameter")
     if twice:  # FastAPI would silently take the last value

@@ -1,7 +1,7 @@
-"""Functions that all routes share: checks of scopes, domains and jobs, parsing of bodies, documented errors."""
+"""Functions that all routes share: checks of domains and jobs, parsing of bodies, documented errors."""
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import orjson
@@ -11,50 +11,17 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
-from isosim.access.grants import Scope
 from isosim.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from isosim.api.errors import TABLE
 from isosim.api.parameters import check_ours
+from isosim.api.policy import SCORING, Head, head_of, text_of
 from isosim.api.state import Service, ServiceDep, service_of
 from isosim.api.trace import Trace
 from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
-from isosim.domains.history import Author, author
 from isosim.errors import NotFound, UnsupportedMedia
 from isosim.jobs.job import Job
 from isosim.migration.encoders import Resolution
 from isosim.scoring.calibration import DOMAIN_NAME, DomainRef
-
-
-def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
-    """Dependency that requires a scope, and charges `texts` texts to the key's limits.
-
-    With `texts` = 0, the dependency charges nothing, and the route itself must charge its texts.
-    """
-
-    # Async, because FastAPI would run a plain function in a thread.
-    async def check(request: Request, service: ServiceDep) -> None:
-        trace: Trace = request.scope["state"]["trace"]
-        trace.grant.check_scope(scope)
-        if scope != "read":
-            author.set(Author(trace.grant.id, request=trace.request_id))
-        if texts:
-            await service.limits.admit(trace.grant, texts)
-
-    return Depends(check)
-
-
-Head = Mapping[bytes, bytes]  # a request's headers by name
-
-
-def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Head:
-    """Headers by name; of several headers with one name, the first."""
-    return dict(reversed(headers))
-
-
-def text_of(head: Head, name: bytes) -> str:
-    """A header's value; empty if the request does not have it."""
-    value = head.get(name)
-    return "" if value is None else value.decode("latin-1")
 
 
 def check_encoding(head: Head) -> None:
@@ -156,12 +123,13 @@ SHORT = 65_536
 
 
 class ScoringRoute(APIRoute):
-    """Route whose endpoint takes `(body, service, trace)`; checks the scope and parses JSON straight into the model.
+    """Route whose endpoint takes `(body, service, trace)`; parses JSON straight into the model of its body.
 
-    The middleware calls `respond` directly, without FastAPI. If the texts' vectors are cached, FastAPI's layers,
-    dependencies and two-step JSON parsing would take longer than all other work for the request (measured:
-    loadtest/README.md). FastAPI still derives the documentation from the endpoint's signature.
+    FastAPI's dependencies and its two-step parsing of JSON would take longer than all other work for a request whose
+    texts are cached (loadtest/README.md). FastAPI derives only the documentation from the endpoint's signature.
     """
+
+    policy = SCORING
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint = self.endpoint
@@ -176,17 +144,15 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # for requests that the middleware leaves to FastAPI
-            trace = await trace_of(request)
-            self.check(head_of(request.headers.raw), trace)
-            return await respond(await request.body(), service_of(request), trace)
+        async def handle(request: Request) -> Response:  # FastAPI needs one; the middleware calls `respond`
+            self.check(head_of(request.headers.raw))
+            return await respond(await request.body(), service_of(request), await trace_of(request))
 
         self.respond = respond
         return handle
 
-    def check(self, head: Head, trace: Trace) -> None:
-        """Raises Forbidden or UnsupportedMedia, before the body is read."""
-        trace.grant.check_scope("read")
+    def check(self, head: Head) -> None:
+        """Raises UnsupportedMedia, before the body is read."""
         check_json(head, self)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from starlette.types import Receive
@@ -32,9 +31,6 @@ class Trace:
     request_id: str
     started: float  # time.perf_counter() at the start
     receive: Receive
-    # Registers a callback that is called when the connection closes. Provided by the protocol class in
-    # server/http_protocol.py. None under another protocol class of uvicorn; `watch` then starts a task instead.
-    on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: Scored | None = None
     error_type: str | None = None  # None: the answer is not an error
@@ -47,9 +43,6 @@ class Trace:
 
         The request's body must have been read before.
         """
-        if self.on_left is not None:
-            self.on_left(left)
-            return partial(self.on_left, None)
         task = asyncio.ensure_future(self._closed())
         task.add_done_callback(lambda ended: None if ended.cancelled() else left())
 

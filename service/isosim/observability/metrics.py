@@ -26,7 +26,7 @@ TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last bucket ends at the default job_timeout
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 LOOKUPS = (("memory", "hit"), ("memory", "miss"), ("redis", "hit"), ("redis", "miss"), ("redis", "error"))
-CLOSED = ("headers", "body", "reading", "room", "full")  # reasons for which http_protocol closes a connection
+CLOSED = ("headers", "body", "pipelining", "reading", "room", "full")  # reasons for which the guard closes one
 MAX_DOMAINS = 500  # maximum number of domains in the series of champions
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # no second series, with a time, for each counter

@@ -15,7 +15,6 @@ from isosim.api.calibration import calibrate, files
 from isosim.api.compatible import inference_protocol, openai, rerank, tei
 from isosim.api.domains import archive, domains, migration, thresholds
 from isosim.api.middleware import Envelope, cors
-from isosim.api.requests import ScoringRoute
 from isosim.api.scoring import similarity
 from isosim.api.state import Service
 from isosim.server import documentation
@@ -77,18 +76,11 @@ def create_app(settings: Settings) -> Application:
         inference_protocol.router,
         tei.router,
         operations.router,
-        pages.console,
-        pages.docs,
     )
-    for router in routers:
+    for router in (*routers, pages.router):
         app.include_router(router)
-    routes = (route for router in routers for route in router.routes)
-    app.envelope = Envelope(
-        partial(FastAPI.__call__, app),
-        [route for route in routes if isinstance(route, ScoringRoute)],
-        settings.request_timeout,
-        outermost=not settings.cors_origins,
-    )
+    app.router.routes.extend(pages.FILES)
+    app.envelope = Envelope(partial(FastAPI.__call__, app), app.routes)
     if settings.cors_origins:
         app.envelope = CORSMiddleware(app.envelope, **cors(settings.cors_origins))
     return app

@@ -11,6 +11,8 @@ from pydantic.json_schema import models_json_schema
 from isosim.api.bodies import REF
 from isosim.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from isosim.api.compatible.tensors import InferRequest
+from isosim.api.parameters import flat
+from isosim.api.policy import OPEN, policy_of
 from isosim.api.requests import json_response
 
 DESCRIPTION = """
@@ -54,13 +56,20 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas |= more.get("$defs", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for operations in openapi["paths"].values():
-        for operation in operations.values():
+    with_key = {
+        (route.path_format, method.lower())
+        for route in flat(app.routes)
+        if isinstance(route, APIRoute) and policy_of(route).key
+        for method in route.methods or ()
+    }
+    for path, operations in openapi["paths"].items():
+        for method, operation in operations.items():
             # FastAPI documents its own form of 422 for each route with parameters. We never send it, so it is removed.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
+            if (path, method) in with_key:
+                operation["security"] = [{"key": []}, {}]
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    openapi["security"] = [{"key": []}, {}]
     return openapi
 
 
@@ -74,6 +83,6 @@ def install(app: FastAPI) -> None:
 
     app.openapi = openapi  # type: ignore[method-assign]
 
-    @app.get("/openapi.json", include_in_schema=False)
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])
     def openapi_json() -> Response:  # a plain function, which FastAPI runs in a thread
         return json_response(app.openapi())

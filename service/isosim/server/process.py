@@ -16,7 +16,7 @@ from isosim.api.state import Phase, Service
 from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
-from isosim.server.http_protocol import ConnectionLimits, guarded
+from isosim.server.guard import Guard, Reason
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            http=guarded(self.connection_limits(settings)),
+            http=self.guard(settings),  # type: ignore[arg-type]
             ws="none",  # no route uses WebSockets, and their library would log headers with keys at level debug
             timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=int(settings.drain_seconds),
@@ -83,15 +83,14 @@ class Server(uvicorn.Server):
         self._drained_at: float | None = None  # time.monotonic() at the end of `drain_delay`
         sys.setswitchinterval(SWITCH_SECONDS)
 
-    def connection_limits(self, settings: Settings) -> ConnectionLimits:
-        def closed(reason: str) -> None:
+    def guard(self, settings: Settings) -> Guard:
+        def closed(reason: Reason) -> None:
             if self.service is not None:
                 self.service.metrics.observe_closed(reason)
 
-        return ConnectionLimits(
+        return Guard(
             header_timeout=min(HEADER_SECONDS, settings.body_timeout / 2),
             body_timeout=settings.body_timeout,
-            keep_alive=settings.keep_alive,
             max_connections=possible_connections(settings.max_connections),
             on_closed=closed,
         )

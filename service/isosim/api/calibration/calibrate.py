@@ -29,7 +29,8 @@ from isosim.api.calibration.files import (
 from isosim.api.calibration.intake import Intake, Limits
 from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from isosim.api.calibration.vectors import VectorIntake
-from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, needs, permitted_job
+from isosim.api.policy import needs
+from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, permitted_job
 from isosim.api.state import Phase, Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
@@ -96,7 +97,7 @@ def state(job: Job) -> JobState:
     "",
     status_code=202,
     response_model=JobAccepted,
-    dependencies=CALIBRATE,
+    dependencies=[needs("calibrate", body="file")],
     openapi_extra=BODY_DOC,
     responses=documented(400, 409, 413, 415, 422, 429),
 )

@@ -12,7 +12,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from isosim.access.grants import Grant
 from isosim.api.calibration.schemas import Inspection
-from isosim.api.requests import documented, json_response, media_type, needs, sent_as
+from isosim.api.policy import needs
+from isosim.api.requests import documented, json_response, media_type, sent_as
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
@@ -288,7 +289,7 @@ async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
 @router.post(
     "/inspect",
     response_model=Inspection,
-    dependencies=[needs("calibrate")],
+    dependencies=[needs("calibrate", body="file")],
     openapi_extra=BODY,
     responses=documented(400, 413, 415, 422),
 )

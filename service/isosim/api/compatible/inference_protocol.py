@@ -20,14 +20,15 @@ from isosim.api.compatible.schemas import (
     ServerReady,
 )
 from isosim.api.operations import check_alive, check_ready
-from isosim.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
+from isosim.api.policy import PROBE, head_of, needs
+from isosim.api.requests import TraceDep, check_encoding, documented, name_ignored
 from isosim.api.scoring.request import ScoringRequest, listed
 from isosim.api.state import ServiceDep
 from isosim.errors import InvalidInput
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
-READ = [needs("read")]
+READ = [needs("read", timed=True)]
 VersionPath = Annotated[str, Path(description="version of the domain", examples=["1"])]
 MODEL_STATUSES = (404, 409)
 METADATA: dict[str, Any] = {
@@ -46,7 +47,8 @@ INFER: dict[str, Any] = {
         **documented(400, 404, 409, 413, 415, 422, 424, 429),
     },
     "openapi_extra": body_of(tensors.InferRequest, {"application/octet-stream": BINARY}),
-    "dependencies": [needs("read", texts=0)],  # 0, because `ScoringRequest.embed` charges the texts to the key's limits
+    # No text is charged here: `ScoringRequest.embed` charges them to the key's limits.
+    "dependencies": [needs("read", texts=0, body="json", timed=True)],
     "response_class": Response,
 }
 
@@ -70,14 +72,14 @@ async def server_metadata() -> ServerMetadata:
     return ServerMetadata(name="isosim", version=__version__, extensions=["binary_tensor_data"])
 
 
-@router.get("/health/live", responses={503: documented()[503]})
+@router.get("/health/live", dependencies=[PROBE], responses={503: documented()[503]})
 async def server_live(service: ServiceDep) -> ServerLive:
     """Succeeds while the process and its encoder thread are alive."""
     check_alive(service)
     return ServerLive(live=True)
 
 
-@router.get("/health/ready", responses={503: documented()[503]})
+@router.get("/health/ready", dependencies=[PROBE], responses={503: documented()[503]})
 async def server_ready(service: ServiceDep) -> ServerReady:
     """Succeeds if all models can answer."""
     check_ready(service)

@@ -15,7 +15,8 @@ from isosim.api.compatible.schemas import (
     ModelList,
     ModelPath,
 )
-from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
+from isosim.api.policy import needs
+from isosim.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored
 from isosim.api.scoring.request import INLINE_ROWS, check_dimensions, listed
 from isosim.api.state import ServiceDep, pay_for
 from isosim.arrays import Vectors
@@ -24,7 +25,7 @@ from isosim.domains.domain import Version
 from isosim.scoring.calibration import DEFAULT
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
-router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
+router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read", timed=True)])
 
 ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
 

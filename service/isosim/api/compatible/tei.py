@@ -13,7 +13,8 @@ from isosim.api.compatible.schemas import (
 )
 from isosim.api.operations import check_ready
 from isosim.api.parameters import fault
-from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
+from isosim.api.policy import OPEN, PROBE, needs
+from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
 from isosim.api.scoring.request import listed, named_prompt
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
@@ -49,7 +50,7 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
     return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
 
 
-@router.get("/info", dependencies=[needs("read")], responses=documented())
+@router.get("/info", dependencies=[needs("read", timed=True)], responses=documented())
 async def info(service: ServiceDep) -> Info:
     """The encoder that this server runs, and the server's limits."""
     settings, first = service.settings, service.encoders.first
@@ -74,18 +75,25 @@ async def info(service: ServiceDep) -> Info:
     )
 
 
-@router.head("/ping", include_in_schema=False)
-@router.head("/health", include_in_schema=False)
-@router.get("/ping", operation_id="ping", response_class=Response, responses={503: documented()[503]})
-@router.get("/health", response_class=Response, responses={503: documented()[503]})
+@router.head("/ping", dependencies=[PROBE], include_in_schema=False)
+@router.head("/health", dependencies=[PROBE], include_in_schema=False)
+@router.get(
+    "/ping", dependencies=[PROBE], operation_id="ping", response_class=Response, responses={503: documented()[503]}
+)
+@router.get("/health", dependencies=[PROBE], response_class=Response, responses={503: documented()[503]})
 async def health(service: ServiceDep) -> Response:
     """Answers 200 with an empty body while the server is ready (as GET /readyz)."""
     check_ready(service)
     return Response()
 
 
-@router.head("/", include_in_schema=False)
-@router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
+@router.head("/", dependencies=[OPEN], include_in_schema=False)
+@router.get(
+    "/",
+    dependencies=[OPEN],
+    response_class=Response,
+    responses={307: {"description": "to /console"}, 503: documented()[503]},
+)
 async def root(request: Request, service: ServiceDep) -> Response:
     """Health, as in text-embeddings-inference; browsers are redirected to the console."""
     if "text/html" in request.headers.get("accept", ""):

@@ -9,7 +9,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from isosim.api.calibration.files import check_no_form, content_type, one_of_few, sent, store, temporary
 from isosim.api.domains.schemas import ImportState
-from isosim.api.requests import TraceDep, documented, needs
+from isosim.api.policy import needs
+from isosim.api.requests import TraceDep, documented
 from isosim.api.state import ServiceDep
 from isosim.domains.archive import EncodersOfStore, import_domains, selected
 from isosim.domains.archive import export_domains as write_archive
@@ -50,7 +51,7 @@ async def export_domain(
 
 @router.post(
     "/import",
-    dependencies=ADMIN,
+    dependencies=[needs("admin", body="file")],
     openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE, "application/octet-stream": ARCHIVE}}},
     responses=documented(409, 413, 415, 422),
 )

@@ -40,17 +40,8 @@ from isosim.api.domains.schemas import (
     VersionState,
     VersionSummary,
 )
-from isosim.api.requests import (
-    DomainName,
-    JsonBody,
-    TraceDep,
-    check_json,
-    documented,
-    head_of,
-    json_response,
-    needs,
-    resolve,
-)
+from isosim.api.policy import head_of, needs
+from isosim.api.requests import DomainName, JsonBody, TraceDep, check_json, documented, json_response, resolve
 from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
@@ -200,7 +191,7 @@ async def get_history(
     "/{domain}/labels",
     status_code=202,
     response_model=JobAccepted,
-    dependencies=[needs("calibrate")],
+    dependencies=[needs("calibrate", body="file")],
     openapi_extra=body_of(
         LabelsRequest,
         {NDJSON: {"type": "string", "description": 'lines of {"a": "…", "b": "…", "label": 1}, with `weight` if any'}},

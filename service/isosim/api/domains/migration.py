@@ -16,7 +16,8 @@ from isosim.api.domains.schemas import (
     MigrationState,
     MigrationThreshold,
 )
-from isosim.api.requests import DomainName, JsonBody, documented, needs
+from isosim.api.policy import needs
+from isosim.api.requests import DomainName, JsonBody, documented
 from isosim.api.state import Service, ServiceDep
 from isosim.domains.domain import Domain, Migration, Start
 from isosim.errors import Conflict, IsosimError, NotFound

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from isosim.api.domains.schemas import REVISION, SavedTarget, SavedThreshold, TargetRequest, Threshold, Thresholds
-from isosim.api.requests import DomainName, JsonBody, TraceDep, documented, needs, resolve
+from isosim.api.policy import needs
+from isosim.api.requests import DomainName, JsonBody, TraceDep, documented, resolve
 from isosim.api.state import ServiceDep
 from isosim.errors import Conflict
 from isosim.jobs.store import JobStore
