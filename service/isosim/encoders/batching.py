@@ -291,15 +291,24 @@ class MicroBatcher:
             waiting, gone = self._divide(self.waiting)
             texts: list[PendingText] = []
             if waiting:
-                idle, budget = self.plan.runs - self._running, self.plan.max_batch_tokens
+                idle = self.plan.runs - self._running
                 self._exclusive = self.plan.exclusive and not self._running and len(waiting) <= self.plan.runs
-                if idle > 1 and not self._exclusive and not self.plan.remote:
-                    # Each idle run gets some of the texts, so that the two texts of a pair run in parallel.
-                    budget = min(budget, -(-sum(pending.length for pending in waiting) // idle))
+                budget = self.plan.max_batch_tokens if self._exclusive else self._budget(waiting, idle)
                 texts = pack(waiting, budget, self.plan.max_batch_texts)
             chosen = set(texts)
             self.waiting = deque(pending for pending in waiting if pending not in chosen)
             return Batch(texts, self._exclusive) if texts else None, gone
+
+    def _budget(self, waiting: Sequence[PendingText], idle: int) -> int:
+        """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
+
+        If several runs are idle, the maximum is the number of waiting tokens divided by the number of idle runs. So
+        each gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder, the maximum is
+        always `max_batch_tokens`.
+        """
+        if idle < 2 or self.plan.remote:
+            return self.plan.max_batch_tokens
+        return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
 
     def _tokenize(self, pending_texts: list[PendingText]) -> None:
         start = time.perf_counter()
