@@ -74,11 +74,14 @@ def serve(one: Worker) -> threading.Thread:
 
 
 def test_a_job_is_published_and_its_text_is_deleted(jobs: JobStore) -> None:
-    job = post(jobs)
-    worker(jobs, SUCCEED).serve(burst=True)
+    job, busy = post(jobs), []
+    one = worker(jobs, SUCCEED)
+    one.on_busy = busy.append
+    one.serve(burst=True)
     end = jobs.read(job.id)
     assert (end.status, end.version, end.promoted, end.progress) == (Status.SUCCEEDED, 1, True, 1.0)
     assert end.notices == ["few labels"]
+    assert busy == [True, False]
     assert [entry.key for entry in jobs.blobs.list("")][:1] == ["changes.json"]
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
 

@@ -1,16 +1,15 @@
-"""Groups texts from concurrent requests into batches, in two stages: prepare (tokenize, pack, pad) and run.
+"""Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
 
     with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
         batcher.submit([PendingText(key, Text("How do I log in?"))])
 
-One thread prepares batches, and up to `runs` batches run at once. Between the stages waits at most one batch, so the
-device never waits for a preparation, and no batch is formed long before it runs. No batch waits for a timer: an idle
-device starts at once, and batches become fuller while it is busy. A batch is the oldest waiting text with texts of
-similar length, so no text waits forever, and batches contain little padding. If the queue is empty, the event loop
-prepares a few short texts itself, which is faster than waking a thread.
+No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
+loop tokenizes a few short texts itself, which is faster than waking a thread. An idle encoding thread takes the oldest
+waiting text and fills a batch with texts of similar length. So an idle device starts at once, batches become fuller
+while the device is busy, no text waits forever, and batches contain little padding.
 
 Under light load, a CPU runs one batch on all cores (lowest latency). Under heavy load, it runs one batch per core
-(highest throughput; measured: loadtest/README.md).
+(highest throughput; measured: loadtest/README.md). A GPU runs one batch while the next is prepared.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ import logging
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from isosim.arrays import Vectors
+from isosim.encoders.fair_semaphore import FairSemaphore
 from isosim.encoders.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
 from isosim.errors import (
     BackendFailure,
@@ -49,8 +50,10 @@ HANDLING = 16  # number of characters added to the length of each text, for the 
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
+MIN_FILL = 0.7  # minimum share of real tokens in a batch, the rest is padding; not measured
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
+LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)
@@ -68,9 +71,9 @@ class PendingText:
     error: IsosimError | None = None
     arrived: float = 0.0  # time.perf_counter() at the arrival
     size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
-    tokens: Tokens | None = None  # written by the preparing thread
-    length: int = 0  # number of tokens; written by the preparing thread
-    tokenization: float = 0.0  # duration in s; written by the preparing thread
+    tokens: Tokens | None = None  # written by the tokenizing thread
+    length: int = 0  # number of tokens; written by the tokenizing thread
+    tokenization: float = 0.0  # duration in s; written by the tokenizing thread
     queue: float = 0.0  # time in the queue, in s; written by the thread that runs the batch
     inference: float = 0.0  # duration in s; written by the thread that runs the batch
 
@@ -86,15 +89,6 @@ class Waiter:
         """Ends the wait with the error CallerLeft."""
         if not self.future.done():
             self.future.set_exception(CallerLeft())
-
-
-@dataclass(eq=False, slots=True)
-class Batch:
-    """Texts that run together."""
-
-    texts: list[PendingText]
-    exclusive: bool  # whether the batch has the device to itself
-    prepared: Any = None  # the encoder's input; None: it could not be prepared, and the run reports the error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +116,7 @@ class BatchingPlan:
     """How texts are queued and batched for the device."""
 
     runs: int = 1  # number of batches that the device computes at the same time
+    ahead: int = 0  # number of batches prepared while others run; useful where preparation is slow compared with a run
     exclusive: bool = False  # True: a batch gets the whole device if no other batch runs and at most `runs` texts wait
     # Whether another server runs the encoder. Texts are sent to that server without padding, so a batch may mix short
     # and long texts. Full batches keep the number of HTTP requests low.
@@ -157,21 +152,26 @@ class MicroBatcher:
         self.queued = 0  # number of texts admitted and unfinished
         self.queued_size = 0  # sum of the sizes of the texts that `queued` counts
         self.rate = 0.0  # total size of the texts that the device encodes per second, smoothed
-        self._lock = threading.Lock()  # protects the fields up to `_exclusive`
-        self._to_prepare, self._to_run = threading.Condition(self._lock), threading.Condition(self._lock)
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized texts, in order of arrival
-        self._prepared: deque[Batch] = deque()  # at most one
-        self._running = 0  # number of batches that run
+        self._arrived = threading.Condition()
+        self._ready = threading.Condition()
+        # Whether a calibration job uses the processor. Then no batch runs on all cores, because the busiest core would
+        # slow the batch down.
+        self.cpu_contended = False
+        self._device = FairSemaphore(plan.runs)
+        self.idle_threads = 0  # number of encoding threads that wait for texts
         self._exclusive = False  # whether a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
         self._stopping = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        # One thread more than runs: it starts the next run while another thread delivers the results of its run.
-        stages = [("prepare", self._preparing), *[("run", self._run_batches)] * (plan.runs + 1)]
         self._threads = [
-            threading.Thread(target=self._living, args=(stage,), name=name, daemon=True) for name, stage in stages
+            threading.Thread(target=self._living, args=(main,), name=name, daemon=True)
+            for main, name in [
+                (self._tokenizing, "tokenize"),
+                *((self._running, f"encode-{number}") for number in range(plan.runs + plan.ahead)),
+            ]
         ]
 
     def __enter__(self) -> Self:
@@ -181,10 +181,10 @@ class MicroBatcher:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        with self._lock:
-            self._stopping = True
-            self._to_prepare.notify_all()
-            self._to_run.notify_all()
+        self._stopping = True
+        for condition in (self._arrived, self._ready):
+            with condition:
+                condition.notify_all()
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))  # a thread on a hung device never ends
@@ -203,6 +203,9 @@ class MicroBatcher:
     def expected_wait(self) -> float:
         """Estimated seconds until all texts that are queued now are encoded."""
         return self.queued_size / self.rate if self.rate else 0.0
+
+    def set_cpu_contended(self, cpu_contended: bool) -> None:
+        self.cpu_contended = cpu_contended
 
     def submit(self, pending_texts: Sequence[PendingText]) -> None:
         """Admits all texts or none.
@@ -237,11 +240,11 @@ class MicroBatcher:
         self.queued_size += size
         self.queued += len(pending_texts)
         if alone:
-            self._living(partial(self._prepare, list(pending_texts)))
+            self._living(partial(self._tokenize_all, list(pending_texts)))
             return
-        with self._lock:
+        with self._arrived:
             self._arriving.extend(pending_texts)
-            self._to_prepare.notify()
+            self._arrived.notify()
 
     def _living(self, main: Callable[[], None]) -> None:
         """Runs `main`. If it raises, logs the exception and calls `on_death`, and the batcher accepts no more texts."""
@@ -253,64 +256,18 @@ class MicroBatcher:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.on_death)
 
-    def _preparing(self) -> None:
+    def _tokenizing(self) -> None:
         while True:
-            with self._lock:
-                self._to_prepare.wait_for(lambda: self._stopping or self._arriving or self._can_prepare)
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._arriving or self._stopping)
                 if self._stopping:
                     return
-                # Not all at once: the device must not wait until a large request is tokenized.
-                count = min(len(self._arriving), self.plan.max_batch_texts)
-                arrived = [self._arriving.popleft() for _ in range(count)]
-            self._prepare(arrived)
-            del arrived  # otherwise these texts stay in memory until the next ones arrive
+                pending_texts = list(self._arriving)
+                self._arriving.clear()
+            self._tokenize_all(pending_texts)
+            del pending_texts  # otherwise these texts stay in memory until the next ones arrive
 
-    @property
-    def _can_prepare(self) -> bool:
-        return bool(self.waiting) and not self._prepared and not self._exclusive
-
-    def _prepare(self, arrived: list[PendingText]) -> None:
-        """Tokenizes these texts, and prepares the next batch if none is prepared."""
-        if arrived:
-            self._tokenize(arrived)
-        batch, gone = self._form()
-        self._deliver(gone)
-        if batch is not None:
-            with contextlib.suppress(Exception):  # the run prepares the batch again and reports the error
-                batch.prepared = self.encoder.prepare(ids_of(batch.texts))
-            with self._lock:
-                self._prepared.append(batch)
-                self._to_run.notify()
-
-    def _form(self) -> tuple[Batch | None, list[PendingText]]:
-        """Takes the next batch from the waiting texts, if one may be prepared now. Also returns the waiting texts that
-        no request needs any longer."""
-        with self._lock:
-            if not self._can_prepare:
-                return None, []
-            waiting, gone = self._divide(self.waiting)
-            texts: list[PendingText] = []
-            if waiting:
-                idle = self.plan.runs - self._running
-                self._exclusive = self.plan.exclusive and not self._running and len(waiting) <= self.plan.runs
-                budget = self.plan.max_batch_tokens if self._exclusive else self._budget(waiting, idle)
-                texts = pack(waiting, budget, self.plan.max_batch_texts)
-            chosen = set(texts)
-            self.waiting = deque(pending for pending in waiting if pending not in chosen)
-            return Batch(texts, self._exclusive) if texts else None, gone
-
-    def _budget(self, waiting: Sequence[PendingText], idle: int) -> int:
-        """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
-
-        If several runs are idle, the maximum is the number of waiting tokens divided by the number of idle runs. So
-        each gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder, the maximum is
-        always `max_batch_tokens`.
-        """
-        if idle < 2 or self.plan.remote:
-            return self.plan.max_batch_tokens
-        return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
-
-    def _tokenize(self, pending_texts: list[PendingText]) -> None:
+    def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
         start = time.perf_counter()
         wanted, gone = self._divide(pending_texts)
         self._deliver(gone)
@@ -323,8 +280,9 @@ class MicroBatcher:
         for pending in wanted:
             pending.tokenization = spent
         self._deliver(failed)
-        with self._lock:
+        with self._ready:
             self.waiting.extend(pending for pending in wanted if pending.tokens is not None)
+            self._ready.notify()
 
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
@@ -342,87 +300,112 @@ class MicroBatcher:
                 pending.error = TokenizerFailure("a text has no tokens")
         return [pending for pending in pending_texts if pending.tokens is None]
 
-    def _run_batches(self) -> None:
+    def _running(self) -> None:
         give_way()
-        while (batch := self._take()) is not None:
-            # A prepared batch is dropped if its callers have left since.
-            vectors = self._encode(batch) if any(pending.waiters for pending in batch.texts) else None
-            with self._lock:
-                self._running -= 1
-                self._exclusive = False
-                self._wake()
-            if vectors is not None:
-                self._keep(batch.texts, vectors)
-            self._deliver(batch.texts)
-            del batch, vectors  # otherwise they stay in memory until the next batch
+        while self._run_next():
+            pass
 
-    def _take(self) -> Batch | None:
-        """Waits for a batch and for the device. Returns None once the batcher stops."""
-        with self._lock:
-            self._to_run.wait_for(lambda: self._stopping or (self._prepared and self._running < self.plan.runs))
+    def _run_next(self) -> bool:
+        """Runs the next batch; False once the batcher stops."""
+        taken = self._take()
+        if taken is None:
+            return False
+        batch, exclusive = taken
+        if batch:
+            self._run(batch, exclusive)
+        if exclusive:
+            with self._ready:
+                self._exclusive = False
+                self._ready.notify()
+        return True
+
+    def _take(self) -> tuple[list[PendingText], bool] | None:
+        """Waits for texts and forms a batch. Returns the batch, and whether it gets the whole device.
+
+        Returns None once the batcher stops. The batch is empty if no request needs the waiting texts any longer.
+        """
+        with self._ready:
+            self.idle_threads += 1
+            self._ready.wait_for(lambda: (self.waiting and not self._exclusive) or self._stopping)
             if self._stopping:
                 return None
-            self._running += 1
-            batch = self._prepared.popleft()
-            self._wake()
-            return batch
+            waiting, gone = self._divide(self.waiting)
+            exclusive = self.plan.exclusive and not self.cpu_contended
+            exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
+            self._exclusive = exclusive
+            budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
+            fill = 0.0 if self.plan.remote else MIN_FILL
+            batch = pack(waiting, budget, self.plan.max_batch_texts, fill) if waiting else []
+            self.idle_threads -= 1
+            chosen = set(batch)
+            self.waiting = deque(pending for pending in waiting if pending not in chosen)
+            if self.waiting and not exclusive:
+                self._ready.notify()  # wakes another thread, because texts are left
+        self._deliver(gone)
+        return batch, exclusive
 
-    def _wake(self) -> None:
-        """Wakes the threads that can go on; called with the lock."""
-        if self._prepared:
-            self._to_run.notify()
-        if self._can_prepare:
-            self._to_prepare.notify()
+    def _budget(self, waiting: Sequence[PendingText]) -> int:
+        """Maximum number of tokens in the next batch, padding included; at most `max_batch_tokens`.
 
-    def _encode(self, batch: Batch) -> list[Vectors | None]:
-        """A vector (D,) for each text. For a text that fails, stores its error and returns None.
-
-        If a batch fails and a text may be the reason, its texts run one by one, so that only the bad text fails.
+        If several threads are idle, the maximum is the number of waiting tokens divided by the number of idle threads.
+        So each idle thread gets some of the texts, and the two texts of a pair run in parallel. With a remote encoder,
+        the maximum is always `max_batch_tokens`.
         """
-        texts = batch.texts
+        idle = min(self.idle_threads, self.plan.runs)
+        if idle < 2 or self.plan.remote:
+            return self.plan.max_batch_tokens
+        return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
+
+    def _run(self, batch: list[PendingText], exclusive: bool) -> None:
+        if not self._encode(batch, exclusive) and len(batch) > 1:
+            log.warning("a batch of %d texts failed, so they run one by one: %s", len(batch), batch[0].error)
+            for pending in batch:  # one by one, so that only the bad text fails
+                pending.error = None
+                self._encode([pending], exclusive)
+        self._deliver(batch)
+
+    def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
+        """Encodes a batch. If it fails, stores the error in all texts of the batch.
+
+        Returns False if a text of the batch may have caused the failure: the texts must then be tried one by one.
+        Returns True after a success, and after an error that no text can cause (`NO_TEXTS_FAULT`).
+        """
+        ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
-        rows: list[Vectors | None] = [None] * len(texts)
-        start = time.perf_counter()
-        self._runs_since[threading.get_ident()] = time.monotonic()
+        start, spent = time.perf_counter(), 0.0
         try:
-            prepared = self.encoder.prepare(ids_of(texts)) if batch.prepared is None else batch.prepared
-            vectors = self.encoder.run(prepared, exclusive=batch.exclusive)
-            if len(vectors) != len(texts):
-                raise BackendFailure(f"the encoder gave {len(vectors)} vectors for {len(texts)} texts")
-            rows = list(self.codec.round(vectors))
+            prepared = self.encoder.prepare(ids)
+            with self._device:
+                start = time.perf_counter()
+                self._runs_since[threading.get_ident()] = time.monotonic()
+                try:
+                    vectors = self.encoder.run(prepared, exclusive=exclusive)
+                finally:
+                    self._runs_since.pop(threading.get_ident())
+                    spent = time.perf_counter() - start
+            for pending, vector in zip(batch, self.codec.round(vectors), strict=True):
+                _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
+                # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
+                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
         except IsosimError as known:
             error = known
         except Exception as unknown:  # a bad batch must not end the thread
             log.exception("the encoder failed")
             error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
-        finally:
-            self._runs_since.pop(threading.get_ident())
-        spent = time.perf_counter() - start
-        longest = max(pending.length for pending in texts)
-        self.on_batch(BatchStats(len(texts), sum(w.length for w in texts), longest * len(texts), spent))
-        if error is not None and len(texts) > 1 and not isinstance(error, NO_TEXTS_FAULT):
-            log.warning("a batch of %d texts failed, so they run one by one: %s", len(texts), error)
-            return [row for pending in texts for row in self._encode(Batch([pending], batch.exclusive))]
-        for pending in texts:
-            pending.error = error
+        if error is not None:
+            for pending in batch:
+                pending.result, pending.error = None, error
+        for pending in batch:
             pending.queue = start - pending.arrived - pending.tokenization
             pending.inference = spent
         if error is None:
-            rate = (
-                (1 if batch.exclusive else self.plan.runs) * sum(pending.size for pending in texts) / max(spent, 1e-6)
-            )
+            judge_together((pending.judge, pending.result) for pending in batch)
+        longest = max(pending.length for pending in batch)
+        self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
+        if error is None:
+            rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
             self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-        return rows
-
-    @staticmethod
-    def _keep(texts: list[PendingText], vectors: list[Vectors | None]) -> None:
-        """Stores the vectors, and calls the out-of-domain tests."""
-        for pending, vector in zip(texts, vectors, strict=True):
-            if vector is not None and pending.tokens is not None:
-                _, truncated, unreadable, unknown_hash = pending.tokens
-                # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
-                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)
-        judge_together((pending.judge, pending.result) for pending in texts)
+        return error is None or isinstance(error, NO_TEXTS_FAULT)
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
@@ -458,30 +441,34 @@ def retry_after(wait: float) -> int:
     return max(1, min(60, round(wait)))
 
 
-def ids_of(texts: Sequence[PendingText]) -> list[Sequence[int]]:
-    return [pending.tokens.ids for pending in texts if pending.tokens is not None]
-
-
-def pack(waiting: Sequence[PendingText], max_tokens: int, max_texts: int) -> list[PendingText]:
+def pack(
+    waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
+) -> list[PendingText]:
     """The oldest text and the texts nearest to it in length: at most `max_tokens` tokens, padding included.
 
     `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own.
     """
     oldest = waiting[0]
-    by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
-    low = by_length.index(oldest)
+    window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
+    by_length = sorted(window, key=attrgetter("length"))
+    low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
+    while by_length[low] is not oldest:
+        low += 1
     high = low + 1  # the batch is by_length[low:high]
-    longest, real = oldest.length, oldest.length
+    longest, real = max(oldest.length, 1), oldest.length
     while high - low < max_texts:
+        shorter = by_length[low - 1].length if low else None
+        longer = max(by_length[high].length, 1) if high < len(by_length) else None
         count = high - low + 1
-        costs = []  # (share of real tokens, -1: add the shorter text, 1: add the longer text)
-        if low and count * longest <= max_tokens:
-            costs.append(((real + by_length[low - 1].length) / (count * longest), -1))
-        if high < len(by_length) and count * (longer := by_length[high].length) <= max_tokens:
-            costs.append(((real + longer) / (count * longer), 1))
-        if not costs:
+        costs = []  # (tokens with padding, share of real tokens, -1: add the shorter text, 1: add the longer text)
+        if shorter is not None:
+            costs.append((count * longest, (real + shorter) / (count * longest), -1))
+        if longer is not None:
+            costs.append((count * longer, (real + longer) / (count * longer), 1))
+        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= min_fill]
+        if not fitting:
             break
-        _, side = max(costs)
+        _, side = max(fitting)
         if side < 0:
             low -= 1
             real += by_length[low].length

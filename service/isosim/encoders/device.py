@@ -11,7 +11,7 @@ from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 MOST_RUNS = 8  # maximum number of parallel runs; if there are more cores, each run uses several of them
 CPU_TOKENS = 128  # padded tokens per batch; larger batches take longer without higher throughput (measured on 2 cores)
 GPU_TOKENS = 16384  # padded tokens per batch on a GPU
-CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # of cgroup version 2
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of memory
 # Bytes of memory that a process uses besides weights, cache and calibrations. Measured: 220 MiB under load, plus 85 MiB
 # with many domains; rounded up.
@@ -33,46 +33,68 @@ class Execution:
     plan: BatchingPlan
 
 
-def usable_cores(root: Path = CGROUPS) -> int:
-    """Number of cores that this process may use: the cores in its CPU affinity, or the container's limit if that is
-    lower. At least 1."""
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Number of cores that this process may use: the cores in its CPU affinity, or the container's limit (cgroup
+    version 2) if that is lower. At least 1."""
     cores = len(os.sched_getaffinity(0))
-    quota, _, period = read(root / "cpu.max").partition(" ")
-    return max(1, min(cores, int(quota) // int(period))) if quota.isdigit() else cores
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    # OSError: there is no such file, for example without cgroup version 2. ValueError: the quota is `max` (no limit).
+    except (OSError, ValueError):
+        return cores
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     """Memory limit of the container in bytes: the smallest limit of its cgroup and of the groups that contain it. None
-    if no limit is below the machine's memory."""
-    return min((limit for _, limit in memory_limits(root, own)), default=None)
+    if no limit is below the machine's memory.
+
+    The file `own` contains the path of the process's cgroup below `root`. With cgroup version 1, this path may exist
+    only on the host. The container then usually has its cgroup mounted at `root`/memory. Therefore the limit in
+    `root`/memory is always included.
+    """
+    return min((limit for _, _, limit in memory_limits(root, own)), default=None)
 
 
 def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes of memory left to the container, with cached files counted as free, because the kernel can free them; None
-    if it has no memory limit."""
+    """Bytes of memory left to the container, with cached files counted as free; None if it has no memory limit."""
     left = []
-    for group, limit in memory_limits(root, own):
-        stats = dict(line.split(" ", 1) for line in read(group / "memory.stat").splitlines())
-        left.append(limit - int(read(group / "memory.current") or 0) + int(stats.get("inactive_file", 0)))
+    for name, folder, limit in memory_limits(root, own):
+        usage, cached = USAGE[name]
+        used = sum(int(line) for line in lines_of(folder / usage) if line.isdigit())
+        stats = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
+        left.append(limit - used + int(stats.get(cached, 0)))
     return min(left, default=None)
 
 
-def memory_limits(root: Path, own: Path) -> list[tuple[Path, int]]:
-    """The memory limits of this process's cgroup and of the groups that contain it: (folder, bytes). The file `own`
-    contains the path of the cgroup below `root`."""
-    path = next((line[3:] for line in read(own).splitlines() if line.startswith("0::")), "/")
-    group = root / path.strip("/")
-    groups = [one for one in (group, *group.parents) if one.is_relative_to(root)]
-    limits = [(one, read(one / "memory.max")) for one in groups]
-    return [(one, int(limit)) for one, limit in limits if limit.isdigit() and int(limit) < MACHINE]
+# Files of a cgroup of version 2 and of version 1: file with the memory limit -> (file with the bytes in use, field of
+# memory.stat with the bytes of cached files). The kernel can free cached files.
+USAGE = {
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
-def read(path: Path) -> str:
-    """The content of a file; empty if it cannot be read, for example without cgroup version 2."""
+def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
+    """The memory limits of this process's cgroup and of the groups that contain it: (file name, folder, bytes)."""
+    files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
+    places = set(files.items())
+    for line in lines_of(own):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        name = "memory.max" if not controllers else "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            group = files[name] / path.strip("/")
+            places |= {(name, around) for around in (group, *group.parents) if around.is_relative_to(files[name])}
+    limits = [(name, folder, line) for name, folder in places for line in lines_of(folder / name)]
+    return [(name, folder, int(line)) for name, folder, line in limits if line.isdigit() and int(line) < MACHINE]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines of a file; an empty list if it cannot be read, for example with another cgroup version."""
     try:
-        return path.read_text().strip()
+        return path.read_text().splitlines()
     except OSError:
-        return ""
+        return []
 
 
 def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool = False) -> int:
@@ -125,6 +147,7 @@ def plan_execution(
     exclusive = exclusive and not gpu and runs > 1
     plan = BatchingPlan(
         runs=runs,
+        ahead=1 if gpu else 0,
         exclusive=exclusive,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=256 if gpu else 64,

@@ -140,8 +140,8 @@ class Embedder:
         """Vectors of the texts, rounded as the cache rounds them.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, checks the texts that are computed; one call of `judge` may check
-        texts of several requests.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
+        one call of `judge` may check texts of several requests.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -165,7 +165,7 @@ class Embedder:
         lookup = CacheLookup(memory_hits=len(known))
         missing = [key for key in wanted if key not in known]
         if missing and self.lookups is not None:
-            lookup = await self._look_further(self.lookups, missing, known)
+            lookup = await self._look_further(self.lookups, missing, known, judge)
             missing = [key for key in missing if key not in known]
         timings = Timings(cache=time.perf_counter() - started)
         if missing:
@@ -178,11 +178,11 @@ class Embedder:
         return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
 
     async def _look_further(
-        self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector]
+        self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
     ) -> CacheLookup:
         """Adds the shared cache's entries of these keys to `known`."""
         memory_hits, shared_hits = len(known), 0
-        for key, found in zip(keys, await shared.find(keys), strict=True):
+        for key, found in zip(keys, await shared.find(keys, judge), strict=True):
             if found is not None:
                 shared_hits += 1
                 self.memory.put(key, found)

@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isosim.encoders.texts import PooledVector, SharedCache, VectorCodec
+from isosim.encoders.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
 # Maximum number of concurrent lookups; each lookup may serve several requests. If Redis hangs, 3 lookups time out
 # together. These 3 failures in a row open the cache's circuit breaker (`circuit_breaker.FAILURES`).
 LOOKUPS = 3
-# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own.
+# Maximum number of keys in a combined lookup. A request with more keys gets a lookup of its own, without the
+# out-of-domain test. Its texts are tested when they are scored.
 MOST_KEYS = 256
 
 Found = list[PooledVector | None]
@@ -20,6 +21,7 @@ class Question(NamedTuple):
     """Keys that one request looks up, and the future that receives the result."""
 
     keys: Sequence[bytes]
+    judge: Judge | None
     answer: "asyncio.Future[Found]"
 
 
@@ -27,7 +29,8 @@ class SharedLookups:
     """Combines the cache lookups of several requests into one Redis command.
 
     Lookups are combined if they are requested in the same iteration of the event loop, or while `LOOKUPS` other lookups
-    are running. Lives on one event loop.
+    are running. Then each domain's out-of-domain test is called once, with all texts that were found for the domain.
+    Lives on one event loop.
     """
 
     def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:
@@ -35,10 +38,10 @@ class SharedLookups:
         self._asked: deque[Question] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def find(self, keys: Sequence[bytes]) -> Found:
+    async def find(self, keys: Sequence[bytes], judge: Judge | None) -> Found:
         """The cached vector of each key, or None."""
         loop = asyncio.get_running_loop()
-        question = Question(keys, loop.create_future())
+        question = Question(keys, judge, loop.create_future())
         if not self._asked:
             loop.call_soon(self._begin)
         self._asked.append(question)
@@ -77,6 +80,9 @@ class SharedLookups:
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else self.codec.decode(key, e) for key, e in zip(keys, entries, strict=True)]
+            if len(keys) <= MOST_KEYS:  # testing more texts in one call would block the event loop
+                judges = [question.judge for question in questions for _ in question.keys]
+                judge_together(zip(judges, found, strict=True))
         finally:
             start = 0
             for question in questions:

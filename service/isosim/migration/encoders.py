@@ -146,6 +146,11 @@ class Encoders:
         """Number of texts that were admitted and are not finished."""
         return sum(loaded_encoder.embedder.batcher.queued for loaded_encoder in self.all)
 
+    def set_cpu_contended(self, cpu_contended: bool) -> None:
+        """Tells all batchers whether other work, such as a calibration job, uses the processor."""
+        for loaded_encoder in self.all:
+            loaded_encoder.embedder.batcher.set_cpu_contended(cpu_contended)
+
     def find(self, digest: str) -> LoadedEncoder | None:
         return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)
 

@@ -112,7 +112,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         worker = None
         if settings.local_worker:
             waiting = bool(await asyncio.to_thread(jobs.index))
-            worker = LocalWorker(settings, jobs=waiting)
+            worker = LocalWorker(settings, encoders.set_cpu_contended, jobs=waiting)
             await stack.enter_async_context(worker)
         service = Service(
             settings=settings,

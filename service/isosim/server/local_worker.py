@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Self
 
 from isosim.jobs.pulse import HUNG, silences
@@ -37,12 +38,13 @@ class LocalWorker:
     half of the machine despite its low priority, and the p99 of single requests rose from 12 to 115 ms.
     """
 
-    def __init__(self, settings: Settings, *, jobs: bool) -> None:
+    def __init__(self, settings: Settings, on_busy: Callable[[bool], None], *, jobs: bool) -> None:
         """`jobs`: whether there are open jobs already."""
         self.settings = settings
         self._wanted = asyncio.Event()
         if jobs:
             self.wake()
+        self.on_busy = on_busy  # called with True when a calibration begins on this machine, with False when it ends
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -72,25 +74,27 @@ class LocalWorker:
                 await self._run()
             except OSError as error:
                 log.error("the calibration worker cannot be started: %s", error)
+            self.on_busy(False)
             await asyncio.sleep(AGAIN)
 
     async def _run(self) -> None:
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "isosim.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            env=self._environment(),
-        )
-        while process.returncode is None:
+            sys.executable, "-m", "isosim.worker",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=self._environment(),
+        )  # fmt: skip
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        while True:
             try:
-                await asyncio.wait_for(process.wait(), CHECK)
+                line = await asyncio.wait_for(process.stdout.readline(), CHECK)
             except TimeoutError:
                 if silences().get(process.pid, 0.0) > HUNG:
                     log.error("the calibration worker hangs; it is started again")
                     await kill(process)
-        log.error("the calibration worker has ended with exit code %s; it is started again", process.returncode)
+                continue
+            if not line:
+                break
+            self.on_busy(line == b"busy\n")
+        log.error("the calibration worker has ended with exit code %s; it is started again", await process.wait())
 
     def _environment(self) -> dict[str, str]:
         given = {name: getattr(self.settings, name) for name in PASSED_ON}

@@ -107,9 +107,11 @@ class Worker:
         domains: DomainStore,
         hints: NoHints | RedisHints,
         command: Sequence[str] = CHILD,
+        on_busy: Callable[[bool], None] = lambda _: None,
         on_pulse: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings, self.jobs, self.domains, self.hints, self.command = settings, jobs, domains, hints, command
+        self.on_busy = on_busy  # called with True when a job begins, with False when it ends
         self.on_pulse = on_pulse  # called at least every few seconds, unless this process hangs
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.heartbeat, self.pause = (DISTANT_HEARTBEAT, DISTANT_PAUSE) if jobs.distant else (HEARTBEAT, PAUSE)
@@ -130,9 +132,11 @@ class Worker:
             attempt = self._claim()
             if attempt is not None:
                 about.set({"job": attempt.job.id})
+                self.on_busy(True)
                 try:
                     self.attend(attempt)
                 finally:
+                    self.on_busy(False)
                     about.set({})
             elif burst:
                 return
@@ -346,10 +350,22 @@ def end_with_parent(worker: Worker) -> None:
 
 
 def run(settings: Settings, *, burst: bool = False, attached: bool = False) -> None:
-    """Runs a worker until it gets SIGTERM. `attached`: it is a child process of the API, and ends with it."""
+    """Runs a worker until it gets SIGTERM. `attached`: it is a child process of the API, tells it on standard output
+    when a job begins and ends, and ends with it."""
     blobs, pulse = opened(settings.model_store), Pulse()
     hints = NoHints() if settings.redis_address is None else RedisHints(settings.redis_address)
-    worker = Worker(settings, JobStore(blobs), DomainStore(blobs), hints, on_pulse=pulse)
+
+    def tell(busy: bool) -> None:
+        print("busy" if busy else "idle", flush=True)
+
+    worker = Worker(
+        settings,
+        JobStore(blobs),
+        DomainStore(blobs),
+        hints,
+        on_busy=tell if attached else lambda _: None,
+        on_pulse=pulse,
+    )
     signal.signal(signal.SIGTERM, worker.stop)
     signal.signal(signal.SIGINT, worker.stop)
     if attached:

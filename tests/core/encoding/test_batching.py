@@ -24,6 +24,7 @@ from isosim.errors import (
     TokenizerFailure,
 )
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
+            wait_until(lambda: made.batcher.idle_threads == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
             yield made
         finally:
             if isinstance(encode, FakeEncoder):
@@ -85,8 +87,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def tokenized(made: Embedder, count: int) -> None:
-    """Until so many texts wait for the encoder: one in a batch that is prepared, the others in none."""
-    await until(lambda: len(made.batcher.waiting) == count - 1 and len(made.batcher._prepared) == 1)
+    """Until so many texts wait for the encoder."""
+    await until(lambda: len(made.batcher.waiting) == count)
 
 
 async def idle(made: Embedder) -> None:
@@ -106,13 +108,11 @@ async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEnc
 
 async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
     with embedder(encoder, max_batch_texts=8) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "next")]
-        await tokenized(made, 1)
-        tasks += [await under_way(made, text) for text in ("aa", "bb", "cc")]
-        await tokenized(made, 4)
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
+        await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(*tasks)
-    assert [sorted(batch) for batch in encoder.batches] == [["first"], ["next"], ["aa", "bb", "cc"]]
+    assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
 
 
 async def test_texts_run_in_order_of_arrival_where_they_cannot_share_a_batch(encoder: FakeEncoder) -> None:
@@ -217,9 +217,7 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(
 ) -> None:
     encoder = Breaks(how)
     with embedder(encoder, max_batch_texts=max_batch_texts) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "good")]
-        await tokenized(made, 1)
-        tasks += [await under_way(made, text) for text in ("bad!", "fine")]
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
         await tokenized(made, 3)
         encoder.free.set()
         with pytest.raises(BackendFailure):
@@ -230,7 +228,7 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(
         await idle(made)
         assert made.batcher.alive
     # An operator sees why a batch ran again, for example for lack of the GPU's memory.
-    assert ("a batch of 2 texts failed, so they run one by one: " in caplog.text) == (max_batch_texts > 1)
+    assert ("a batch of 3 texts failed, so they run one by one: " in caplog.text) == (max_batch_texts > 1)
 
 
 class Away(FakeEncoder):
@@ -378,7 +376,7 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
         first = await under_way(made, "one", "two")
         assert await asyncio.to_thread(encoder.busy.wait, 10)
         others = [await under_way(made, text) for text in ("aa", "bb", "cc", "dd", "ee")]
-        await until(lambda: len(made.batcher.waiting) == 5)  # and another thread could run them
+        await tokenized(made, 5)  # and both threads could take them
         assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(first, *others)
@@ -387,51 +385,34 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
     assert sorted(encoder.batches[0]) == ["one", "two"]
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_the_next_one_is_prepared(runs: int) -> None:
+async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
     encoder = ObservedEncoder()
-    texts = ["a", "bb", "ccc", "dddd", "eeeee"]
-    with embedder(encoder, runs=runs) as made:
-        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in texts]
-        await until(lambda: encoder.running == runs)
-        await tokenized(made, 6 - runs)
-        assert len(encoder.prepared) == runs + 1
+    with embedder(encoder, runs=2, exclusive=True) as made:
+        made.batcher.set_cpu_contended(True)
+        await vectors(made, "one", "two")
+    assert not any(encoder.exclusive)
+
+
+async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
+    encoder = ObservedEncoder()
+    with embedder(encoder, runs=1, ahead=1) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        await until(lambda: len(encoder.prepared) == 2)
+        assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(*tasks)
-    assert encoder.most == runs
-    assert runs > 1 or encoder.seen == ["first", *texts]
+    assert encoder.most == 1
 
 
-async def test_a_prepared_batch_whose_callers_have_left_does_not_run(encoder: FakeEncoder) -> None:
-    with embedder(encoder) as made:
-        first, gone = await hold(made, encoder), await under_way(made, "gone")
+async def test_a_prepared_batch_runs_before_those_that_are_prepared_after_it(encoder: FakeEncoder) -> None:
+    with embedder(encoder, runs=1, ahead=1) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        await until(lambda: len(made.batcher._device._turns) == 1)
+        tasks.append(await under_way(made, "third"))
         await tokenized(made, 1)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
         encoder.free.set()
-        await first
-        await idle(made)
-    assert encoder.seen == ["first"]
-
-
-class Unprepared(FakeEncoder):
-    """Cannot prepare a batch that contains an exclamation mark."""
-
-    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
-        if any(ord("!") in row for row in ids):
-            raise MemoryError
-        return ids
-
-
-async def test_a_text_that_cannot_be_prepared_is_the_only_one_to_fail() -> None:
-    encoder = Unprepared()
-    with embedder(encoder, max_batch_texts=8) as made:
-        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("one", "bad!", "two")]
-        encoder.free.set()
-        with pytest.raises(BackendFailure):
-            await tasks[2]
-        np.testing.assert_array_equal(await tasks[1], expected("one"))
-        np.testing.assert_array_equal(await tasks[3], expected("two"))
+        await asyncio.gather(*tasks)
+    assert encoder.seen == ["first", "second", "third"]
 
 
 async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
@@ -485,15 +466,14 @@ async def test_texts_of_a_batch_are_judged_together_by_the_test_of_each(encoder:
 
     one, other, broken = judging("one"), judging("other"), judging("broken")
     with embedder(encoder, max_batch_texts=8) as made:
-        first = await hold(made, encoder), await under_way(made, "next")
-        await tokenized(made, 1)
+        first = await hold(made, encoder)
         later = [
             asyncio.create_task(made.embed([Text(text)], judge=judge))
             for text, judge in (("aa", one), ("bb", other), ("cc", one), ("dd", None), ("ee", broken))
         ]
-        await tokenized(made, 6)
+        await tokenized(made, 5)
         encoder.free.set()
-        await asyncio.gather(*first, *later)
+        await asyncio.gather(first, *later)
     assert sorted(seen) == [("broken", 1), ("one", 2), ("other", 1)]
 
 
@@ -514,7 +494,7 @@ async def test_a_few_short_texts_that_find_an_idle_encoder_are_tokenized_where_t
         await asyncio.gather(first, second)
         await idle(made)
         await vectors(made, "a" * INLINE_SIZE)
-    assert threads == [threading.main_thread().name, "prepare", "prepare"]
+    assert threads == [threading.main_thread().name, "tokenize", "tokenize"]
 
 
 async def test_a_slow_device_refuses_no_few_callers(encoder: FakeEncoder) -> None:

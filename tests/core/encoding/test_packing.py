@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.encoders.batching import WINDOW, PendingText, pack
+from isosim.encoders.batching import LEAD, MIN_FILL, WINDOW, PendingText, pack
 from isosim.encoders.texts import Text
 
 
@@ -43,14 +43,23 @@ def test_a_batch_is_an_unbroken_run_in_order_of_length(found: list[int], tokens:
 
 
 @given(lengths, budgets, counts)
+def test_little_of_a_batch_is_padding(found: list[int], tokens: int, texts: int) -> None:
+    batch = pack(pending_texts(found), tokens, texts)
+    real = sum(pending.length for pending in batch)
+    assert real / (len(batch) * max(pending.length for pending in batch)) >= MIN_FILL
+
+
+@given(lengths, budgets, counts)
 def test_a_batch_stops_growing_only_where_a_neighbour_does_not_fit(found: list[int], tokens: int, texts: int) -> None:
     waiting = pending_texts(found)
     batch = pack(waiting, tokens, texts)
     if len(batch) == texts:
         return
+    real, longest = sum(pending.length for pending in batch), batch[-1].length
     for pending in waiting:
         if pending not in batch:
-            assert (len(batch) + 1) * max(batch[-1].length, pending.length) > tokens
+            padded = (len(batch) + 1) * max(longest, pending.length)
+            assert padded > tokens or (real + pending.length) / padded < MIN_FILL
 
 
 def test_equal_texts_fill_the_batch_to_its_limit() -> None:
@@ -64,11 +73,12 @@ def test_a_text_longer_than_the_budget_makes_a_batch_of_its_own() -> None:
 
 def test_only_the_oldest_of_very_many_texts_are_looked_at() -> None:
     waiting = pending_texts([50] + [10] * (WINDOW - 1) + [50])
-    assert waiting[-1] not in pack(waiting, max_tokens=1000, max_texts=8)
+    assert pack(waiting, max_tokens=1000, max_texts=8) == [waiting[0]]
 
 
-def test_the_neighbour_that_pads_less_comes_first() -> None:
-    waiting = pending_texts([10, 2, 11, 9])
-    assert [pending.length for pending in pack(waiting, max_tokens=1000, max_texts=2)] == [10, 11]
-    assert [pending.length for pending in pack(waiting, max_tokens=1000, max_texts=3)] == [9, 10, 11]
-    assert [pending.length for pending in pack(waiting, max_tokens=20, max_texts=3)] == [9, 10]
+def test_nobody_is_overtaken_by_a_text_that_arrived_much_later() -> None:
+    oldest, older, late = pending_texts([5, 9, 5])
+    older.arrived, late.arrived = LEAD / 2, LEAD * 2
+    assert pack([oldest, older, late], max_tokens=12, max_texts=2) == [oldest]
+    late.arrived = LEAD / 2
+    assert pack([oldest, older, late], max_tokens=12, max_texts=2) == [oldest, late]
