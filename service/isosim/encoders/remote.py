@@ -143,6 +143,7 @@ class RemoteEncoder:
         self._breaker = CircuitBreaker(clock=clock)
         self._turn = 0  # number of requests so far
         self._trying = False  # True while the circuit is open and one request tests the server
+        self._closed = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         threading.Thread(target=asyncio.run, args=(self._serve(),), name=f"remote-{self.id}", daemon=True).start()
 
@@ -168,6 +169,7 @@ class RemoteEncoder:
 
     def close(self) -> None:
         """Ends all requests in progress, and all pauses between attempts."""
+        self._closed = True
         loop, serving = self._started.result()
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             loop.call_soon_threadsafe(serving.cancel)
@@ -187,13 +189,17 @@ class RemoteEncoder:
         ended = EncoderUnreachable(f"requests to the server of encoder {self.id} were ended")
         try:
             future = asyncio.run_coroutine_threadsafe(request, loop)
-        except RuntimeError:  # the loop is closed
+        except RuntimeError:  # the loop has ended
             request.close()
             raise ended from None
         try:
             # The request limits its own time. This limit is for a request that `close` overlooked.
             return future.result(self.seconds + 2 * CHECK_SECONDS)
         except (CancelledError, TimeoutError) as error:
+            raise ended from error
+        except RuntimeError as error:  # the loop is ending, and starts nothing more
+            if not self._closed:
+                raise
             raise ended from error
 
     async def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
