@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.covariance import shrunk_covariance
 
 from isosim.arrays import Doubles
 
@@ -59,6 +58,13 @@ class Spectrum:
         covariance = shrunk_covariance(scatter, shrinkage)
         values, vectors = np.linalg.eigh(covariance)
         return cls(mean, np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
+
+
+def shrunk_covariance(covariance: Doubles, shrinkage: float) -> Doubles:
+    """(1 − s)·C + s·(tr C / D)·I for a covariance C (D, D) and a shrinkage s, 0–1 (Ledoit & Wolf, 2004, eq. 3)."""
+    shrunk = (1.0 - shrinkage) * covariance
+    shrunk[np.diag_indices_from(shrunk)] += shrinkage * np.trace(covariance) / len(covariance)
+    return shrunk
 
 
 def ledoit_wolf_intensity(covariance: Doubles, fourth: float, count: int) -> float:

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
-from sklearn.linear_model import RidgeClassifier
 
 from isosim.arrays import Doubles, Floats, Integers, Rows, Vectors
+from isosim.fitting.linear import shrunk_covariance
 from isosim.fitting.reference import folds
 from isosim.fitting.scripts import characters, is_unspaced
 from isosim.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
@@ -139,6 +138,8 @@ def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
     deviation = np.maximum(features.std(0), 1e-6)
     features /= deviation
     labels = np.arange(len(features)) >= len(own)
+    from sklearn.linear_model import RidgeClassifier  # noqa: PLC0415 - takes half a second, and small domains need none
+
     model = RidgeClassifier(alpha=RIDGE * len(features), class_weight="balanced", solver="cholesky")
     weights = model.fit(features, labels).coef_.ravel().astype(np.float64)
     spread = float((features[: len(own)] @ weights).std())
@@ -216,6 +217,8 @@ def cross_fitted_statistics(
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
+    from sklearn.covariance import ledoit_wolf_shrinkage  # noqa: PLC0415 - as above
+
     intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
     shrinkage = min(max(intensity, 0.0), 1.0)  # rounding errors could put `intensity` slightly outside 0–1
 
@@ -265,7 +268,7 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
         ]
     )
     together = within[:, 1 : within.shape[1] - probed]
-    covariance = shrunk_covariance(empirical_covariance(together, assume_centered=True), BAND_SHRINKAGE)
+    covariance = shrunk_covariance(together.T @ together / len(together), BAND_SHRINKAGE)
     root = np.linalg.inv(np.linalg.cholesky(covariance)).T
     return Standardization(centres, location, scale, root)
 

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
-from sklearn.isotonic import IsotonicRegression
 
 from isosim.arrays import Doubles, Mask
 from isosim.errors import InvalidInput
@@ -200,6 +199,8 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
     x, targets, weights: (N,).
     """
     x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
+    from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - takes a second; domains without labels need none
+
     pseudo = PSEUDO_PAIRS / len(x)
     total = weights + pseudo
     wanted = (weights * targets + pseudo * leaning(x)) / total

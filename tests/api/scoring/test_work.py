@@ -19,7 +19,7 @@ ONCE = {  # of a request, by the functions' qualified names
     "Encoders.resolve": 1,
     "Registry.resolve": 1,
     "Trace.as_headers": 1,
-    "note": 1,
+    "ScoringRequest._record": 1,
 }
 NEVER = {"EncoderSpec.digest", "Calibration.origin", "Calibration.notices", "Calibration.early_judge"}  # once a version
 FILES = {"open", "stat", "lstat", "scandir", "listdir"}
