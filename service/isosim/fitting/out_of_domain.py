@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.arrays import Doubles, Floats, Integers, Rows, Vectors
-from isosim.fitting.linear import shrunk_covariance
+from isosim.fitting.linear import ledoit_wolf_intensity, shrunk_covariance
 from isosim.fitting.reference import folds
 from isosim.fitting.scripts import characters, is_unspaced
 from isosim.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
@@ -138,13 +138,26 @@ def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
     deviation = np.maximum(features.std(0), 1e-6)
     features /= deviation
     labels = np.arange(len(features)) >= len(own)
-    from sklearn.linear_model import RidgeClassifier  # noqa: PLC0415 - takes half a second, and small domains need none
-
-    model = RidgeClassifier(alpha=RIDGE * len(features), class_weight="balanced", solver="cholesky")
-    weights = model.fit(features, labels).coef_.ravel().astype(np.float64)
+    weights = ridge_weights(features, labels, RIDGE * len(features))
     spread = float((features[: len(own)] @ weights).std())
     scaled: Doubles = weights / deviation / max(spread, 1e-12)
     return scaled
+
+
+def ridge_weights(features: Vectors, labels: npt.NDArray[np.bool_], penalty: float) -> Doubles:
+    """Weights (F,) of a ridge regression of ±1 on features (N, F), in which both classes have the same total weight.
+
+    Ridge regression with an intercept: (XᵀWX + λI) w = XᵀWy for features centred by their weighted mean (Hastie,
+    Tibshirani, Friedman, 2009, section 3.4.1).
+    """
+    weight = np.where(labels, len(labels) / (2 * labels.sum()), len(labels) / (2 * (~labels).sum()))
+    root = np.sqrt(weight).astype(np.float32)
+    targets = np.where(labels, 1.0, -1.0)
+    centred = (features - np.average(features, axis=0, weights=weight).astype(np.float32)) * root[:, None]
+    aimed = (targets - np.average(targets, weights=weight)) * root
+    matrix = (centred.T @ centred).astype(np.float64) + penalty * np.eye(features.shape[1])
+    solution: Doubles = np.linalg.solve(matrix, centred.T.astype(np.float64) @ aimed)
+    return solution
 
 
 def fit(
@@ -217,10 +230,9 @@ def cross_fitted_statistics(
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
-    from sklearn.covariance import ledoit_wolf_shrinkage  # noqa: PLC0415 - as above
-
-    intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding errors could put `intensity` slightly outside 0–1
+    centred = (pooled - centre).astype(np.float32)
+    fourth = float(np.square(np.vecdot(centred, centred), dtype=np.float64).mean())
+    shrinkage = ledoit_wolf_intensity(whole.products / whole.count, fourth, len(pooled))
 
     def fitted(own_moments: Moments, rows: Rows) -> Statistics:
         mean, whitening = own_moments.whitening(shrinkage)

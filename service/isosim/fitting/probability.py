@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
+from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
@@ -198,13 +198,13 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
     regression gives a step function; the result interpolates between the centres of the steps, so it has no jumps.
     x, targets, weights: (N,).
     """
-    x = np.round(x, 9)  # makes almost equal points equal, because scikit-learn's interpolation overflows between them
-    from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - takes a second; domains without labels need none
-
+    x = np.round(x, 9)  # makes almost equal points equal
     pseudo = PSEUDO_PAIRS / len(x)
     total = weights + pseudo
-    wanted = (weights * targets + pseudo * leaning(x)) / total
-    fitted = IsotonicRegression().fit(x, wanted, sample_weight=total).predict(x)
+    place = np.unique(x, return_inverse=True)[1]
+    weight = np.bincount(place, total)
+    wanted = np.bincount(place, weights * targets + pseudo * leaning(x)) / weight
+    fitted = isotonic_regression(wanted, weights=weight).x[place]
     heights, step = np.unique(fitted, return_inverse=True)
     centres = np.bincount(step, total * x) / np.bincount(step, total)
     return lambda asked: np.interp(asked, centres, heights)
