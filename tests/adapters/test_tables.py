@@ -217,13 +217,14 @@ def test_labels_among_sentences_are_not_left_out_in_silence(before: int) -> None
     assert column(lines(*texts[-1:] * 30), "a") == ["x y"] * 30
 
 
-def test_columns_of_parquet_that_hold_no_text_are_left_out() -> None:
+def test_cells_of_parquet_that_hold_no_text_are_empty() -> None:
     content = parquet(
         id=range(40), bin=[text.encode("utf-16") * 9 for text in QUESTIONS], lst=[[text] * 9 for text in QUESTIONS],
         obj=[{"a": text} for text in QUESTIONS], question=QUESTIONS,
     )  # fmt: skip
-    assert read(content).columns == ["id", "question"]
+    assert read(content).columns == ["id", "bin", "lst", "obj", "question"]  # a person has to choose
     assert column(content, "question") == QUESTIONS
+    assert not any(cell for name in ("bin", "lst", "obj") for cell in column(content, name))
 
 
 CELLS = st.text(st.characters(exclude_categories=["C"], include_characters="\n"), max_size=20)

@@ -478,7 +478,7 @@ def cell_text(value: Any) -> str:
 
 
 def parquet(file: BinaryIO) -> Table:
-    """The columns of a Parquet file, without those of lists, structures and bytes."""
+    """The columns of a Parquet file. Cells of lists, structures and bytes are empty."""
     try:
         import pyarrow.parquet  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -490,8 +490,10 @@ def parquet(file: BinaryIO) -> Table:
     def rows() -> Iterator[Row]:
         nonlocal number
         try:
-            for batch in content.iter_batches(LOOKED_AT, columns=names, use_threads=False):
-                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            for batch in content.iter_batches(LOOKED_AT, columns=readable, use_threads=False):
+                read = dict(zip(readable, batch.columns, strict=True))
+                columns = [read[name].to_pylist() if name in read else [None] * len(batch) for name in names]
+                for cells in zip(*columns, strict=True):
                     number += 1
                     yield number, [cell_text(cell) for cell in cells]
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # such as a date out of range
@@ -502,8 +504,9 @@ def parquet(file: BinaryIO) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise InvalidInput(f"the Parquet file cannot be read: {str(error)[:200]}") from None
     fields = list(content.schema_arrow)
-    names = [one.name for one in fields if not pyarrow.types.is_nested(one.type) and "binary" not in str(one.type)]
-    if not names:
+    names = [one.name for one in fields]
+    readable = [one.name for one in fields if not pyarrow.types.is_nested(one.type) and "binary" not in str(one.type)]
+    if not readable:
         raise InvalidInput("the Parquet file has only columns of lists, structures or bytes; convert one to text")
     return table("parquet", rows(), names)
 
