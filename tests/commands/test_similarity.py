@@ -112,7 +112,7 @@ def test_no_match_is_no_error(run: Run) -> None:
         ("one\tother\nonly one\n", "standard input, line 2: 0 tabs"),
         ("a\tb\tc\n", "standard input, line 1: 2 tabs"),
         ("one\tother\n\none\t \n", "standard input, line 3: one sentence of the pair is empty"),
-        (b"one\tother\nsch\xf6n\tnice\n", "standard input, line 2: not utf-8"),
+        (b"one\tother\nsch\xf6n\tnice\n", "standard input, line 2: not UTF-8"),
         ("x" * 20_000 + "\ty\n", "standard input, line 1: 20002 characters; the limit is 10000"),
     ],
 )
