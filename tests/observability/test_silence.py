@@ -83,13 +83,22 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
     assert {"Validation", "Internal", "NotFound", "Unauthorized", "TooLarge", "Backend", "Overloaded"} <= refused
 
 
+# Python runs a file of this name at its start: numpy then fails in words that it was given, as libraries do.
+QUOTING = f"""
+import numpy
+WORDS = {TEXT!r}
+def eigh(*_, **__): raise ValueError(WORDS)
+numpy.linalg.eigh = eigh
+"""
+
+
 @pytest.fixture
 def quoting_job(store: Path) -> tuple[JobStore, str]:
-    """A queued job that fails in the words of what it was given."""
+    """A queued job that needs `numpy.linalg.eigh`."""
     from isosim.encoders.store import EncoderStore
 
     artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
-    wanted = JobRequest("d", artifact.digest, artifact.id, TEXT, sentences=300)
+    wanted = JobRequest("d", artifact.digest, artifact.id, "whitening", sentences=300)
     return jobs, post_job(jobs, wanted, sentences(300)).id
 
 
@@ -103,10 +112,13 @@ def check_failure(log: Path, jobs: JobStore, job: str) -> None:
 def test_a_worker_logs_no_text(quoting_job: tuple[JobStore, str], redis_server: RedisServer, tmp_path: Path) -> None:
     jobs, job = quoting_job
     log = tmp_path / "worker.log"
+    (tmp_path / "sitecustomize.py").write_text(QUOTING)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with log.open("wb") as file:
         subprocess.run(
             [sys.executable, "-m", "isosim.cli", "worker", "--burst"], stdout=file, stderr=file, check=True,
-            env=environment(model_store=jobs.blobs.address, redis_url=redis_server.url, log_level="debug"), timeout=120,
+            env=environment(model_store=jobs.blobs.address, redis_url=redis_server.url, log_level="debug")
+            | {"PYTHONPATH": path}, timeout=120,
         )  # fmt: skip
     assert jobs.read(job).status is Status.FAILED
     check_failure(log, jobs, job)

@@ -115,7 +115,8 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
     try:
         end = calibrate(settings, jobs, job, link, Reporter(link, span))
     except Exception as error:  # any error must end the job, and its record must give the reason
-        log.error("job %s failed: %s", job.id, error, exc_info=not isinstance(error, IsosimError))
+        # Without the error's words, which may quote the text; the job's record has them for its owner.
+        log.error("job %s failed", job.id, exc_info=True)
         end = reason(error, settings)
     tell(end, span, time.perf_counter() - began)
     if traces is not None:
