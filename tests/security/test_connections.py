@@ -296,7 +296,7 @@ def test_requests_sent_ahead_by_clients_who_never_read_take_neither_memory_nor_t
 def test_an_invalid_request_ends_the_connection_after_the_answers_to_those_before_it(strict: Server) -> None:
     scored = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
     chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\nno size\r\n"
-    for invalid in (b"no request\r\n\r\n", chunked, HEAD + b"x: " + b"y" * 90_000):
+    for invalid in (b"no request\r\n\r\n", chunked, HEAD + b"x: " + b"y" * 120_000):
         with connected(strict) as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(numbered(scored, 3) + invalid + GET)

@@ -22,7 +22,7 @@ Reason = Literal["headers", "body", "pipelining", "reading", "room", "full"]
 # Maximum size of request line and headers together. In a chunked body, the same maximum applies to the chunk headers
 # between two pieces of data, and to the trailers.
 MAX_HEADER_BYTES = 64 * 1024
-STEP = 16 * 1024  # bytes that the parser gets in one call; the size of headers is known with this accuracy
+STEP = 16 * 1024  # bytes that the parser gets in one call; headers may be larger than the maximum by twice as much
 # Maximum number of requests of a connection that are not answered. Browsers, HTTP libraries and proxies send one at a
 # time; each takes 3 kB until it is answered, and one read may contain 8,000.
 MAX_UNANSWERED = 16
