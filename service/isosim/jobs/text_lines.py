@@ -55,7 +55,9 @@ class TextLines:
             return decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             line = self.number + error.object[: error.start].count(b"\n") + 1
-            raise InvalidInput(f"{self.name}, line {line}: not {error.encoding.upper()}; save the file as UTF-8") from None
+            raise InvalidInput(
+                f"{self.name}, line {line}: not {error.encoding.upper()}; save the file as UTF-8"
+            ) from None
 
     def _checked(self, line: str) -> str:
         self.number += 1
