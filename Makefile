@@ -17,8 +17,9 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-# Two tests at a time; WORKERS=0: one after the other. One OpenMP thread each, so that the processes do not compete.
-WORKERS ?= 2
+# Three tests at a time, since many wait; WORKERS=0: one after the other. One OpenMP thread each, so that the processes do
+# not compete.
+WORKERS ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
 	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or ray or training)"

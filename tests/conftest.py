@@ -55,22 +55,20 @@ GROUP_OF_FIXTURE = {
 }  # fmt: skip
 
 
-# What runs last and by itself where other tests run two at a time: it uses the whole machine, or measures times.
-ALONE = (
-    "tests/bulk/", "tests/console/", "tests/deploy/", "tests/faults/", "tests/server/test_lifecycle.py",
-    "tests/server/test_process.py",
-)  # fmt: skip
+# Folders whose files run one after the other, beside other tests: they use ports, containers and networks of the whole
+# machine. They begin first, because they take longest and wait most of the time.
+ONE_BY_ONE = ("tests/deploy/", "tests/faults/")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks each test with its groups, before `-m` selects, and puts those that run alone behind the others."""
+    """Marks each test with its groups, before `-m` selects, and puts ONE_BY_ONE first."""
     for item in items:
         groups = {group for start, group in GROUPS.items() if place_of(item).startswith(start)}
         groups |= {group for name, group in GROUP_OF_FIXTURE.items() if name in getattr(item, "fixturenames", ())}
         for group in sorted(groups):
             item.add_marker(group)
-    items.sort(key=lambda item: place_of(item).startswith(ALONE))
+    items.sort(key=lambda item: not place_of(item).startswith(ONE_BY_ONE))
     return (yield)
 
 
@@ -80,13 +78,13 @@ def place_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands out whole files, and those that run alone as one: the other process has nothing to do by then."""
+    """Hands out whole files, and each folder of ONE_BY_ONE as a whole."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "alone" if file.startswith(ALONE) else file
+            return next((folder for folder in ONE_BY_ONE if file.startswith(folder)), file)
 
     return Scheduling(config, log)
 
