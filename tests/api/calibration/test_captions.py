@@ -50,14 +50,6 @@ def test_a_raw_encoder_is_corrected_while_it_serves(serve: Serve, layer3_store: 
     assert gained >= 2 * len(test.gold) * 0.8  # a new calibration keeps the cache; within a request texts count once
 
 
-def test_a_flow_that_is_asked_for_has_the_papers_effect(serve: Serve, layer3_store: Path, data: Path) -> None:
-    server = serve(model_store=layer3_store, encoder="minilm-layers3-mean")
-    test, texts = read_pairs(data / "sts/stsb/test.tsv"), list(dict.fromkeys(read_text(data / "sts/stsb/train.tsv")))
-    job = server.wait_for(post(server, texts, "flowing", "flow"))
-    assert (job["status"], job["promoted"], job["report"]["method"]) == ("succeeded", True, "flow"), job
-    assert spearman(server, test, "flowing") >= 66.0
-
-
 def test_a_tuned_encoder_is_left_alone(serve: Serve, minilm_store: Path, data: Path) -> None:
     server = serve(model_store=minilm_store, encoder="minilm")
     test, texts = read_pairs(data / "sts/stsb/test.tsv"), list(dict.fromkeys(read_text(data / "sts/stsb/train.tsv")))
