@@ -55,20 +55,22 @@ GROUP_OF_FIXTURE = {
 }  # fmt: skip
 
 
-# Folders whose files run one after the other, beside other tests: they use ports, containers and networks of the whole
-# machine. They begin first, because they take longest and wait most of the time.
-ONE_BY_ONE = ("tests/deploy/", "tests/faults/")
+# What begins first, its files one after the other: it takes longest, waits much, and uses containers and ports of the
+# whole machine.
+FIRST = "tests/deploy/"
+# What runs last and by itself where other tests run three at a time, because it measures times.
+ALONE = ("tests/faults/", "tests/server/test_lifecycle.py", "tests/server/test_process.py")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks each test with its groups, before `-m` selects, and puts ONE_BY_ONE first."""
+    """Marks each test with its groups, before `-m` selects, and puts FIRST first and ALONE last."""
     for item in items:
         groups = {group for start, group in GROUPS.items() if place_of(item).startswith(start)}
         groups |= {group for name, group in GROUP_OF_FIXTURE.items() if name in getattr(item, "fixturenames", ())}
         for group in sorted(groups):
             item.add_marker(group)
-    items.sort(key=lambda item: not place_of(item).startswith(ONE_BY_ONE))
+    items.sort(key=lambda item: (not place_of(item).startswith(FIRST), place_of(item).startswith(ALONE)))
     return (yield)
 
 
@@ -78,13 +80,13 @@ def place_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands out whole files, and each folder of ONE_BY_ONE as a whole."""
+    """Hands out whole files, and FIRST and ALONE each as one: the other processes have nothing to do beside ALONE."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return next((folder for folder in ONE_BY_ONE if file.startswith(folder)), file)
+            return "first" if file.startswith(FIRST) else "alone" if file.startswith(ALONE) else file
 
     return Scheduling(config, log)
 
