@@ -198,7 +198,7 @@ def test_labels_of_ones_own_are_sent_without_judging_and_the_next_ones_replace_t
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("report.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "copy its text into a plain text file"),
+        ("report.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "Copy the text out of a PDF"),
         ("labels.csv", b"a,b,label\nOne.,Two.,7\n", "Line 2: the label 7 is neither 0 nor 1."),
         ("labels.tsv", b"One.\tTwo.\nThree.\tFour.\n", "expected a label and two sentences, found 2 columns"),
     ],
