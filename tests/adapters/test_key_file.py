@@ -130,7 +130,7 @@ def test_a_removed_key_is_taken_back_within_a_second(path: Path) -> None:
         watching = asyncio.create_task(keys.watch())
         await asyncio.to_thread(path.write_text, line("new"))
         async with asyncio.timeout(20):
-            while keys.find("new") is None:  # noqa: ASYNC110 - the file tells nobody
+            while keys.find("new") is None:  # noqa: ASYNC110 - a file sends no event
                 await asyncio.sleep(0.01)
         assert keys.find("old") is None
         watching.cancel()

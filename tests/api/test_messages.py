@@ -68,7 +68,7 @@ def test_a_fault_has_its_place_as_a_person_writes_it(adapter: TypeAdapter[Any], 
     assert str(refused.value) == message
 
 
-PRIVATE = "a sentence that nobody else may read"
+PRIVATE = "a sentence that only its author may read"
 
 
 @pytest.mark.parametrize(

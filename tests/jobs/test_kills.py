@@ -55,7 +55,7 @@ def test_a_killed_process_leaves_a_job_before_or_after(what: str, tmp_path: Path
             if not job.status.ended:
                 assert texts(watcher, job) == ["first"]
             assert (job.version is not None) == (job.status is Status.SUCCEEDED)
-        # Another worker takes what is left, once the first has been silent, and whoever repeats the post finds the job.
+        # A repeated post finds the same job. After the first worker has been silent, another one takes the job.
         again = post(watcher, key="1")
         assert [again.id] == [job.id for job in watcher.newest()]
         watcher.claim("second")

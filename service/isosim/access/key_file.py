@@ -54,7 +54,7 @@ class Keys:
         """The grant of the key in the header `Authorization`.
 
         Raises:
-            Unauthorized: there is no key, or an unknown one, or its last day has passed.
+            Unauthorized: the key is missing or unknown, or its last day is over.
         """
         if self.path is None:
             return ANYBODY

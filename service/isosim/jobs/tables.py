@@ -75,7 +75,7 @@ class Table:
 
     @property
     def suggested(self) -> int:
-        """Index of the column that probably holds the sentences: the one with the most text that is no code."""
+        """Index of the column that probably holds the sentences: the longest text, leaving out columns of codes."""
         cells = [[cell for cell in column if not is_code(cell)] for column in columns_of(self.first, len(self.columns))]
         return max(range(len(cells)), key=lambda place: sum(map(len, cells[place])))
 
@@ -247,7 +247,7 @@ def guess(content: bytes) -> tuple[str, float]:
     if found["encoding"] is None:
         what = found["mime_type"] or "application/octet-stream"
         raise UnsupportedMedia(
-            f"the file is no text, but {what}; {WANTED}. Copy the text out of a PDF, save an old workbook as .xlsx or "
+            f"the file is not text but {what}; {WANTED}. Copy the text out of a PDF, save an old workbook as .xlsx or "
             "CSV, and unpack an archive first"
         )
     return found["encoding"].lower(), found["confidence"]

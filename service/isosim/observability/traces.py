@@ -1,4 +1,4 @@
-"""Whether traces are sent. Imports OpenTelemetry only if they are."""
+"""Whether traces are sent. Imports OpenTelemetry only if they are; apart from tracing.py, which otlp.py imports."""
 
 from typing import TYPE_CHECKING
 
