@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 LOGGER = "isosim.access"
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
-# Routes that answer even before the server is ready.
-PROBES = {"/livez", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"}
 # Names of span attributes by OpenTelemetry's conventions for HTTP servers; others begin with `isosim.`.
 CONVENTIONS = {
     "method": "http.request.method", "route": "http.route", "status": "http.response.status_code",
@@ -36,7 +34,7 @@ class AccessLog:
     """Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off").
 
     A request has failed if its status is 5xx or 424 (the encoder failed). A failed request is logged with its cause, at
-    level `error`. Requests to PROBES are logged only if they failed, and at level `info`.
+    level `error`. Requests of probes are logged only if they failed, and at level `info`.
     """
 
     def __init__(
@@ -45,18 +43,17 @@ class AccessLog:
         self.write = write
         self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # shortest duration that is logged, in s
 
-    def wants(self, route: str, status: int, seconds: float) -> bool:
-        return failed(status) or (seconds >= self.least and route not in PROBES)
+    def wants(self, status: int, seconds: float, *, probe: bool) -> bool:
+        return failed(status) or (seconds >= self.least and not probe)
 
-    def __call__(self, facts: dict[str, Any], cause: Exception | None) -> None:
-        route, status, level = facts["route"], facts["status"], "info"
-        if failed(status):
-            level = "info" if route in PROBES else "error"
-            if cause is not None:
-                facts |= told(cause)
-                if isinstance(cause, IsosimError):  # its type and message say where it comes from
-                    del facts["stack"]
-        self.write(level, LOGGER, f"{facts['method']} {route} {status}", facts)
+    def __call__(self, facts: dict[str, Any], trace: Trace) -> None:
+        status, cause = facts["status"], trace.cause
+        if failed(status) and cause is not None:
+            facts |= told(cause)
+            if isinstance(cause, IsosimError):  # its type and message say where it comes from
+                del facts["stack"]
+        level = "error" if failed(status) and not trace.probe else "info"
+        self.write(level, LOGGER, f"{facts['method']} {facts['route']} {status}", facts)
 
 
 def failed(status: int) -> bool:
@@ -78,7 +75,7 @@ class Observer:
         self.under_way += 1
         facts = {"request_id": trace.request_id}
         span = None
-        if self.tracing is not None and scope["path"] not in PROBES:
+        if self.tracing is not None and not trace.probe:
             span = self.tracing.request(method_of(scope), scope["headers"], trace.started)
             posting.set(span.traceparent)
             facts |= span.ids
@@ -93,7 +90,7 @@ class Observer:
             self.aborted += 1
         else:
             self.answered += 1
-        logged = self.access is not None and self.access.wants(route, status, seconds)
+        logged = self.access is not None and self.access.wants(status, seconds, probe=trace.probe)
         if not logged and span is None:
             return
         facts = facts_of(scope, trace, route, status, seconds)
@@ -103,7 +100,7 @@ class Observer:
             failure = (trace.error_type or str(status)) if status >= 500 else None
             span.end(f"{facts['method']} {route}", attributes(scope, trace, facts), parts, failure)
         if self.access is not None and logged:
-            self.access(facts, trace.cause)
+            self.access(facts, trace)
 
 
 def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float) -> dict[str, Any]:

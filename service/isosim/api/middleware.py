@@ -125,14 +125,14 @@ class Envelope:
         head = head_of(scope["headers"])
         given = text_of(head, b"x-request-id")
         request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
-        trace = Trace(request_id, time.perf_counter(), receive)
+        route, policy = self.route_of(scope)
+        scope["route"] = route
+        trace = Trace(request_id, time.perf_counter(), receive, policy.probe)
         scope["state"] |= {"request_id": request_id, "trace": trace}
         # CORSMiddleware adds headers to the answers for pages of other sites, which `send` passes to it.
         at_once = scope.get("extensions", {}).get(ANSWER) if b"origin" not in head else None
         answer = Answer(receive, send, at_once, trace, service)
         span = service.observer.begin(scope, trace)
-        route, policy = self.route_of(scope)
-        scope["route"] = route
         time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)
         try:
             async with time_limit:

@@ -31,6 +31,7 @@ class Trace:
     request_id: str
     started: float  # time.perf_counter() at the start
     receive: Receive
+    probe: bool = False  # whether the route is for probes and scrapers (see `Policy`)
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: Scored | None = None
     error_type: str | None = None  # None: the answer is not an error
