@@ -39,9 +39,7 @@ LOOKED_AT = 1000  # maximum rows from which header, separator and columns are de
 LONGEST_ROW = 1 << 20  # maximum characters of a line, or of a cell of CSV
 MOST_COLUMNS = 1000
 LONGEST_NAME = 64  # maximum characters of a column's name
-FEW_ROWS = (
-    20  # a sheet with fewer rows is a cover if another sheet has at least 20; fewer lines may look alike by chance
-)
+FEW_ROWS = 20  # fewer lines may look alike by chance; a sheet with fewer rows is a cover if another sheet has more
 MANY = 5  # minimum rows of a table whose separator also occurs in prose
 MOST = 0.8  # share of lines that must look alike
 SURE = 0.9  # chardet is this confident of escape sequences and of UTF-16, and far less of guesses from letters
