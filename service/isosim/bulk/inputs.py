@@ -183,9 +183,6 @@ def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> l
     return parts
 
 
-BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
-
-
 def fault(cell: Any, longest: int) -> str | None:
     """Why a text cannot be embedded; None if it can. The API has the same rules."""
     if cell is None:

@@ -119,11 +119,6 @@ class Registry:
         self._builtin[encoder] = Calibration(DEFAULT, 0, "identity", encoder)
         self._due.add(DEFAULT)
 
-    @property
-    def champions(self) -> dict[str, Calibration]:
-        """The loaded champion of each domain, of the encoder that answers for it."""
-        return {name: one for name in self._domains if (one := self._champion(name)) is not None and one.version}
-
     def _champion(self, name: str) -> Calibration | None:
         resident = self._domains.get(name)
         return None if resident is None else resident.serving.get(resident.record.home(self.own))
