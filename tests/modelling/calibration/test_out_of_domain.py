@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import RidgeClassifier
 
 from isosim.arrays import Integers, Vectors
 from isosim.fitting.out_of_domain import (
@@ -16,11 +17,23 @@ from isosim.fitting.out_of_domain import (
     distinct_vectors,
     fit,
     is_unspaced,
+    ridge_weights,
     shuffled_copies,
     upper_curve,
 )
 from isosim.scoring.out_of_domain import FALSE_ALARMS, DomainTest
 from tests.modelling.calibration.domains import fitted, salad, texts
+
+
+@pytest.mark.parametrize(("own", "other", "width"), [(300, 300, 40), (400, 60, 24)])
+def test_the_probes_weights_are_scikit_learns(own: int, other: int, width: int) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(own + other, width)).astype(np.float32)
+    labels = np.arange(own + other) >= own
+    features[labels] += 0.3 * rng.normal(size=width).astype(np.float32)
+    model = RidgeClassifier(alpha=50.0, class_weight="balanced", solver="cholesky").fit(features, labels)
+    expected = model.coef_.ravel()
+    np.testing.assert_allclose(ridge_weights(features, labels, 50.0), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def alarms(test: DomainTest, x: Vectors, tokens: Integers) -> float:

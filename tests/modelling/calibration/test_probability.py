@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit
 from scipy.stats import binomtest
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from isosim.arrays import Doubles
@@ -22,6 +23,7 @@ from isosim.fitting.probability import (
     FEWEST_ABOVE,
     LEVELS,
     PLATT_SLOPE,
+    PSEUDO_PAIRS,
     Mixture,
     bending_line,
     calibration_error,
@@ -163,6 +165,17 @@ def test_a_weight_counts_like_so_many_pairs(x: Doubles, y: Doubles, weights: npt
     weighted = bending_line(x, y, weights.astype(np.float64), PLATT_SLOPE)(asked)
     repeated = bending_line(np.repeat(x, weights), np.repeat(y, weights), np.ones(weights.sum()), PLATT_SLOPE)(asked)
     np.testing.assert_allclose(weighted, repeated, atol=2e-3)
+
+
+def test_the_steps_are_scikit_learns_also_where_points_coincide() -> None:
+    rng = np.random.default_rng(0)
+    x, y, weights = np.round(rng.normal(size=400), 1), rng.random(400), rng.random(400) + 0.1
+    total = weights + PSEUDO_PAIRS / len(x)
+    wanted = (weights * y + PSEUDO_PAIRS / len(x) * 0.5) / total
+    steps = IsotonicRegression().fit(x, wanted, sample_weight=total).predict(x)
+    curve = leaning_isotonic(x, y, weights, lambda asked: np.full(len(asked), 0.5))
+    centres = [float(np.average(x[steps == height], weights=total[steps == height])) for height in np.unique(steps)]
+    np.testing.assert_allclose(curve(np.array(centres)), np.unique(steps), atol=1e-12)
 
 
 @pytest.mark.parametrize(("count", "most"), [(30, 0.35), (20_000, 0.03)])
