@@ -86,6 +86,29 @@ def test_a_job_is_published_and_its_text_is_deleted(jobs: JobStore) -> None:
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
 
 
+def test_a_child_takes_the_next_job_and_is_gone_when_none_comes(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("isosim.worker.supervisor.WARM", 1.0)
+    ids = [post(jobs, text).id for text in ("first", "second")]
+    pids = tmp_path / "pids"
+    note = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+    again = f"{note}{SUCCEED}\njob = json.loads(lines.readline())['job']\n"
+    one = worker(jobs, again * 3)
+    thread = threading.Thread(target=one.serve)
+    thread.start()
+    try:
+        until(lambda: all(jobs.read(id_).status is Status.SUCCEEDED for id_ in ids))
+        (pid,) = set(pids.read_text().split())
+        until(lambda: not alive(int(pid)), 5)
+        late = post(jobs, "third")
+        until(lambda: jobs.read(late.id).status is Status.SUCCEEDED)
+    finally:
+        one.stop()
+        thread.join(10)
+    assert not [pid for pid in pids.read_text().split() if alive(int(pid))]
+
+
 def test_a_failure_is_recorded_with_its_reason(jobs: JobStore) -> None:
     job = post(jobs)
     worker(jobs, "say(end={'error': 'too few sentences'})").serve(burst=True)

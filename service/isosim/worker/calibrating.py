@@ -1,6 +1,7 @@
-"""The child process of a worker: runs one attempt of a job (`python -m isosim.worker.calibrating SOCKET`).
+"""The child process of a worker: runs attempts of jobs (`python -m isosim.worker.calibrating SOCKET`).
 
-It only computes and publishes. Over the socket, a file descriptor, it gets the job and sends lines of JSON:
+It only computes and publishes. Over the socket, a file descriptor, it gets one job after the other and sends lines of
+JSON:
 
     {"stage": …, "progress": …}       at each change
     {"alive": true}                   every PULSE seconds, also during long steps
@@ -11,6 +12,7 @@ It only computes and publishes. Over the socket, a file descriptor, it gets the 
 import contextlib
 import logging
 import os
+import queue
 import socket
 import sys
 import threading
@@ -52,10 +54,12 @@ class Link:
         self._socket.set_inheritable(False)
         self._lines = self._socket.makefile("rb")
         self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._allowed = threading.Event()
 
-    def receive_job(self, jobs: JobStore) -> Job:
-        job: Job = jobs.records.form.validate_python(orjson.loads(self._lines.readline())["job"])
+    def next_job(self, jobs: JobStore) -> Job:
+        job: Job = jobs.records.form.validate_python(self._jobs.get())
+        self._allowed.clear()
         return job
 
     def send(self, **message: Any) -> None:
@@ -71,8 +75,11 @@ class Link:
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
 
     def _listen(self) -> None:
-        for _ in self._lines:
-            self._allowed.set()
+        for message in map(orjson.loads, self._lines):
+            if "job" in message:
+                self._jobs.put(message["job"])
+            else:
+                self._allowed.set()
         os._exit(1)  # without its worker, this process would never be stopped
 
     def _pulse(self) -> None:
@@ -189,10 +196,10 @@ def main() -> None:
     logs.configure(settings.log_level, settings.log_format)
     step_back()
     link = Link(int(sys.argv[1]))
-    jobs = JobStore(opened(settings.model_store))
-    job = link.receive_job(jobs)
     link.start()
-    run(settings, jobs, job, link)
+    jobs = JobStore(opened(settings.model_store))
+    while True:
+        run(settings, jobs, link.next_job(jobs), link)
 
 
 if __name__ == "__main__":

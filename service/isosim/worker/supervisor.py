@@ -1,13 +1,16 @@
-"""`isosim worker`: takes jobs from the store and runs them one after the other, each in a child process.
+"""`isosim worker`: takes jobs from the store and runs them one after the other in a child process.
 
 This process writes the jobs' records: it claims a job, writes its heartbeats, and records how it ends. The child
 (`isosim.worker.calibrating`) computes and reports over a socket, and asks before it publishes. So if this process is
 stopped, its job falls silent, another worker takes it, and the child cannot begin to publish. If the child is stopped,
 this process hears nothing from it, kills it and gives the job back. Neither outlives the other.
+
+Loading torch takes longer than most fits, so a child that ended its job well waits a minute for the next one.
 """
 
 import contextlib
 import logging
+import math
 import os
 import random
 import select
@@ -45,14 +48,15 @@ DISTANT_LOOKS = (5.0, 15.0)  # in a bucket: while there are open jobs, whose wor
 STORAGE_REST = 10.0  # s for each attempt so far, in which a worker takes no job after storage has failed
 PATIENCE = 600.0  # s that a worker tries to record how a job ended
 EXIT = 5.0  # s in which a process ends that has closed its socket
+WARM = 60.0  # s that a child waits for the next job; it holds about 300 MB
 LAST_WORDS = 5.0  # s for giving back a job when the API process has ended
 CHILD = (sys.executable, "-m", "isosim.worker.calibrating")
 
 
 class Child:
-    """A process that runs one attempt of a job, in a process group of its own, and the socket to it."""
+    """A process that runs attempts of jobs, in a process group of its own, and the socket to it."""
 
-    def __init__(self, command: Sequence[str], job: Job) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(self.socket.close)
@@ -66,6 +70,8 @@ class Child:
         self.gone = False  # it has ended, or has closed the socket
         self._killed = False
         self._rest = b""
+
+    def begin(self, job: Job) -> None:
         self.send({"job": to_facts(job)})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -115,6 +121,7 @@ class Worker:
         self.on_pulse = on_pulse  # called at least every few seconds, unless this process hangs
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.heartbeat, self.pause = (DISTANT_HEARTBEAT, DISTANT_PAUSE) if jobs.distant else (HEARTBEAT, PAUSE)
+        self._waiting: tuple[Child, float] | None = None  # a child that may take the next job, and until when
         self._until: float | None = None  # when the running job is given back; None: this worker was not told to stop
         self._failing = False  # whether the last access of the store failed
 
@@ -128,6 +135,12 @@ class Worker:
 
     def serve(self, *, burst: bool = False) -> None:
         """Runs jobs until `stop` is called. With `burst`, also stops when there is no job to run."""
+        try:
+            self._serve(burst=burst)
+        finally:
+            self._let_go()
+
+    def _serve(self, *, burst: bool) -> None:
         while not self.stopping:
             attempt = self._claim()
             if attempt is not None:
@@ -164,6 +177,7 @@ class Worker:
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
             self.on_pulse()
+            self._let_go(time.monotonic())
             if not hints:
                 time.sleep(min(TICK, left))
             elif self.hints.wait(min(TICK, left)):
@@ -190,23 +204,42 @@ class Worker:
     def attend(self, attempt: Attempt) -> None:
         """Runs an attempt to its end. Gives it back if this machine cannot start a process."""
         try:
-            child = Child(self.command, attempt.job)
+            child = self._child()
         except OSError as error:
             why = f"its process could not be started ({error.strerror or type(error).__name__})"
             log.error("job %s is given back: %s", attempt.job.id, why)
             self._settle(partial(attempt.give_back, why, counts=False))
             self._rest(STORAGE_REST * attempt.job.attempt, hints=False)  # another worker may take it
             return
+        child.begin(attempt.job)
         try:
-            self._follow(attempt, child)
+            if self._follow(attempt, child):
+                self._waiting = child, time.monotonic() + WARM
         except JobCancelled as error:
             log.warning("%s", error)
         finally:
-            child.kill()
+            if self._waiting is None:
+                child.kill()
 
-    def _follow(self, attempt: Attempt, child: Child) -> None:
-        """Follows a child and records what becomes of its attempt. Raises JobCancelled if the job was cancelled, or was
-        taken over because this process had been silent."""
+    def _child(self) -> Child:
+        """The child that has waited, if it lives, or a new one. Raises OSError if no process can be started."""
+        if self._waiting is not None:
+            child, self._waiting = self._waiting[0], None
+            if child.process.poll() is None:
+                return child
+            child.kill()
+        return Child(self.command)
+
+    def _let_go(self, now: float = math.inf) -> None:
+        """Ends a child whose time to wait is over by `now`."""
+        if self._waiting is not None and now > self._waiting[1]:
+            self._waiting[0].kill()
+            self._waiting = None
+
+    def _follow(self, attempt: Attempt, child: Child) -> bool:
+        """Follows a child and records what becomes of its attempt. Returns whether the child has published a version,
+        and can take another job. Raises JobCancelled if the job was cancelled, or was taken over because this process
+        had been silent."""
         heard = began = time.monotonic()
         written, asked = began, False
         stage, progress = attempt.job.stage, attempt.job.progress
@@ -221,11 +254,11 @@ class Worker:
                 asked = asked or "publish" in message
                 if "end" in message:
                     self._end(attempt, **message["end"])
-                    return
+                    return "version" in message["end"]
             if (why := self._over(attempt, child, stage, now - heard)) is not None:
                 child.kill()
                 self._settle(partial(attempt.give_back, why, counts=not self.stopping or child.gone))
-                return
+                return False
             if now - began > self.settings.job_timeout:
                 child.kill()
                 limit = f"stopped after {self.settings.job_timeout:g} s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
@@ -233,7 +266,7 @@ class Worker:
                 publishing = attempt.job.status is Status.PUBLISHING
                 fail = partial(attempt.end, Status.FAILED, error=limit)
                 self._settle(partial(attempt.give_back, limit) if publishing else fail)
-                return
+                return False
             fresh = (stage, progress) != (attempt.job.stage, attempt.job.progress)
             if not asked and now - written < (self.pause if fresh else self.heartbeat):
                 continue
