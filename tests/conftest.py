@@ -137,6 +137,14 @@ def store(tiny_store: Path, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(scope="module")
+def module_store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the module's own with the tiny encoder in it."""
+    folder = tmp_path_factory.mktemp("module")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    return folder / "store"
+
+
 @pytest.fixture(scope="session")
 def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with the default encoder and its shipped calibration."""
@@ -152,8 +160,18 @@ def layer3_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts servers with given settings; all are gone after the test."""
+    yield from servers_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Starts servers with given settings; all are gone after the module."""
+    yield from servers_in(tmp_path_factory.mktemp("servers"))
+
+
+def servers_in(folder: Path) -> Iterator[Serve]:
     running: list[Process] = []
-    yield lambda **settings: serve_with(tmp_path, running, **settings)
+    yield lambda **settings: serve_with(folder, running, **settings)
     for process in running:
         process.kill()
 
@@ -163,10 +181,8 @@ def tiny_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """One server on the tiny encoder for the tests that change nothing of it."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    for process in running:
-        process.kill()
+    for begin in servers_in(folder):
+        yield begin(model_store=folder / "store", encoder="tiny")
 
 
 @pytest.fixture

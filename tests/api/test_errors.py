@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from isosim.api.state import Phase
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.encoders import export
-from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 PAIR = {"pairs": [["a boat", "a gate"]]}
@@ -195,14 +195,11 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
 
 
 @pytest.fixture(scope="module")
-def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("keyed")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read domains=* a reader\n")
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
-    for process in running:
-        process.kill()
+def keyed(module_serve: Serve, module_store: Path) -> Server:
+    (module_store.parent / "keys").write_text(
+        f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read domains=* a reader\n"
+    )
+    return module_serve(model_store=module_store, encoder="tiny", api_keys_file=module_store.parent / "keys")
 
 
 def test_no_key_or_a_wrong_one_is_401(keyed: Server) -> None:
@@ -223,11 +220,11 @@ def test_probes_and_metrics_need_no_key(keyed: Server) -> None:
     assert [keyed.client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [200, 200, 200]
 
 
-def test_keys_rotate_without_a_restart(keyed: Server) -> None:
+def test_keys_rotate_without_a_restart(keyed: Server, module_store: Path) -> None:
     def status() -> int:
         return keyed.client.get("/domains", headers={"authorization": "Bearer new"}).status_code
 
-    path = keyed.log.parent / "keys"
+    path = module_store.parent / "keys"
     before = path.read_text()
     assert status() == 401
     path.write_text(before + f"{hashlib.sha256(b'new').hexdigest()} read domains=* late\n")

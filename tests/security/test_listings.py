@@ -1,10 +1,9 @@
 """Listings of large stores: they hold nothing else up, and the key that asks for them pays."""
 
 import asyncio
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +16,7 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Overloaded
 from isosim.threads import StoreCalls
 from loadtest.many import multiply
-from tests.processes import Process, Server, serve_with, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 from tests.stores import domains_of
 
@@ -30,18 +29,13 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def large(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def large(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Server:
     """3,000 domains and keys without limits, with domains, and with rates."""
-    folder = tmp_path_factory.mktemp("large")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    furnish(folder / "store", tiny, "d0")
-    multiply(folder / "store", COUNT)
-    keys = folder / "keys"
+    furnish(module_store, tiny, "d0")
+    multiply(module_store, COUNT)
+    keys = module_store.parent / "keys"
     keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
-    for process in running:
-        process.kill()
+    return module_serve(model_store=module_store, encoder="tiny", api_keys_file=keys)
 
 
 def get(server: Server, key: str, path: str) -> httpx.Response:
@@ -108,8 +102,10 @@ def test_a_list_of_models_is_the_same_as_ever(large: Server) -> None:
     ]  # fmt: skip
 
 
-def test_names_are_listed_and_filtered_without_reading_a_record(large: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = domains_of(large.log.parent / "store")
+def test_names_are_listed_and_filtered_without_reading_a_record(
+    large: Server, module_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = domains_of(module_store)
     monkeypatch.setattr(store.blobs, "read", lambda key: pytest.fail(f"{key} was read"))
     assert len(list(store.names())) == COUNT
     assert list(store.names(wanted=lambda name: name in {"d7", "../d8", "d8"})) == ["d7", "d8"]

@@ -21,14 +21,13 @@ LONG = [f"{text} {number}" for number in range(25) for text in TEXTS]
 class Traces:
     """Everything a server and a worker could have written to."""
 
-    def __init__(self, folder: Path, redis_url: str | None) -> None:
+    def __init__(self, folder: Path, redis_url: str) -> None:
         self.folder, self.redis_url = folder, redis_url
         (folder / "tmp").mkdir()
 
     @property
     def settings(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"model_store": self.folder / "store", "log_level": "debug"}
-        return given | ({} if self.redis_url is None else {"redis_url": self.redis_url})
+        return {"model_store": self.folder / "store", "log_level": "debug", "redis_url": self.redis_url}
 
     def found(self) -> list[str]:
         """Files and Redis keys that hold the mark."""
@@ -38,8 +37,6 @@ class Traces:
         return held + [name for name, value in self.entries() if MARK.encode() in value]
 
     def entries(self) -> Iterator[tuple[str, bytes]]:
-        if self.redis_url is None:
-            return
         with redis.Redis.from_url(self.redis_url) as client:
             for name in client.scan_iter():
                 kind = client.type(name)
@@ -82,22 +79,21 @@ def test_the_search_sees_what_redis_holds(redis_server: RedisServer, tmp_path: P
     assert sorted(traces.found()) == ["h", "l"]
 
 
-@pytest.fixture(params=["own worker", "another worker"])
-def traces(request: pytest.FixtureRequest, store: Path, redis_server: RedisServer) -> Traces:
-    return Traces(store.parent, redis_server.url if request.param == "another worker" else None)
+@pytest.fixture
+def traces(store: Path, redis_server: RedisServer) -> Traces:
+    return Traces(store.parent, redis_server.url)
 
 
 @pytest.fixture
 def calibrating(
     traces: Traces, serve: Serve, worker: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Server, Process]]:
-    """Starts a server, and a worker unless the server has its own; gives both, or the server twice."""
+    """Starts a worker and a server; gives both."""
     monkeypatch.setenv("TMPDIR", str(traces.folder / "tmp"))
 
     def begin(**more: Any) -> tuple[Server, Process]:
-        runner = worker(**traces.settings, **more) if traces.redis_url else None
-        server = serve(encoder="tiny", **traces.settings, local_worker=not traces.redis_url, **more)
-        return server, runner or server
+        runner = worker(**traces.settings, **more)
+        return serve(encoder="tiny", **traces.settings, local_worker=False, **more), runner
 
     return begin
 
@@ -116,42 +112,8 @@ def status(server: Server, job: str) -> str:
     return found
 
 
-def test_after_success(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating()
-    labels = [[TEXTS[n], TEXTS[n + 1], n % 2] for n in range(200)]
-    options = {"method": "flow", "labels": labels, "promote": "always"}
-    assert server.calibrate("secret", TEXTS, **options)["status"] == "succeeded"
-    posted = server.client.post("/domains/secret/labels", json={"labels": labels})
-    assert server.wait_for(posted.json()["job"])["status"] == "succeeded"
-    pairs = [[TEXTS[0], TEXTS[1]]]
-    assert server.client.post("/similarity", json={"pairs": pairs, "domain": "secret"}).status_code == 200
-    assert (
-        server.client.post("/similarity", json={"pairs": pairs, "domain": "secret", "x": TEXTS[0]}).status_code == 422
-    )
-    assert traces.found() == []
-
-
-def test_while_it_runs_and_after_a_cancel(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating()
-    job = running(server)
-    (found,) = traces.found()  # where it has to be, and nowhere else
-    assert re.fullmatch("store/input/[0-9a-f]{32}/lines", found)
-    assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
-    wait_until(lambda: traces.found() == [])
-
-
-def test_after_a_failure(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating()
-    for tokenizer in (traces.folder / "store").rglob("tokenizer.json"):
-        tokenizer.write_text("{}")
-    done = server.calibrate("secret", TEXTS)
-    assert done["status"] == "failed"
-    assert MARK not in str(done)
-    assert traces.found() == []
-
-
-def test_after_a_request_that_was_refused(traces: Traces, calibrating: Begin) -> None:
-    server, _ = calibrating()
+def test_after_a_refusal_a_success_a_cancel_and_a_killed_process(traces: Traces, calibrating: Begin) -> None:
+    server, runner = calibrating()
     text = "\n".join(TEXTS[:150]).encode()
     for url, content in (
         ("/calibrate?domain=secret", text),
@@ -164,16 +126,38 @@ def test_after_a_request_that_was_refused(traces: Traces, calibrating: Begin) ->
         assert MARK not in refused.text
     assert traces.found() == []
 
+    labels = [[TEXTS[n], TEXTS[n + 1], n % 2] for n in range(200)]
+    options = {"method": "flow", "labels": labels, "promote": "always"}
+    assert server.calibrate("secret", TEXTS, **options)["status"] == "succeeded"
+    posted = server.client.post("/domains/secret/labels", json={"labels": labels})
+    assert server.wait_for(posted.json()["job"])["status"] == "succeeded"
+    body = {"pairs": [[TEXTS[0], TEXTS[1]]], "domain": "secret"}
+    assert server.client.post("/similarity", json=body).status_code == 200
+    assert server.client.post("/similarity", json={**body, "x": TEXTS[0]}).status_code == 422
+    assert traces.found() == []
 
-def test_after_its_process_was_killed(traces: Traces, calibrating: Begin) -> None:
-    """The text stays for further attempts; a cancel ends that."""
-    server, runner = calibrating()
     job = running(server)
-    kill(at_work(runner))
+    (found,) = traces.found()  # where it has to be, and nowhere else
+    assert re.fullmatch("store/input/[0-9a-f]{32}/lines", found)
+    assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
+    wait_until(lambda: traces.found() == [])
+
+    job = running(server)
+    kill(at_work(runner))  # the text stays for further attempts; a cancel ends that
     wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
     assert len(traces.found()) == 1
     server.client.delete(f"/calibrate/{job}")
     wait_until(lambda: traces.found() == [])
+
+
+def test_after_a_failure(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    for tokenizer in (traces.folder / "store").rglob("tokenizer.json"):
+        tokenizer.write_text("{}")
+    done = server.calibrate("secret", TEXTS)
+    assert done["status"] == "failed"
+    assert MARK not in str(done)
+    assert traces.found() == []
 
 
 def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:

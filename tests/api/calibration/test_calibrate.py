@@ -16,17 +16,9 @@ from tests.processes import PAIRS, Process, RedisServer, Serve, Server, score, w
 from tests.text import sentences
 
 
-@pytest.fixture(params=["own worker", "another worker"])
-def calibrating(
-    request: pytest.FixtureRequest,
-    serve: Serve,
-    store: Path,
-    redis_server: RedisServer,
-    worker: Callable[..., Process],
-) -> Server:
-    """A server that can calibrate, by each of the two ways."""
-    if request.param == "own worker":
-        return serve(model_store=store, encoder="tiny")
+@pytest.fixture
+def calibrating(serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]) -> Server:
+    """A server whose jobs another process runs; the one of `posting` runs its own."""
     worker(model_store=store, redis_url=redis_server.url)
     return serve(model_store=store, encoder="tiny", redis_url=redis_server.url, local_worker=False)
 
@@ -57,26 +49,6 @@ def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -
     files = [path for path in (*store.glob("domains/*"), *store.glob("versions/letters/*/*")) if path.is_file()]
     assert len(files) > 2
     assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
-
-
-@pytest.mark.calibration
-def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(calibrating: Server) -> None:
-    first = calibrating.calibrate("letters", sentences(600), method="whitening")
-    assert first["promoted"]
-    before = wait_until(lambda: score(calibrating, "letters")).content
-    second = calibrating.calibrate("letters", sentences(900), method="sn", promote="always")
-    assert (second["version"], second["promoted"]) == (2, True)
-    wait_until(lambda: score(calibrating, "letters").json()["version"] == 2, seconds=5)
-    swapped = score(calibrating, "letters")
-    assert swapped.headers["x-compute-tokens"] == "0"  # the cache holds what no calibration changes
-    assert swapped.content != before
-    assert score(calibrating, "letters@previous").content == before
-    assert score(calibrating, "letters@1").content == before
-    state = calibrating.client.post("/domains/letters/rollback").json()
-    assert (state["champion"], state["previous"]) == (1, 2)
-    assert score(calibrating, "letters").content == before
-    assert calibrating.client.delete("/domains/letters/versions/2").status_code == 409
-    assert calibrating.client.put("/domains/letters/champion", json={"version": 2}).json()["champion"] == 2
 
 
 def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> None:
@@ -137,18 +109,29 @@ def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Ser
 
 
 @pytest.fixture(scope="module")
-def posting(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def posting(module_serve: Serve, module_store: Path) -> Server:
     """One server with a store of its own for the tests below, which use domains of their own."""
-    import shutil
+    return module_serve(model_store=module_store, encoder="tiny")
 
-    from tests.processes import serve_with
 
-    folder = tmp_path_factory.mktemp("posting")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    for process in running:
-        process.kill()
+@pytest.mark.calibration
+def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(posting: Server) -> None:
+    first = posting.calibrate("letters", sentences(600), method="whitening")
+    assert first["promoted"]
+    before = wait_until(lambda: score(posting, "letters")).content
+    second = posting.calibrate("letters", sentences(900), method="sn", promote="always")
+    assert (second["version"], second["promoted"]) == (2, True)
+    wait_until(lambda: score(posting, "letters").json()["version"] == 2, seconds=5)
+    swapped = score(posting, "letters")
+    assert swapped.headers["x-compute-tokens"] == "0"  # the cache holds what no calibration changes
+    assert swapped.content != before
+    assert score(posting, "letters@previous").content == before
+    assert score(posting, "letters@1").content == before
+    state = posting.client.post("/domains/letters/rollback").json()
+    assert (state["champion"], state["previous"]) == (1, 2)
+    assert score(posting, "letters").content == before
+    assert posting.client.delete("/domains/letters/versions/2").status_code == 409
+    assert posting.client.put("/domains/letters/champion", json={"version": 2}).json()["champion"] == 2
 
 
 @pytest.mark.calibration

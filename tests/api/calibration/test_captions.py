@@ -53,6 +53,7 @@ def test_a_raw_encoder_is_corrected_while_it_serves(serve: Serve, layer3_store: 
 def test_a_tuned_encoder_is_left_alone(serve: Serve, minilm_store: Path, data: Path) -> None:
     server = serve(model_store=minilm_store, encoder="minilm")
     test, texts = read_pairs(data / "sts/stsb/test.tsv"), list(dict.fromkeys(read_text(data / "sts/stsb/train.tsv")))
+    texts = texts[:3000]
     before = spearman(server, test, "default")
     assert before == pytest.approx(82.0, abs=0.1)
     job = server.wait_for(post(server, texts))

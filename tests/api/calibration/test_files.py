@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from isosim.api.calibration.files import memory_of_reader
 from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
-from tests.processes import Process, Server, environment, serve_with, wait_until
+from tests.processes import Serve, Server, environment, wait_until
 from tests.tables import FILES, TEXTS, table
 from tests.workbooks import row, workbook
 
@@ -23,15 +22,10 @@ OCTETS = "application/octet-stream"
 
 
 @pytest.fixture(scope="module")
-def reading_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("files")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    server.store = folder / "store"  # type: ignore[attr-defined]
-    yield server
-    for process in running:
-        process.kill()
+def reading_server(module_serve: Serve, module_store: Path) -> Server:
+    server = module_serve(model_store=module_store, encoder="tiny")
+    server.store = module_store  # type: ignore[attr-defined]
+    return server
 
 
 def inspect(server: Server, content: bytes, kind: str = OCTETS, **query: Any) -> Any:

@@ -24,17 +24,12 @@ TAR = {"content-type": "application/x-tar"}
 
 
 @pytest.fixture(scope="module")
-def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(module_serve: Serve, module_store: Path) -> Server:
     """`news@1` (whitened) answers, with a saved threshold."""
-    folder = tmp_path_factory.mktemp("archive")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    server = module_serve(model_store=module_store, encoder="tiny")
     server.calibrate("news", TEXTS, method="whitening")
     server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
-    yield server
-    for process in running:
-        process.kill()
+    return server
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """A store of many domains: a start loads none of them, each is loaded once asked for, and no more than fit stay."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from isosim.encoders.store import EncoderArtifact
 from loadtest.many import multiply
 from tests.commands.conftest import calibrate
 from tests.faults.load import metric
-from tests.processes import Process, Server, serve_with
+from tests.processes import Serve, Server
 from tests.stores import domains_of
 
 COUNT = 300
@@ -19,18 +17,12 @@ ROOM = 20  # domains
 
 
 @pytest.fixture(scope="module")
-def crowded(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def crowded(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Server:
     """A server with room for few of its domains: d0 … d299, and `default` without a version."""
-    folder = tmp_path_factory.mktemp("crowded")
-    store = folder / "store"
-    shutil.copytree(tiny_store / "encoders", store / "encoders")
-    calibrate(store, tiny, "d0", "whitening")
-    multiply(store, COUNT)
-    size = domains_of(store).load("d0", 1).size + OVERHEAD
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=store, encoder="tiny", resident_bytes=ROOM * size)
-    for process in running:
-        process.kill()
+    calibrate(module_store, tiny, "d0", "whitening")
+    multiply(module_store, COUNT)
+    size = domains_of(module_store).load("d0", 1).size + OVERHEAD
+    return module_serve(model_store=module_store, encoder="tiny", resident_bytes=ROOM * size)
 
 
 def ask(server: Server, domain: str) -> dict[str, object]:

@@ -1,7 +1,5 @@
 """What gives a score its meaning, over HTTP: thresholds, probabilities, out-of-domain flags, drift."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from tests.commands.conftest import publish_repeated
 from tests.faults.load import metric
-from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(1200)
@@ -33,12 +31,9 @@ def labels(count: int, graded: bool = False) -> list[list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(module_serve: Serve, module_store: Path) -> Server:
     """A server with the domains `plain`, `labelled` and `graded`."""
-    folder = tmp_path_factory.mktemp("meaning")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    made = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    made = module_serve(model_store=module_store, encoder="tiny")
     for domain, posted in (
         ("plain", []),
         ("guessed", []),
@@ -50,9 +45,7 @@ def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         )
         assert job["status"] == "succeeded", job["error"]
         wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
-    yield made
-    for process in running:
-        process.kill()
+    return made
 
 
 def score(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
@@ -420,13 +413,12 @@ def test_drift_is_seen_in_metrics_and_in_the_domain(server: Server) -> None:
     assert server.client.get("/domains/default").json()["drift"] is None
 
 
-def test_the_text_of_labels_is_gone_when_the_job_ends(server: Server) -> None:
+def test_the_text_of_labels_is_gone_when_the_job_ends(server: Server, module_store: Path) -> None:
     phrase = "the violinist hides a very particular umbrella"
     posted = [[f"{phrase} {i}", TEXTS[i], i % 2] for i in range(40)]
     job = server.calibrate("secretive", TEXTS[:300], labels=posted, method="identity")
     assert job["status"] == "succeeded", job["error"]
-    store = server.log.parent / "store"
-    assert all(phrase.encode() not in path.read_bytes() for path in store.rglob("*") if path.is_file())
+    assert all(phrase.encode() not in path.read_bytes() for path in module_store.rglob("*") if path.is_file())
 
 
 def test_the_same_labels_posted_again_are_the_same_job_also_when_the_champion_has_changed(server: Server) -> None:

@@ -1,7 +1,5 @@
 """Prompts that an encoder's checkpoint names: put before a text where a request names one."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +8,19 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.store.artifacts import read_manifest, sealed_by, write_json
-from tests.processes import Process, Server, serve_with
+from tests.processes import Serve, Server
 
 TEXTS = ["a wooden boat", "the garden gate"]
 PROMPTS = {"query": "the mayor sells ", "bare": ""}
 
 
 @pytest.fixture(scope="module")
-def server(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(module_serve: Serve, module_store: Path, tiny: EncoderArtifact) -> Server:
     """The tiny encoder, as if its checkpoint had named two prompts."""
-    folder = tmp_path_factory.mktemp("prompts")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    place = folder / "store" / "encoders" / "tiny" / tiny.digest
+    place = module_store / "encoders" / "tiny" / tiny.digest
     manifest = {**read_manifest(place), "prompts": PROMPTS}
     write_json(place / "manifest.json", {**manifest, "seal": sealed_by(manifest)})
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    for process in running:
-        process.kill()
+    return module_serve(model_store=module_store, encoder="tiny")
 
 
 def post(server: Server, path: str, **body: Any) -> Any:

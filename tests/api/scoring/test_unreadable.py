@@ -1,7 +1,6 @@
 """Texts without a token that the encoder knows: all have nearly the same vector, and no score of theirs is believed."""
 
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest, LabelledPair
-from tests.processes import Process, Server, serve_with
+from tests.processes import Serve, Server
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -39,16 +38,11 @@ def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[Lab
 
 
 @pytest.fixture(scope="module")
-def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(module_serve: Serve, module_store: Path) -> Server:
     """`default` without a reference; `clean`, and `mixed`, whose text and labels hold unreadable ones as well."""
-    folder = tmp_path_factory.mktemp("unreadable")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    calibrate(folder / "store", "clean", TEXTS, labels()[:40])
-    calibrate(folder / "store", "mixed", [*TEXTS, *UNREADABLE], labels())
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    for process in running:
-        process.kill()
+    calibrate(module_store, "clean", TEXTS, labels()[:40])
+    calibrate(module_store, "mixed", [*TEXTS, *UNREADABLE], labels())
+    return module_serve(model_store=module_store, encoder="tiny")
 
 
 def post(server: Server, path: str, **body: Any) -> httpx.Response:
