@@ -55,22 +55,20 @@ GROUP_OF_FIXTURE = {
 }  # fmt: skip
 
 
-# What begins first, its files one after the other: it takes longest, waits much, and uses containers and ports of the
-# whole machine.
-FIRST = "tests/deploy/"
-# What runs last and by itself where other tests run three at a time, because it measures times.
-ALONE = ("tests/faults/", "tests/server/test_lifecycle.py", "tests/server/test_process.py")
+# What begins first, each as one: these wait more than they compute, and use containers, networks and times of the whole
+# machine.
+FIRST = (("tests/deploy/",), ("tests/faults/", "tests/server/test_lifecycle.py", "tests/server/test_process.py"))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Marks each test with its groups, before `-m` selects, and puts FIRST first and ALONE last."""
+    """Marks each test with its groups, before `-m` selects, and puts FIRST first."""
     for item in items:
         groups = {group for start, group in GROUPS.items() if place_of(item).startswith(start)}
         groups |= {group for name, group in GROUP_OF_FIXTURE.items() if name in getattr(item, "fixturenames", ())}
         for group in sorted(groups):
             item.add_marker(group)
-    items.sort(key=lambda item: (not place_of(item).startswith(FIRST), place_of(item).startswith(ALONE)))
+    items.sort(key=lambda item: turn_of(place_of(item)))
     return (yield)
 
 
@@ -78,15 +76,38 @@ def place_of(item: pytest.Item) -> str:
     return item.path.relative_to(ROOT).as_posix()
 
 
+def turn_of(place: str) -> int:
+    """The number of the part of FIRST that a file belongs to, or how many there are."""
+    return next((turn for turn, starts in enumerate(FIRST) if place.startswith(starts)), len(FIRST))
+
+
+class Failures:
+    """Shows each failure at once: a run that is stopped would never show it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid}, {report.when}:\n{report.longreprtext[-3000:]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # in the process that hands out the tests
+        config.pluginmanager.register(Failures(config))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hands out whole files, and FIRST and ALONE each as one: the other processes have nothing to do beside ALONE."""
+    """Hands out whole files, and each part of FIRST as one."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "first" if file.startswith(FIRST) else "alone" if file.startswith(ALONE) else file
+            turn = turn_of(file)
+            return file if turn == len(FIRST) else f"part {turn}"
 
     return Scheduling(config, log)
 

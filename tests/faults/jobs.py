@@ -38,7 +38,7 @@ class Held:
 def held_job(server: Server, process: Process, domain: str, stage: str = "embedding", **options: Any) -> Held:
     """`process` runs the job: the server, by its own worker, or another worker."""
     job = post(server, domain, LONG[:3000], **options)  # long enough to be met in each of its stages
-    wait_until(lambda: state(server, job)["stage"] == stage, 60, every=0.005)
+    wait_until(lambda: state(server, job)["stage"] == stage, 180, every=0.005)
     child = at_work(process)
     os.kill(child, signal.SIGSTOP)
     assert state(server, job)["status"] == "running"
@@ -119,5 +119,5 @@ def running_job(server: Server, domain: str) -> str:
     """A job that goes on for some seconds."""
     body = {"domain": domain, "texts": LONG, "method": "flow"}
     job: str = server.client.post("/calibrate", json=body).json()["job"]
-    wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"))
+    wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"), 180)
     return job
