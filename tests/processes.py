@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
+from tests import forks
 from tests.text import sentences
 
 PAIRS = [["A farmer repairs a wooden boat.", "The pilot admires the garden gate."], sentences(2)]
@@ -69,7 +69,7 @@ def fail_if_ended(asked: int | None = None) -> None:
 class Process:
     """A command in a process of its own that runs until a test ends it."""
 
-    popen: subprocess.Popen[bytes]
+    popen: forks.Started
     log: Path
     may_end: bool = field(default=False, init=False)
 
@@ -137,12 +137,9 @@ def environment(**settings: Any) -> dict[str, str]:
     return clean | {f"ISOSIM_{k.upper()}": str(v) for k, v in settings.items()}
 
 
-def start(command: list[str], log: Path, **settings: Any) -> subprocess.Popen[bytes]:
+def start(command: list[str], log: Path, **settings: Any) -> forks.Started:
     with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "isosim.cli", *command],
-            env=environment(**settings), stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        return forks.start(command, environment(**settings), file)
 
 
 def serve_with(folder: Path, running: list[Process], *, port: int | None = None, **settings: Any) -> Server:
@@ -188,7 +185,7 @@ class RedisServer:
         wait_until(lambda: "Ready to accept connections" in log.read_text() and self.answers())
 
     @property
-    def popen(self) -> "subprocess.Popen[bytes] | None":
+    def popen(self) -> "forks.Started | None":
         return self.process and self.process.popen
 
     def answers(self) -> bool:

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
+from tests import forks
 from tests.modelling.calibration.domains import reference_of, texts_with
 from tests.processes import environment
 from tests.stores import domains_of, publish
@@ -59,12 +59,9 @@ def publish_repeated(store: Path, domain: str) -> None:
 def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:
     """`isosim …` in a process of its own; what it was given on stdin is bytes or text."""
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
-    done = subprocess.run(
-        [sys.executable, "-m", "isosim.cli", *words],
-        input=given, env=environment(**settings), capture_output=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    code, out, err = forks.run(words, environment(**settings), given, 120)
+    assert b"Traceback" not in err, err.decode()
+    return subprocess.CompletedProcess([*words], code, out.decode(), err.decode())
 
 
 @pytest.fixture

@@ -136,6 +136,16 @@ def test_a_store_that_was_lost_is_restored_by_one_import(
     assert target.read("news") == after
 
 
+def test_a_method_with_its_strength_comes_back(
+    tiny: EncoderArtifact, folder: DomainStore, take: Take, tmp_path: Path
+) -> None:
+    """`auto` gives methods such as soft:0.811."""
+    domains = domains_of(tmp_path / "other")
+    publish(domains, "chosen", tiny, method="soft:0.811")
+    take(exported(domains, "chosen"), folder)
+    assert folder.read("chosen").versions[1].method == "soft:0.811"
+
+
 def test_nothing_is_overwritten_or_promoted_unless_it_is_asked_for(
     source: Path, target: DomainStore, take: Take, tiny: EncoderArtifact
 ) -> None:

@@ -36,7 +36,7 @@ CONTENTS, DOMAIN = "archive.json", "domain.json"
 RECORD = ("versions", "aliases", "thresholds")  # fields of a `Domain` that an archive has
 FILES = {WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS)}
 ENCODER = re.compile(r"\w[\w.-]{0,127}@[0-9a-f]{64}")  # id@digest, which becomes part of a path
-METHOD = re.compile(r"[a-z0-9_-]{1,40}")
+METHOD = re.compile(r"[a-z0-9_.:-]{1,40}")  # such as soft:0.5
 # An imported version with a higher number than this gets the next one. Numbers only rise, up to 999,999,999: after a
 # high number, few would be left for later versions.
 HIGHEST_KEPT = 1_000_000
