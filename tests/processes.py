@@ -142,6 +142,14 @@ def start(command: list[str], log: Path, **settings: Any) -> forks.Started:
         return forks.start(command, environment(**settings), file)
 
 
+def command(*words: str, stdin: str | bytes = "", **settings: Any) -> "subprocess.CompletedProcess[str]":
+    """`isosim …` in a process of its own, to its end; its standard input is a pipe with bytes or text."""
+    given = stdin if isinstance(stdin, bytes) else stdin.encode()
+    code, out, err = forks.run(words, environment(**settings), given, 120)
+    assert b"Traceback" not in err, err.decode()
+    return subprocess.CompletedProcess([*words], code, out.decode(), err.decode())
+
+
 def serve_with(folder: Path, running: list[Process], *, port: int | None = None, **settings: Any) -> Server:
     port = port or free_port()
     log = folder / f"serve-{port}.log"

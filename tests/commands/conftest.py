@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,8 @@ from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
-from tests import forks
 from tests.modelling.calibration.domains import reference_of, texts_with
-from tests.processes import environment
+from tests.processes import command
 from tests.stores import domains_of, publish
 from tests.text import sentences
 
@@ -54,14 +52,6 @@ def publish_repeated(store: Path, domain: str) -> None:
     x = texts_with(0.2)
     scale = reference_of(x, intervals=True)
     publish(domains_of(store), domain, EncoderStore.at(store).find("tiny"), DomainModel(scale, scale), sentences=len(x))
-
-
-def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:
-    """`isosim …` in a process of its own; what it was given on stdin is bytes or text."""
-    given = stdin if isinstance(stdin, bytes) else stdin.encode()
-    code, out, err = forks.run(words, environment(**settings), given, 120)
-    assert b"Traceback" not in err, err.decode()
-    return subprocess.CompletedProcess([*words], code, out.decode(), err.decode())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.adapters.encoder.remote_server import RemoteServer
-from tests.commands.conftest import command
+from tests.processes import command
 from tests.text import sentences
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from isosim.access.key_file import Keys
-from tests.commands.conftest import command
+from tests.processes import command
 
 
 def test_a_new_key_and_its_line_fit_and_the_key_is_long_enough(tmp_path: Path) -> None:

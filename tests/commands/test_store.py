@@ -14,9 +14,9 @@ from isosim.jobs.job import JobRequest
 from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened, remote
 from isosim.store.identity import create
-from tests.commands.conftest import command
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
+from tests.processes import command
 from tests.stores import domains_of, jobs_of, post_job, publish
 
 KEEP = 2

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from isosim.encoders.store import EncoderStore
-from tests.commands.conftest import command
 from tests.faults.damage import GARBAGE, ask, refused
 from tests.faults.load import metric
-from tests.processes import Serve, score, wait_until
+from tests.processes import Serve, command, score, wait_until
 from tests.stores import copy_version, domains_of, files_of, record_of
 from tests.text import sentences
 

@@ -9,11 +9,11 @@ import pytest
 
 from isosim.encoders.store import EncoderArtifact
 from isosim.store.blobs import address_of, opened
-from tests.commands.conftest import calibrate, command
+from tests.commands.conftest import calibrate
 from tests.encoders import copy_encoders
 from tests.faults.load import Load
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
-from tests.processes import Process, Server, score, serve_with, wait_until
+from tests.processes import Process, Server, command, score, serve_with, wait_until
 from tests.text import sentences
 
 

@@ -1,7 +1,5 @@
 """Redis behind TLS, a user and a password: cache, limits and queue work with the rights of SECURITY.md alone."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.commands.conftest import command
 from tests.faults.jobs import running_job
 from tests.faults.load import metric
-from tests.processes import Process, Serve, environment, wait_until
+from tests.processes import Process, Serve, command, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
 from tests.text import sentences
@@ -123,10 +120,7 @@ def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
 def test_an_address_that_is_wrong_is_named_and_not_shown(
     tmp_path: Path, given: dict[str, str], names: str, words: list[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "isosim.cli", *words],
-        env=environment(model_store=tmp_path, **given), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = command(*words, model_store=tmp_path, **given)
     said = done.stdout + done.stderr
     assert done.returncode != 0
     assert names in said

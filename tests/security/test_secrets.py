@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 
 from isosim.access.key_file import LOOK_SECONDS
 from tests.faults.load import metric
-from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.processes import Process, RedisServer, Serve, Server, command, free_port, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -103,10 +101,7 @@ def test_with_a_redis_that_fails(serve: Serve, store: Path, keys: Path, redis_se
     server.stop()
     check("the log", server.log.read_text())
     for words in (["doctor"], ["doctor", "--json"], ["worker", "--burst"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "isosim.cli", *words],
-            env=environment(**given), capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = command(*words, **given)
         check(" ".join(words), done.stdout + done.stderr)
 
 
@@ -151,11 +146,7 @@ def test_a_file_that_is_broken_at_the_start_is_refused_without_its_words(
     path = tmp_path / "keys"
     path.write_text(broken)
     for words in (["serve"], ["doctor"], ["keys", "list"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "isosim.cli", *words],
-            env=environment(model_store=store, encoder="tiny", api_keys_file=path),
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = command(*words, model_store=store, encoder="tiny", api_keys_file=path)
         assert done.returncode != 0
         assert "line 1" in done.stdout + done.stderr
         check(" ".join(words), done.stdout + done.stderr)

@@ -13,8 +13,7 @@ import orjson
 import pytest
 
 from isosim.export.brought import register
-from tests.commands.conftest import command
-from tests.processes import Process, Serve, Server, free_port, serve_with, wait_until
+from tests.processes import Process, Serve, Server, command, free_port, serve_with, wait_until
 from tests.text import sentences
 
 DIM = 24

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.processes import RedisServer, Serve, Server, command, free_port, wait_until
 from tests.text import sentences
 
 METRICS = {
@@ -135,34 +135,27 @@ def test_importing_the_app_imports_no_torch() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def run(*command: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "isosim.cli", *command],
-        env=environment(**settings), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 def test_an_open_address_needs_keys(store: Path) -> None:
-    refused = run("serve", model_store=store, encoder="tiny", host="0.0.0.0")  # noqa: S104
+    refused = command("serve", model_store=store, encoder="tiny", host="0.0.0.0")  # noqa: S104
     assert refused.returncode != 0
     assert "ISOSIM_API_KEYS_FILE" in refused.stderr
 
 
 def test_a_port_in_use_is_refused_with_another_way(serve: Serve, store: Path, tmp_path: Path) -> None:
     port = serve(model_store=store, encoder="tiny").client.base_url.port
-    second = run("serve", model_store=store, encoder="tiny", port=port)
+    second = command("serve", model_store=store, encoder="tiny", port=port)
     assert second.returncode == 1
     assert f"cannot listen on port {port}; choose another one" in second.stderr
 
 
 def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
-    refused = run("serve", model_store=tmp_path, encoder="mine")
+    refused = command("serve", model_store=tmp_path, encoder="mine")
     assert refused.returncode != 0
     assert "isosim export" in refused.stderr
 
 
 def test_a_setting_out_of_range_is_named(tmp_path: Path) -> None:
-    refused = run("serve", model_store=tmp_path, port=70000)
+    refused = command("serve", model_store=tmp_path, port=70000)
     assert refused.returncode == 2
     assert "ISOSIM_PORT" in refused.stderr
 

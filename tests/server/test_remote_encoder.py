@@ -17,8 +17,7 @@ import pytest
 from isosim.encoders.store import EncoderStore, Endpoint
 from isosim.export.remote import PROBES, register
 from tests.adapters.encoder.remote_server import RemoteServer
-from tests.commands.conftest import command
-from tests.processes import Process, Serve, Server, free_port, serve_with, start, wait_until
+from tests.processes import Process, Serve, Server, command, free_port, serve_with, start, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(40)

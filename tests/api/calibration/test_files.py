@@ -3,7 +3,6 @@
 import contextlib
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from isosim.api.calibration.files import memory_of_reader
 from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
-from tests.processes import Serve, Server, environment, wait_until
+from tests.processes import Serve, Server, command, wait_until
 from tests.tables import FILES, TEXTS, table
 from tests.workbooks import row, workbook
 
@@ -93,14 +92,7 @@ def test_and_from_the_command_line(reading_server: Server, plain_threshold: Any,
 
 def calibrate(server: Server, file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     store = server.store  # type: ignore[attr-defined]
-    command = [sys.executable, "-m", "isosim.cli", "calibrate", str(file), *options]
-    return subprocess.run(
-        [*command, "--model-store", str(store), "--encoder", "tiny"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
+    return command("calibrate", str(file), *options, model_store=store, encoder="tiny")
 
 
 def test_a_table_without_a_column_is_refused_and_the_remedy_works(reading_server: Server) -> None:

@@ -11,10 +11,9 @@ import httpx
 import pytest
 
 from isosim.store.blobs import address_of, opened
-from tests.commands.conftest import command
 from tests.encoders import copy_encoders
 from tests.objects import objects  # noqa: F401 - a fixture
-from tests.processes import Process, Serve, Server, serve_with
+from tests.processes import Process, Serve, Server, command, serve_with
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 

@@ -21,9 +21,8 @@ from isosim.errors import Unavailable
 from isosim.jobs.job import JobRequest
 from isosim.server.encoders import plans
 from isosim.settings import Settings
-from tests.commands.conftest import command
 from tests.encoders import export, save_bert
-from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
+from tests.processes import Process, RedisServer, Serve, Server, command, serve_with, wait_until
 from tests.stores import domains_of
 from tests.text import sentences
 

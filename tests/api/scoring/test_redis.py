@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from redis import Redis
 
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, environment, free_port, wait_until
+from tests.processes import RedisServer, Serve, command, free_port, wait_until
 from tests.text import sentences
 
 
@@ -59,16 +57,13 @@ def cluster(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-@pytest.mark.parametrize("command", ["serve", "doctor"])
-def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer, command: str) -> None:
+@pytest.mark.parametrize("name", ["serve", "doctor"])
+def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer, name: str) -> None:
     settings = {"model_store": store, "encoder": "tiny", "redis_url": cluster.url, "port": free_port()}
-    done = subprocess.run(
-        [sys.executable, "-m", "isosim.cli", command, *(["--json"] if command == "doctor" else [])],
-        env=environment(**settings), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = command(name, *(["--json"] if name == "doctor" else []), **settings)
     assert done.returncode == 1
     said = done.stdout + done.stderr
-    if command == "doctor":
+    if name == "doctor":
         (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "redis cluster"]
         assert found["state"] == "fault"
         said = found["found"] + found["remedy"]
