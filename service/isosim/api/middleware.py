@@ -23,7 +23,9 @@ from isosim.errors import CallerLeft, TooLarge, Unavailable
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 CLOSING = ((b"connection", b"close"),)
 UNCHARGED = (401, 429)  # no key; a key whose rate is used up, which further debts would block for longer and longer
-ANSWER = "isosim.answer"  # name of the ASGI extension that server/guard.py provides
+# ASGI extensions that server/guard.py provides.
+ANSWER = "isosim.answer"
+WATCH = "isosim.watch"  # see `Trace.watch`
 # Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
 AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]
 
@@ -127,10 +129,13 @@ class Envelope:
         request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
         route, policy = self.route_of(scope)
         scope["route"] = route
-        trace = Trace(request_id, time.perf_counter(), receive, policy.probe)
+        trace = Trace(request_id, time.perf_counter(), probe=policy.probe)
+        extensions = scope.get("extensions") or {}
+        if WATCH in extensions:
+            trace.watch = extensions[WATCH]
         scope["state"] |= {"request_id": request_id, "trace": trace}
         # CORSMiddleware adds headers to the answers for pages of other sites, which `send` passes to it.
-        at_once = scope.get("extensions", {}).get(ANSWER) if b"origin" not in head else None
+        at_once = extensions.get(ANSWER) if b"origin" not in head else None
         answer = Answer(receive, send, at_once, trace, service)
         span = service.observer.begin(scope, trace)
         time_limit = asyncio.timeout(service.settings.request_timeout if policy.timed else None)

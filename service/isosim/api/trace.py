@@ -1,12 +1,9 @@
 """Facts about one request, which middleware and route record for response headers, access log and spans."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from starlette.types import Receive
 
 from isosim import CONTRACT
 from isosim.access.grants import NOBODY, Grant
@@ -30,7 +27,8 @@ class Trace:
 
     request_id: str
     started: float  # time.perf_counter() at the start
-    receive: Receive
+    # Arranges that the given function is called when the connection closes; what it returns cancels this.
+    watch: Callable[[Callable[[], None]], Callable[[], object]] = lambda _: lambda: None
     probe: bool = False  # whether the route is for probes and scrapers (see `Policy`)
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: Scored | None = None
@@ -38,23 +36,6 @@ class Trace:
     cause: Exception | None = None  # exception behind a 403, 424 or 5xx, for the log
     grant: Grant = NOBODY  # NOBODY until the key is checked
     received: int = 0  # bytes of the body that were read
-
-    def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Arranges that `left` is called when the connection closes. The returned function cancels this.
-
-        The request's body must have been read before.
-        """
-        task = asyncio.ensure_future(self._closed())
-        task.add_done_callback(lambda ended: None if ended.cancelled() else left())
-
-        def stop() -> None:
-            task.cancel()
-
-        return stop
-
-    async def _closed(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
 
     def as_headers(self) -> list[tuple[bytes, bytes]]:
         """Response headers: request id; contract version; domain, version and encoder of a scoring request; the route's

@@ -20,7 +20,7 @@ from isosim.encoders.texts import Judge, KeyMaker, PooledVector, SharedCache, Te
 from isosim.errors import IsosimError, NotReady
 
 # Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
-Watch = Callable[[Callable[[], None]], Callable[[], None]]
+Watch = Callable[[Callable[[], None]], Callable[[], object]]
 
 
 def nothing() -> None:
@@ -213,7 +213,7 @@ class Embedder:
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
             pending.waiters.add(waiter)
-        stop = nothing
+        stop: Callable[[], object] = nothing
         try:
             if new:
                 self.batcher.submit(new)

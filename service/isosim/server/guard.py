@@ -15,7 +15,7 @@ import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from isosim.api.middleware import ANSWER
+from isosim.api.middleware import ANSWER, WATCH
 
 Reason = Literal["headers", "body", "pipelining", "reading", "room", "full"]
 
@@ -83,6 +83,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(**server)
         self.guard = guard
         self.unanswered: deque[RequestResponseCycle] = deque()  # oldest first
+        self.watching: dict[Callable[[], None], None] = {}  # called when the client disconnects
         self.refused = False  # if True, further bytes are ignored
         self.in_head = self.in_body = False
         self.around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
@@ -163,7 +164,8 @@ class GuardedProtocol(HttpToolsProtocol):
             return  # `parse` will feed the parser with the head again, without Upgrade
         super().on_headers_complete()  # raises an error if the request's target is invalid
         self.guard.idle.pop(self, None)
-        self.scope["extensions"] = {ANSWER: partial(send_whole, self.cycle)}  # type: ignore[dict-item]
+        extensions: dict[str, Any] = {ANSWER: partial(send_whole, self.cycle), WATCH: self.watch}
+        self.scope["extensions"] = extensions
         self.unanswered.append(self.cycle)
         self.deadline = self.loop.time() + self.guard.body_timeout
         self.in_head, self.in_body, self.taken, self.around = False, True, 0, 0
@@ -256,6 +258,16 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.unanswered.clear()
+        for left in list(self.watching):
+            left()
+        self.watching.clear()
+
+    def watch(self, left: Callable[[], None]) -> Callable[[], object]:
+        """See `Trace.watch`. Calls `left` soon if the client has already disconnected."""
+        self.watching[left] = None
+        if self.transport.is_closing():
+            self.loop.call_soon(left)
+        return partial(self.watching.pop, left, None)
 
 
 def send_whole(cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
