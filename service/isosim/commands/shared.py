@@ -73,6 +73,7 @@ EncoderId = Annotated[
     str | None,
     typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
 ]
+RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 

@@ -171,9 +171,8 @@ def ended(command: Callable[[], Any]) -> int:
         # Only pydantic's ValidationError has `errors`. A test with `isinstance` would need a slow import.
         if not hasattr(error, "errors"):
             raise
-        for problem in error.errors():
-            name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
-            complain(f"{name}: {in_words(problem)}")
+        for problem in invalid_settings(error):
+            complain(problem)
         code = MISUSED
     if code == INTERRUPTED:
         complain("interrupted")
@@ -185,6 +184,11 @@ def in_one_line(error: IsosimError | OSError) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}{near_file(error)}"
     return str(error)
+
+
+def invalid_settings(error: Any) -> list[str]:
+    """Describes each error of a ValidationError of the settings."""
+    return [f"ISOSIM_{'_'.join(map(str, problem['loc'])).upper()}: {in_words(problem)}" for problem in error.errors()]
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
