@@ -9,10 +9,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,38 +98,30 @@ def examine(**given: Any) -> Iterator[Finding]:
     yield from redis(settings)
 
 
-def installed(*names: str) -> list[str]:
-    """Those of the packages that are installed, each with its version."""
-    found = []
-    for name in names:
-        with suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
-    return found
-
-
 def runtime(providers: Sequence[str]) -> Finding:
-    """Exactly one ONNX Runtime must be installed, because two overwrite each other's files. It needs `providers`."""
-    check, found = "onnxruntime", installed(*RUNTIMES)
-    if not found:
+    """Checks that exactly one ONNX Runtime is installed, because two overwrite each other's files, and that it has
+    `providers`."""
+    check, packages = "onnxruntime", [one for name in RUNTIMES for one in metadata.distributions(name=name)]
+    if not packages:
         return Finding("fault", check, "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' for an NVIDIA GPU")
-    if len(found) > 1:
-        names = " ".join(name.split()[0] for name in found)
-        remedy = f"pip uninstall {names}, then install the one that you need"
-        return Finding("fault", check, f"{' and '.join(found)} overwrite each other", remedy)
+    found = " and ".join(f"{one.name} {one.version}" for one in packages)
+    if len(packages) > 1:
+        remedy = f"pip uninstall {' '.join(one.name for one in packages)}, then install the one that you need"
+        return Finding("fault", check, f"{found} overwrite each other", remedy)
     try:
         available = import_module("onnxruntime").get_available_providers()
     except ImportError as error:
-        return Finding("fault", check, f"{found[0]} does not load: {error}", "install it again for this Python")
+        return Finding("fault", check, f"{found} does not load: {error}", "install it again for this Python")
     if missing := set(providers) - set(available):
         remedy = f"correct ISOSIM_PROVIDERS, or install the package that has it; there are {', '.join(available)}"
-        return Finding("fault", check, f"{found[0]} lacks {', '.join(sorted(missing))}", remedy)
-    return Finding("ok", check, f"{found[0]}, which has {', '.join(available)}")
+        return Finding("fault", check, f"{found} lacks {', '.join(sorted(missing))}", remedy)
+    return Finding("ok", check, f"{found}, which has {', '.join(available)}")
 
 
 def training() -> Finding:
     """Calibrations need PyTorch; scoring does not."""
-    if found := installed("torch"):
-        return Finding("ok", "training", found[0])
+    if find_spec("torch") is not None:
+        return Finding("ok", "training", "PyTorch is installed")
     lacking = "without torch no calibration is made here; /calibrate answers 503 unless ISOSIM_LOCAL_WORKER is false"
     remedy = "pip install 'isosim[train]', or run `isosim worker` elsewhere and set ISOSIM_LOCAL_WORKER=false"
     return Finding("warning", "training", lacking, remedy)
@@ -247,9 +239,8 @@ def described(artifact: EncoderArtifact) -> str:
         return f"{artifact.id} runs no model; its users send vectors of {artifact.spec.dim} numbers"
     if artifact.remote is not None:
         return f"{artifact.id} runs at {artifact.remote.url}; to check it: isosim encoder check {artifact.id}"
-    licence = artifact.licence or "not recorded (exported by an earlier release)"
     which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
-    return f"{which}: all files match their hashes; licence of the weights: {licence}"
+    return f"{which}: all files match their hashes; licence of the weights: {artifact.licence or 'not stated'}"
 
 
 def domain(domains: DomainStore, encoders: Sequence[EncoderArtifact], name: str) -> list[Finding]:

@@ -135,6 +135,11 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
 
 
+def group(about: str) -> typer.Typer:
+    """A command that consists of subcommands."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=about, epilog=EPILOG)
+
+
 class ReaderLeft(Exception):
     """The program that reads the output has closed the pipe (`| head`)."""
 
