@@ -37,7 +37,7 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
         "measurements.commands:measure",
         "Measure, on test corpora, whether false-match rates and other figures hold.",
     ),
-    "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
+    "doctor": ("commands.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
 }
 
 

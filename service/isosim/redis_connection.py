@@ -38,18 +38,13 @@ def why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def is_cluster(redis: Redis) -> bool:
-    """Whether Redis runs in cluster mode. Raises RedisError or OSError if it does not answer."""
-    return bool(redis.info("cluster").get("cluster_enabled"))
-
-
 def refuse_cluster(url: str) -> None:
     """Raises Unavailable if Redis is a cluster. Does nothing if Redis does not answer, because scoring works without
     Redis."""
     cluster = False
     redis: Redis = Redis.from_url(url, socket_timeout=START, socket_connect_timeout=START, retry=None)
     with redis, contextlib.suppress(Exception):  # even ValueError: redis-py raises it for invalid answers
-        cluster = is_cluster(redis)
+        cluster = bool(redis.info("cluster").get("cluster_enabled"))
     if cluster:
         raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
 

@@ -24,8 +24,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from isosim.errors import Unavailable
+
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 BUCKETS = {"s3:", "gs:", "az:"}  # Amazon S3 and what is compatible, Google Cloud Storage, Azure
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
@@ -183,6 +186,15 @@ class Settings(BaseSettings):
         if parts.scheme == "unix":  # urlunsplit would leave out the slashes before an empty place
             return f"unix://{place}{parts.path}{'?' * bool(query)}{query}"
         return urlunsplit(parts._replace(netloc=place, query=query))
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises Unavailable if the network could reach a server without keys, unless ISOSIM_ALLOW_ANONYMOUS is true."""
+    if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
+        raise Unavailable(
+            f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
+            "without either, the server may listen on 127.0.0.1 only"
+        )
 
 
 def otel_endpoint() -> bool:

@@ -180,7 +180,7 @@ def test_the_doctor_finds_no_fault_in_it(pods: Pods) -> None:
     findings = json.loads(pods.podman.run("exec", API, "isosim", "doctor", "--json"))["checks"]
     states = {finding["check"]: finding["state"] for finding in findings}
     assert "fault" not in states.values(), findings
-    assert (states["redis eviction"], states["store"]) == ("ok", "ok"), findings
+    assert (states["redis"], states["store"], states["server"]) == ("ok", "ok", "ok"), findings
 
 
 def test_told_to_stop_it_serves_on_until_balancers_know_and_ends_within_its_grace(pods: Pods) -> None:

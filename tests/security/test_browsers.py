@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from isosim.errors import Unavailable
-from isosim.server.composition import check_exposure
-from isosim.settings import Settings
+from isosim.settings import Settings, check_exposure
 from tests.processes import Serve, Server
 from tests.security.conftest import bearer, key_line
 from tests.security.operations import requests

@@ -95,8 +95,6 @@ def test_what_needs_the_tokenizer_is_refused_and_says_where_it_is(serve: Serve, 
         assert "far runs on another server" in answer.text
     refused = command("bundle", "default", "-o", str(far / "out.onnx"), model_store=far, encoder="far")
     assert refused.returncode == 1
-    doctor = command("doctor", model_store=far, encoder="far", port=free_port())
-    assert "gives the same vectors as at its registration" in doctor.stdout
 
 
 def test_a_swap_under_load_lets_no_score_of_the_new_model_out(serve: Serve, far: Path, remote: RemoteServer) -> None:

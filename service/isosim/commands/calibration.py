@@ -16,6 +16,7 @@ from isosim.commands.shared import (
     domain_names,
     domain_store,
     encoder_ids,
+    encoder_of,
     need_training,
     prune,
     stored,
@@ -23,7 +24,8 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark, show
-from isosim.encoders.store import EncoderArtifact, EncoderStore
+from isosim.domains.domain import Version
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import METHODS, PROMOTIONS, JobRequest
 from isosim.jobs.labelled_pairs import labelled_pairs
@@ -42,7 +44,7 @@ from isosim.scoring.advice import (
     operating_points,
     rounded,
 )
-from isosim.scoring.calibration import DomainRef
+from isosim.scoring.calibration import DomainModel, DomainRef
 from isosim.scoring.distances import Metric, Space, check_metric, distance_of, space_of
 from isosim.scoring.equating import EquatingResult, equate
 from isosim.scoring.equating import table as equated_table
@@ -196,7 +198,7 @@ def fit_here(
     settings = stored(model_store=model_store, encoder=encoder)
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+    artifact = encoder_of(settings)
     check_brings(artifact, vectors, base="base" in asked)
     if facts is not None:
         try:
@@ -375,22 +377,20 @@ def threshold(
     if save is not None:
         save_target(settings, domain, save, target, as_json=as_json)
         return
-    ref, found = stored_version(settings, domain)
-    version = found.number
-    model = domain_store(settings).load(ref.name, version).model
+    name, version, model = stored_model(settings, domain)
     metric = None if unit is None else metric_of(unit, settings)
-    identity = found.method == "identity"
+    identity = version.method == "identity"
     known = identity or metric is None
-    space = space_of(cast(Space | None, space), f"--unit {metric}", ref.name, identity=known)
-    advice = advise(model, ref.name, target, raw=space == "raw" and not identity)
+    space = space_of(cast(Space | None, space), f"--unit {metric}", name, identity=known)
+    advice = advise(model, name, target, raw=space == "raw" and not identity)
     if as_json:
         own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
-        print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
+        print_json({"domain": name, "version": version.number, **advice.as_facts(), **own})
         return
     if metric is not None:
         sign = "≥" if metric == "inner_product" else "≤"
-        print(f"{ref.name}@{version}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
-    print_advice(f"{ref.name}@{version}", target, advice)
+        print(f"{name}@{version.number}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
+    print_advice(f"{name}@{version.number}", target, advice)
 
 
 def print_advice(version: str, target: Target, advice: Advice) -> None:
@@ -429,24 +429,31 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")
 
 
+def stored_model(settings: Settings, domain: str) -> tuple[str, Version, DomainModel]:
+    """The name of a domain and the version that `stored_version` resolves, with its model.
+
+    Raises as `stored_version` and `DomainStore.load` do.
+    """
+    ref, version = stored_version(settings, domain)
+    return ref.name, version, domain_store(settings).load(ref.name, version.number).model
+
+
 def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
     """Saves a target, as `PUT /domains/{domain}/thresholds/{name}` does; servers see it within 2 s."""
-    ref, found = stored_version(settings, domain)
-    version = found.number
-    if domain != ref.name:
+    own, version, model = stored_model(settings, domain)
+    if domain != own:
         raise InvalidInput(
-            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {ref.name}"
+            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {own}"
         )
-    store = domain_store(settings)
-    decision = decide(store.load(ref.name, version).model, ref.name, target)
-    store.set_target(ref.name, name, target)
+    decision = decide(model, domain, target)
+    domain_store(settings).set_target(domain, name, target)
     if as_json:
         told = {"similarity": decision.similarity, "notice": decision.notice}
-        print_json({"domain": ref.name, "name": name, "target": target.facts, "version": version, **told})
+        print_json({"domain": domain, "name": name, "target": target.facts, "version": version.number, **told})
         return
-    print(f"{ref.name}: {name} is saved ({said(target.facts)})")
+    print(f"{domain}: {name} is saved ({said(target.facts)})")
     at = decision.notice if decision.similarity is None else f"similarity ≥ {decision.similarity:.4f}"
-    print(f"  {ref.name}@{version}: {at}")
+    print(f"  {domain}@{version.number}: {at}")
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
@@ -458,27 +465,25 @@ def metric_of(unit: str, settings: Settings) -> Metric:
     """
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+    artifact = encoder_of(settings)
     check_metric(metric, artifact.id, unit=artifact.known_length)
     return metric
 
 
 def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
     """Prints precision, recall and false alarms of a labelled version at several thresholds."""
-    ref, found = stored_version(settings, domain)
-    version = found.number
-    model = domain_store(settings).load(ref.name, version).model
+    name, version, model = stored_model(settings, domain)
     rows = operating_points(model, gallery)
     if not rows:
         labelled = model.probability
         if labelled is None or not len(labelled.precisions):
-            advise(model, ref.name, Target(precision=0.5))  # raises an error that explains why there are no rows
+            advise(model, name, Target(precision=0.5))  # raises an error that explains why there are no rows
         raise Conflict(
-            f"{ref.name}@{version} has no table: an earlier release made the version, or its labelled pairs reach no "
-            "precision of the table (50 % to 99 %); label more pairs"
+            f"{name}@{version.number} has no table: an earlier release made the version, or its labelled pairs reach "
+            "no precision of the table (50 % to 99 %); label more pairs"
         )
     if as_json:
-        print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
+        print_json({"domain": name, "version": version.number, "gallery": gallery, "table": rows})
         return
     show_precisions(rows, gallery)
 
@@ -542,13 +547,11 @@ def row(one: EquatingResult) -> tuple[str, ...]:
 
 
 def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
-    ref, found = stored_version(settings, domain)
-    version = found.number
-    model = domain_store(settings).load(ref.name, version).model
+    name, version, model = stored_model(settings, domain)
     reference = model.raw_reference if raw else model.reference
     if reference is None:
         raise Conflict(
-            f"{ref.name}@{version} has no reference (similarities of random pairs of its text); calibrate the domain "
-            f"from text for encoder {settings.encoder}"
+            f"{name}@{version.number} has no reference (similarities of random pairs of its text); calibrate the "
+            f"domain from text for encoder {settings.encoder}"
         )
-    return ref.name, version, reference
+    return name, version.number, reference

@@ -1,8 +1,6 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
 import itertools
-import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,12 +16,14 @@ from isosim.commands.shared import (
     confirmed,
     domain_names,
     domain_store,
+    encoder_of,
     job_store,
     known,
     stored,
     stored_version,
     version_numbers,
     versions,
+    whole,
 )
 from isosim.commands.terminal import EPILOG, complain, print_json, show
 from isosim.domains.domain import Domain, EncoderAliases, Version
@@ -235,10 +235,7 @@ def promote(
     settings = stored(model_store=model_store, encoder=encoder)
     store, artifact, name = change(settings, domain)
     record = store.read(name)
-    servable(store, artifact, record.version(name, version), name)
-    check_targets(store, name, version, record, artifact, without)
-    now = record.served(artifact.digest).champion
-    confirmed(f"Make {name}@{version} the champion (now: {called(name, now)})?", yes=yes)
+    check_promotion(settings, artifact, record, DomainRef(name, version), without, yes=yes)
     say(name, store.promote(name, artifact.digest, version, revision=record.revision), artifact, as_json=as_json)
 
 
@@ -257,9 +254,7 @@ def rollback(
     record = store.read(name)
     now = record.served(artifact.digest)
     if now.previous is not None:
-        servable(store, artifact, record.version(name, now.previous), name)
-        check_targets(store, name, now.previous, record, artifact, without)
-        confirmed(f"Make {name}@{now.previous} the champion (now: {called(name, now.champion)})?", yes=yes)
+        check_promotion(settings, artifact, record, DomainRef(name, now.previous), without, yes=yes)
     say(name, store.rollback(name, artifact.digest, expected=now), artifact, as_json=as_json)
 
 
@@ -293,9 +288,7 @@ def delete(
 def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) -> None:
     """Deletes a domain, as `DELETE /domains/{domain}` does; may be repeated. Servers notice the deletion within 2 s,
     workers at their next heartbeat."""
-    name = DomainRef.parse(domain).name
-    if name != domain:
-        raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
+    name = without_version(domain)
     store, jobs = domain_store(settings), job_store(settings)
     try:
         count = len(store.read(name).versions)
@@ -363,22 +356,9 @@ def export_archive(
         wanted: Iterable[tuple[str, list[int]]] = ((name, sorted(store.read(name).versions)) for name in store.names())
     else:
         known(settings, domain)
-        named_encoder = (
-            EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder).digest
-            if "@" in domain
-            else ""
-        )
-        wanted = [selected(store, domain, named_encoder)]
-    # A unique name, because two exports may run at once.
-    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with part.open("xb") as out:
-            domains, count = export_domains(store, wanted, out)
-            out.flush()
-            os.fsync(out.fileno())
-        part.rename(output)
-    finally:
-        part.unlink(missing_ok=True)
+        wanted = [selected(store, domain, encoder_of(settings).digest if "@" in domain else "")]
+    with whole(output) as out:
+        domains, count = export_domains(store, wanted, out)
     said = f"{count} version{'' if count == 1 else 's'} of {domains} domain{'' if domains == 1 else 's'}"
     print(f"{output}: {said}, {output.stat().st_size:,} bytes")
 
@@ -403,10 +383,8 @@ def import_archive(
     from isosim.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
-    store, encoders = (
-        domain_store(settings),
-        EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store)),
-    )
+    store = domain_store(settings)
+    encoders = EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store))
     if promote and not dry_run:
         confirmed(f"Make the champions in {file} the champions here?", yes=yes)
     with file.open("rb") as content:
@@ -434,51 +412,52 @@ def import_archive(
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
-    return domain_store(settings), artifact, alone(settings, domain)
+    return domain_store(settings), encoder_of(settings), alone(settings, domain)
 
 
 def alone(settings: Settings, domain: str) -> str:
     """The name of a domain. Raises InvalidInput if it includes a version, NotFound if the store has no such domain."""
-    ref = known(settings, domain)
-    if domain != ref.name:
+    name = known(settings, without_version(domain)).name
+    if not domain_store(settings).read(name).versions:
+        raise NotFound(f"domain {name!r} has no version yet")
+    return name
+
+
+def without_version(domain: str) -> str:
+    """The argument, a domain's name. Raises InvalidInput if it includes a version."""
+    if DomainRef.parse(domain).name != domain:
         raise InvalidInput(f"domain {domain!r}: give the name without a version, which is a separate argument")
-    if not domain_store(settings).read(ref.name).versions:
-        raise NotFound(f"domain {ref.name!r} has no version yet")
-    return ref.name
+    return domain
 
 
-def servable(store: DomainStore, artifact: EncoderArtifact, version: Version, name: str) -> None:
-    """Checks that a version can be loaded, as the API does before it changes the champion.
-
-    Raises NotFound, EncoderMismatch or CorruptArtifact.
-    """
-    from isosim.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
-    from isosim.encoders.onnx_engine import OnnxCalibrator  # noqa: PLC0415
-
-    source = StoredCalibrations(store)
-    source.calibrators[artifact.digest] = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-    source.load(name, version)
-
-
-def check_targets(
-    store: DomainStore,
-    name: str,
-    version: int,
-    record: Domain,
+def check_promotion(
+    settings: Settings,
     artifact: EncoderArtifact,
+    record: Domain,
+    wanted: DomainRef,
     without: Sequence[str] | None,
+    *,
+    yes: bool,
 ) -> None:
-    """Raises Conflict if the version would make saved targets unreachable that `without` does not name."""
+    """Checks, as the API does, that the version `wanted` can become the champion, and asks for confirmation.
+
+    Raises:
+        NotFound, EncoderMismatch, CorruptArtifact: it cannot be loaded for this encoder.
+        Conflict: it would make saved targets unreachable that `without` does not name.
+    """
+    from isosim.domains.calibrations import load_calibration  # noqa: PLC0415 - ONNX Runtime; a list needs none
+
+    name, version = wanted.name, int(wanted.version)
+    model = load_calibration(settings.model_store, artifact, wanted, ["CPUExecutionProvider"]).model
     now = record.served(artifact.digest).champion
-    if not record.targets or now is None:
-        return
-    try:
-        champion = store.load(name, now).model
-    except (CorruptArtifact, NotFound):
-        return  # a damaged or deleted champion reaches no target
-    lost = lost_targets(champion, store.load(name, version).model, name, record.targets)
-    check_lost(lost, without or (), version)
+    if record.targets and now is not None:
+        try:
+            champion = domain_store(settings).load(name, now).model
+        except (CorruptArtifact, NotFound):
+            pass  # a damaged or deleted champion reaches no target
+        else:
+            check_lost(lost_targets(champion, model, name, record.targets), without or (), version)
+    confirmed(f"Make {name}@{version} the champion (now: {called(name, now)})?", yes=yes)
 
 
 def called(name: str, version: int | None) -> str:

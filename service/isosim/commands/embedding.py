@@ -13,7 +13,7 @@ import typer
 from isosim.arrays import Vectors
 from isosim.commands.files import Column, limits, notices
 from isosim.commands.in_process import CHUNK, InProcess
-from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
+from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions, whole
 from isosim.commands.terminal import bar, dumped, print_json, remark
 from isosim.errors import EmptyInput
 from isosim.jobs.sandbox import Reading, read_path
@@ -176,15 +176,10 @@ def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return
-    part = output.with_name(f".{output.name}.part")
-    try:
-        with part.open("wb") as file:
-            if output.suffix == ".npy":
-                rows = NumpyVectors(file, dim)
-                yield rows
-                rows.finish()
-            else:
-                yield JsonVectors(file)
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(output) as file:
+        if output.suffix == ".npy":
+            rows = NumpyVectors(file, dim)
+            yield rows
+            rows.finish()
+        else:
+            yield JsonVectors(file)

@@ -15,7 +15,7 @@ from isosim.commands.shared import (
     need_training,
     stored,
 )
-from isosim.commands.terminal import EPILOG, bar, print_json, remark, show
+from isosim.commands.terminal import EPILOG, bar, group, print_json, remark, show
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput
 
@@ -23,22 +23,9 @@ from isosim.errors import InvalidInput
 # tokens and cuts longer texts. If the server's model allows fewer tokens, the server itself cuts or refuses the text.
 MAX_LENGTH = 8192
 
-HELP = "List encoders; add, check and remove encoders that run on another server, or whose vectors you compute."
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help=HELP,
-    epilog=EPILOG,
-)
+app = group("List encoders; add, check and remove encoders that run on another server, or whose vectors you compute.")
 
 Id = Annotated[str, typer.Argument(metavar="NAME", help="name of the encoder in the store", autocompletion=encoder_ids)]
-
-
-@app.callback()
-def encoder() -> None:
-    """List encoders; add, check and remove encoders that run on another server, or whose vectors you compute."""
 
 
 @app.command(epilog=EPILOG)

@@ -11,7 +11,7 @@ import typer
 from isosim.access.grants import SCOPES, Grant, parse_grant
 from isosim.access.key_file import Keys
 from isosim.commands.shared import AsJson
-from isosim.commands.terminal import EPILOG, print_json, show
+from isosim.commands.terminal import EPILOG, group, print_json, show
 from isosim.errors import InvalidInput, Unavailable
 from isosim.settings import Settings
 from isosim.store.artifacts import locked, write_atomically
@@ -19,18 +19,7 @@ from isosim.store.artifacts import locked, write_atomically
 PREFIX = "isk_"  # lets people and secret scanners recognize a key
 KEY_BYTES = 32  # 256 bits: a key cannot be guessed from its hash
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Make API keys, and list the keys of a file.",
-    epilog=EPILOG,
-)
-
-
-@app.callback()
-def keys() -> None:
-    """Make API keys, and list the keys of a file."""
+app = group("Make API keys, and list the keys of a file.")
 
 
 @app.command(epilog=EPILOG)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isosim.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
+from isosim.commands.shared import EncoderId, RedisUrl, Store, need_training, settings_warnings, settings_with
 from isosim.commands.terminal import in_one_line
 from isosim.errors import IsosimError, Unavailable
 from isosim.jobs.pulse import HUNG, silences
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from isosim.server.process import Server
 
 log = logging.getLogger("isosim")
-
-RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 
 
 def serve(

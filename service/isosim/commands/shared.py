@@ -4,15 +4,18 @@ import importlib.util
 import logging
 import os
 import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from isosim.commands.terminal import remark
 from isosim.domains.domain import Version
 from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderStore
+from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.jobs.store import JobStore
 from isosim.observability.logs import LineFormatter, direct
@@ -20,52 +23,49 @@ from isosim.scoring.calibration import DEFAULT, DomainRef
 from isosim.settings import Settings, unread
 from isosim.store.blobs import opened
 from isosim.store.identity import identify
-from isosim.wording import nearest
+from isosim.wording import named, nearest
 
-MOST_LISTED = 40  # maximum number of domains that a message lists
 UNREADABLE = (IsosimError, OSError, ValueError)  # errors if a store cannot be read or a setting is invalid
 
 
-def store_of(context: typer.Context) -> Path:
-    """The model store given on the command line, or else in the environment."""
-    given = context.params.get("model_store")
-    return Path(given) if given else Settings().model_store
+def completion(offered: Callable[[Path, typer.Context, str], Iterable[str]]) -> Any:
+    """A completion that offers nothing if the store cannot be read. `offered` gets the store, given on the command line
+    or else in the environment, the other options, and what is typed."""
+
+    def complete(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+        given = context.params.get("model_store")
+        try:
+            return list(offered(Path(given) if given else Settings().model_store, context, incomplete))
+        except UNREADABLE:
+            return []
+
+    return complete
 
 
-def domain_names(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Completes domain names; offers none if the store cannot be read."""
-    try:
-        return list(DomainStore(opened(store_of(context))).names())
-    except UNREADABLE:
-        return []
+@completion
+def domain_names(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
+    return DomainStore(opened(store)).names()
 
 
-def versions(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Completes domain names, and after an `@` the versions of a domain."""
-    try:
-        store = DomainStore(opened(store_of(context)))
-        name, at, _ = incomplete.partition("@")
-        if not at:
-            return list(store.names())
-        return [f"{name}@{version}" for version in store.read(name).versions] + [f"{name}@previous"]
-    except UNREADABLE:
-        return []
+@completion
+def versions(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Domain names, and after an `@` the versions of a domain."""
+    domains = DomainStore(opened(store))
+    name, at, _ = incomplete.partition("@")
+    if not at:
+        return domains.names()
+    return [*(f"{name}@{version}" for version in domains.read(name).versions), f"{name}@previous"]
 
 
-def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Completes the version numbers of the domain given in the preceding argument."""
-    try:
-        store = DomainStore(opened(store_of(context)))
-        return [str(version) for version in store.read(context.params.get("domain") or "").versions]
-    except UNREADABLE:
-        return []
+@completion
+def version_numbers(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Version numbers of the domain given in the preceding argument."""
+    return map(str, DomainStore(opened(store)).read(context.params.get("domain") or "").versions)
 
 
-def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    try:
-        return EncoderStore.at(store_of(context)).ids()
-    except UNREADABLE:
-        return []
+@completion
+def encoder_ids(store: Path, context: typer.Context, incomplete: str) -> Iterable[str]:
+    return EncoderStore.at(store).ids()
 
 
 Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
@@ -73,6 +73,7 @@ EncoderId = Annotated[
     str | None,
     typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
 ]
+RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and limits (ISOSIM_REDIS_URL)")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
@@ -111,6 +112,11 @@ def domain_store(settings: Settings) -> DomainStore:
     return DomainStore(opened(settings.model_store))
 
 
+def encoder_of(settings: Settings) -> EncoderArtifact:
+    """The settings' encoder, verified. Raises Unavailable if the store has none of this name."""
+    return EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+
+
 def job_store(settings: Settings) -> JobStore:
     return JobStore(opened(settings.model_store))
 
@@ -132,6 +138,20 @@ def need_finetuning() -> None:
     need_training()
     if any(importlib.util.find_spec(name) is None for name in ("sentence_transformers", "datasets", "accelerate")):
         raise Unavailable("this command needs sentence-transformers: pip install 'isosim[finetune]'")
+
+
+@contextmanager
+def whole(output: Path) -> Iterator[BinaryIO]:
+    """A file to write that appears under its name only when it is complete. Several processes may write it at once."""
+    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def confirmed(question: str, *, yes: bool) -> None:
@@ -161,7 +181,7 @@ def known(settings: Settings, domain: str) -> DomainRef:
         names = list(domains.names())
         near = nearest(ref.name, names, 0.7)
         hint = f"did you mean {near!r}? " if near is not None else ""
-        there = ", ".join(names[:MOST_LISTED]) + (", …" if len(names) > MOST_LISTED else "") or "none"
+        there = named(names) or "none"
         raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; {hint}there are: {there}")
     return ref
 
@@ -174,7 +194,7 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]
         InvalidInput: the version was made for another encoder.
     """
     ref = known(settings, domain)
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+    artifact = encoder_of(settings)
     record = domain_store(settings).read(ref.name)
     served = record.served(artifact.digest)
     number = {"champion": served.champion, "previous": served.previous}.get(str(ref.version), ref.version)

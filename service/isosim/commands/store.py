@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from isosim.commands.shared import AsJson, Store, domain_names, domain_store, job_store, settings_with, stored
-from isosim.commands.terminal import EPILOG, print_json, show
+from isosim.commands.terminal import EPILOG, group, print_json, show
 from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from isosim.settings import Settings
@@ -27,18 +27,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # locks it a moment later, so a new file must not be removed.
 LEAST = 60.0
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Make and maintain the model store.",
-    epilog=EPILOG,
-)
-
-
-@app.callback()
-def store() -> None:
-    """Make and maintain the model store."""
+app = group("Make and maintain the model store.")
 
 
 @app.command(epilog=EPILOG)

@@ -135,6 +135,11 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
 
 
+def group(about: str) -> typer.Typer:
+    """A command that consists of subcommands."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=about, epilog=EPILOG)
+
+
 class ReaderLeft(Exception):
     """The program that reads the output has closed the pipe (`| head`)."""
 
@@ -171,9 +176,8 @@ def ended(command: Callable[[], Any]) -> int:
         # Only pydantic's ValidationError has `errors`. A test with `isinstance` would need a slow import.
         if not hasattr(error, "errors"):
             raise
-        for problem in error.errors():
-            name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
-            complain(f"{name}: {in_words(problem)}")
+        for problem in invalid_settings(error):
+            complain(problem)
         code = MISUSED
     if code == INTERRUPTED:
         complain("interrupted")
@@ -185,6 +189,11 @@ def in_one_line(error: IsosimError | OSError) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}{near_file(error)}"
     return str(error)
+
+
+def invalid_settings(error: Any) -> list[str]:
+    """Describes each error of a ValidationError of the settings."""
+    return [f"ISOSIM_{'_'.join(map(str, problem['loc'])).upper()}: {in_words(problem)}" for problem in error.errors()]
 
 
 def in_words(problem: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
 from isosim.server.local_worker import LocalWorker, can_calibrate
 from isosim.server.store_watch import watch
-from isosim.settings import Settings
+from isosim.settings import Settings, check_exposure
 from isosim.store.blobs import opened
 from isosim.threads import CALLS, StoreCalls, Threads
 
@@ -52,17 +52,7 @@ log = logging.getLogger("isosim")
 # Thresholds of Python's garbage collector. With the default (700), collections took 6 % of the time of a
 # cached request.
 GARBAGE = 20_000, 10, 10
-LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
-
-
-def check_exposure(settings: Settings) -> None:
-    """Raises Unavailable if the network could reach a server without keys, unless ISOSIM_ALLOW_ANONYMOUS is true."""
-    if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
-        raise Unavailable(
-            f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
-            "without either, the server may listen on 127.0.0.1 only"
-        )
 
 
 @asynccontextmanager
