@@ -40,8 +40,7 @@ from ._answers import (
     Version,
     VersionSummary,
 )
-from ._async_client import AsyncClient
-from ._client import Client
+from ._clients import AsyncClient, Client
 from ._retries import Retries
 from ._version import CONTRACT, __version__
 from .errors import (
@@ -125,6 +124,6 @@ __all__ = [
     "errors",
 ]
 
-for _name in __all__:  # so that tracebacks show `isosim_client.Client`, not `isosim_client._client.Client`
+for _name in __all__:  # so that tracebacks show `isosim_client.Client`, not `isosim_client._clients.Client`
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

@@ -60,14 +60,8 @@ class IsosimError(Exception):
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, unpickling restores only `args`. An error from another process would lose its other attributes.
-        return revive, (type(self), str(self), self.__dict__)
-
-
-def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> IsosimError:
-    error = kind.__new__(kind, message)
-    error.__dict__.update(facts)
-    return error
+        # By default, unpickling calls the class with `args`, but an error has other arguments than its message.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class ApiError(IsosimError):
