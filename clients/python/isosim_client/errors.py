@@ -49,6 +49,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._answers import Job
 
+__all__ = [
+    "ApiError",
+    "BackendFailure",
+    "Conflict",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "EmptyInput",
+    "Forbidden",
+    "IncompatibleServer",
+    "InvalidInput",
+    "IsosimError",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "MethodNotAllowed",
+    "NoAnswer",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "ServerFault",
+    "TimedOut",
+    "TokenizerFailure",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "UnsupportedMedia",
+    "WaitTimeout",
+]
+
 QUOTED = 200  # maximum number of characters quoted from an unknown answer; enough to recognize a proxy's page
 
 
