@@ -22,109 +22,17 @@ Calibrate your own domain with unlabelled text, and get a similarity threshold f
 `Client` and `AsyncClient` have the same methods. `help(isosim_client.errors)` lists the errors that the methods raise.
 """
 
-from . import errors
-from ._answers import (
-    Detail,
-    Domain,
-    Drift,
-    Job,
-    NamedThreshold,
-    PairFlags,
-    PairNumbers,
-    Ranked,
-    SavedTarget,
-    SavedThreshold,
-    Similarity,
-    Threshold,
-    Thresholds,
-    Version,
-    VersionSummary,
-)
-from ._async_client import AsyncClient
-from ._client import Client
+from . import _answers, errors
+from ._answers import *  # noqa: F403 - its __all__
+from ._clients import AsyncClient, Client
 from ._retries import Retries
 from ._version import CONTRACT, __version__
-from .errors import (
-    ApiError,
-    BackendFailure,
-    Conflict,
-    ConnectionFailed,
-    ConnectionLost,
-    EmptyInput,
-    Forbidden,
-    IncompatibleServer,
-    InvalidInput,
-    IsosimError,
-    JobCancelled,
-    JobError,
-    JobFailed,
-    MethodNotAllowed,
-    NoAnswer,
-    NotFound,
-    NotReady,
-    Overloaded,
-    ServerFault,
-    TimedOut,
-    TokenizerFailure,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-    UnexpectedAnswer,
-    UnsupportedMedia,
-    WaitTimeout,
-)
+from .errors import *  # noqa: F403 - its __all__
 
-__all__ = [
-    "CONTRACT",
-    "ApiError",
-    "AsyncClient",
-    "BackendFailure",
-    "Client",
-    "Conflict",
-    "ConnectionFailed",
-    "ConnectionLost",
-    "Detail",
-    "Domain",
-    "Drift",
-    "EmptyInput",
-    "Forbidden",
-    "IncompatibleServer",
-    "InvalidInput",
-    "IsosimError",
-    "Job",
-    "JobCancelled",
-    "JobError",
-    "JobFailed",
-    "MethodNotAllowed",
-    "NamedThreshold",
-    "NoAnswer",
-    "NotFound",
-    "NotReady",
-    "Overloaded",
-    "PairFlags",
-    "PairNumbers",
-    "Ranked",
-    "Retries",
-    "SavedTarget",
-    "SavedThreshold",
-    "ServerFault",
-    "Similarity",
-    "Threshold",
-    "Thresholds",
-    "TimedOut",
-    "TokenizerFailure",
-    "TooLarge",
-    "Unauthorized",
-    "Unavailable",
-    "UnexpectedAnswer",
-    "UnsupportedMedia",
-    "Version",
-    "VersionSummary",
-    "WaitTimeout",
-    "__version__",
-    "errors",
-]
+__all__ = ["CONTRACT", "AsyncClient", "Client", "Retries", "__version__", "errors"]
+__all__ += _answers.__all__
+__all__ += errors.__all__
 
-for _name in __all__:  # so that tracebacks show `isosim_client.Client`, not `isosim_client._client.Client`
+for _name in __all__:  # so that tracebacks show `isosim_client.Client`, not `isosim_client._clients.Client`
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

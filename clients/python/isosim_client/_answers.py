@@ -6,6 +6,24 @@ A field that may be missing in an answer has a default. For example, older serve
 from dataclasses import dataclass, field
 from typing import Any
 
+__all__ = [
+    "Detail",
+    "Domain",
+    "Drift",
+    "Job",
+    "NamedThreshold",
+    "PairFlags",
+    "PairNumbers",
+    "Ranked",
+    "SavedTarget",
+    "SavedThreshold",
+    "Similarity",
+    "Threshold",
+    "Thresholds",
+    "Version",
+    "VersionSummary",
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairFlags:

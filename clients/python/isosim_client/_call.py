@@ -18,24 +18,8 @@ from ._version import CONTRACT, __version__
 from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
-
-# Route -> this client's method for it. If an error message of the server mentions the route, the client adds the
-# method's name to the message.
-METHODS = (
-    (re.compile("POST /domains/[^ ]+/labels"), "add_labels"),
-    (re.compile(r"POST /calibrate\?"), "calibrate"),
-    (re.compile("GET /calibrate/"), "wait"),
-)
-UNKNOWN = {404, 405, 415, 422}  # statuses with which an older server may refuse an unknown request
-
 IdempotencyKey = str | bool
-# Argument -> advice on how to read its value from a file. The function `many` adds the advice to its error message if
-# the argument is a path or a single string, not a list.
-FROM_FILE = {
-    "labels": "read a file with rows text,text,label like this: [(a, b, float(label)) for a, b, label in "
-    'csv.reader(open(path, newline=""))]. If tabs separate the columns, add delimiter="\\t" to csv.reader; if the '
-    "label comes first, write `for label, a, b`. Or use the command line: isosim label FILE --domain NAME",
-}
+UNKNOWN = {404, 405, 415, 422}  # statuses with which an older server may refuse an unknown request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +56,6 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
     older = check_contract(headers.get("x-isosim-contract"))
     if status >= 400:
         error = api_error(status, headers, content, retry_after(headers))
-        if (method := next((name for route, name in METHODS if route.search(str(error))), None)) is not None:
-            error.args = (f"{error}; this client's method for that is {method}",)
         if older and status in UNKNOWN:
             error.args = (f"{error}; the server may be too old for this request: {older}",)
         raise error
@@ -87,7 +69,7 @@ def check_contract(contract: str | None) -> str | None:
     """Compares the contract versions of server and client. Returns a sentence with both versions if the server's
     version is older, otherwise None.
 
-    Checks nothing if `contract` is None, as in answers of servers up to release 0.1.0 and of proxies.
+    Checks nothing if `contract` is None, as in answers of proxies.
 
     Raises:
         IncompatibleServer: the major versions differ, so fields may have other meanings.
@@ -118,16 +100,18 @@ def segment(value: object) -> str:
     return quote(str(value), safe="@")
 
 
-def many(texts: Any, name: str) -> list[Any]:
-    """`texts` as a list. Raises TypeError for a path, and for a single string, because `list` would split the string
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None: what the caller does not ask for is not sent, because older servers refuse fields
+    that they do not know."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def many(items: Any, name: str, wanted: str = "strings") -> list[Any]:
+    """`items` as a list. Raises TypeError for a path, and for a single string, because `list` would split the string
     into characters."""
-    if isinstance(texts, os.PathLike):
-        raise TypeError(f"{name}: give a list, not a path; {FROM_FILE.get(name, 'read the file first')}")
-    if isinstance(texts, str):
-        wanted = "labelled pairs, [(text, text, label), …]" if name == "labels" else "strings"
-        hint = f"; {FROM_FILE[name]}" if name in FROM_FILE else ""
-        raise TypeError(f"{name}: give a list of {wanted}, not one string{hint}")
-    return list(texts)
+    if isinstance(items, str | os.PathLike):
+        raise TypeError(f"{name}: give a list of {wanted}, not {items!r:.80}; read the file first if it is a path")
+    return list(items)
 
 
 def keyed(key: IdempotencyKey) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Follows a job's server-sent events, over several connections if necessary."""
-
-from __future__ import annotations
+"""Follows a job's server-sent events, over several connections if necessary; shows its progress on a terminal."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._answers import Job
@@ -42,14 +42,69 @@ class Events:
                     raise UnexpectedAnswer(f"an event is not JSON: {event[:80]!r}") from None
 
 
-class Following:
-    """Follows one job until it ends or `timeout` seconds have passed."""
+@dataclass(frozen=True)
+class Watch:
+    """The job to follow, and how: `timeout` in seconds or None, `progress` for a bar on the terminal."""
 
-    def __init__(self, job: Job | str, retries: Retries, timeout: float | None) -> None:
+    job: Job | str
+    timeout: float | None
+    progress: bool = False
+
+
+def events(job: Job | str, *, timeout: float | None = None) -> Watch:
+    """Yields a job's state now and after each change, until the job ends. Reconnects if the connection is lost.
+
+    Args:
+        job: the job or its id.
+        timeout: maximum number of seconds to wait; None waits without limit.
+
+    Raises:
+        NotFound: no such job. WaitTimeout: the time is up; the job continues.
+
+    Example:
+        >>> newest = client.jobs()[0]
+        >>> for job in client.events(newest):
+        ...     print(job.status, job.progress)
+        running 0.6
+        succeeded 1.0
+    """
+    return Watch(job, timeout)
+
+
+def wait(job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Watch:
+    """Waits until a job has ended. Shows a progress bar on a terminal if `isosim-client[progress]` is installed.
+
+    The job continues if the program stops waiting, for example after Ctrl-C or the cancellation of an asyncio task.
+
+    Args:
+        job: the job or its id.
+        progress: whether to show the bar.
+        timeout: maximum number of seconds to wait; None waits without limit.
+
+    Returns:
+        The job that has succeeded, with its `version`, `promoted` and `report`.
+
+    Raises:
+        JobFailed, JobCancelled: the job ended without success. `error.job` is its last state.
+        WaitTimeout: the time is up; the job continues. NotFound: no such job.
+
+    Example:
+        >>> newest = client.jobs()[0]
+        >>> done = client.wait(newest)
+        >>> done.version, done.promoted
+        (3, True)
+    """
+    return Watch(job, timeout, progress)
+
+
+class Following:
+    """Follows one job until it ends or the watch's `timeout` has passed. The time begins now."""
+
+    def __init__(self, watch: Watch, retries: Retries) -> None:
         self.last: Job | None = None
-        self._call: Call[Any] = job_call(job)
+        self._call: Call[Any] = job_call(watch.job)
         self._retries, self._tries = retries, Tries(retries)
-        self._deadline = None if timeout is None else retries.clock() + timeout
+        self._deadline = None if watch.timeout is None else retries.clock() + watch.timeout
         self._events, self._heard = Events(), False
 
     @property
@@ -123,3 +178,22 @@ class Following:
         if not self.last.succeeded:
             raise job_error(self.last)
         return self.last
+
+
+@contextmanager
+def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
+    """Yields a function that shows a job's state as a progress bar on standard error. The function does nothing if
+    `wanted` is False, standard error is not a terminal, or rich is not installed."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra, and slow to import
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    except ImportError:
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("connecting", total=1.0)
+        yield lambda job: progress.update(task, completed=job.progress, description=f"{job.domain}: {job.stage}")

@@ -18,14 +18,11 @@ Reader = Callable[[Any], Any]
 
 
 class Misfit(Exception):
-    """A value does not fit its type. `path` names the value's place in the JSON."""
+    """A value does not fit its type. `fields` lead to the value."""
 
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(problem, path)
-        self.problem, self.path = problem, path
-
-    def below(self, part: object) -> Misfit:
-        return Misfit(self.problem, f"{part}.{self.path}".rstrip("."))
+    def __init__(self, problem: str, *fields: str) -> None:
+        super().__init__(problem, *fields)
+        self.problem, self.fields = problem, fields
 
 
 def expected(wanted: str, value: object) -> Misfit:
@@ -42,8 +39,8 @@ def read(hint: type[T], value: Any) -> T:
         kind: Any = hint
         found: T = reader(kind)(value)
     except Misfit as misfit:
-        problem = f"{misfit.path}: {misfit.problem}".removeprefix(": ")
-        raise UnexpectedAnswer(f"{problem}; is this an isosim server?") from None
+        place = f"{'.'.join(misfit.fields)}: " if misfit.fields else ""
+        raise UnexpectedAnswer(f"{place}{misfit.problem}; is this an isosim server?") from None
     return found
 
 
@@ -60,8 +57,8 @@ def reader(hint: Any) -> Reader:
         return lambda value: None if value is None else inner(value)
     if kind is dict:
         return mapping(reader(arguments[1]))
-    if kind is tuple:
-        return each(reader(arguments[0])) if arguments[1:] == (...,) else row([reader(one) for one in arguments])
+    if kind is tuple:  # of equal entries: of any number, or of as many as are named
+        return entries(reader(arguments[0]), None if arguments[1:] == (...,) else len(arguments))
     return plain(hint)
 
 
@@ -76,28 +73,15 @@ def plain(kind: Any) -> Reader:
     return read_plain
 
 
-def each(inner: Reader) -> Reader:
-    def read_each(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise expected("a list", value)
-        entries: list[Any] = []
-        try:
-            for entry in value:
-                entries.append(inner(entry))  # noqa: PERF401 - len(entries) is the index of an entry that fails
-        except Misfit as misfit:
-            raise misfit.below(len(entries)) from None
-        return tuple(entries)
+def entries(inner: Reader, number: int | None) -> Reader:
+    wanted = "a list" if number is None else f"a list of {number}"
 
-    return read_each
+    def read_entries(value: Any) -> Any:
+        if not isinstance(value, list) or number not in (None, len(value)):
+            raise expected(wanted, value)
+        return tuple(map(inner, value))
 
-
-def row(inner: list[Reader]) -> Reader:
-    def read_row(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != len(inner):
-            raise expected(f"a list of {len(inner)}", value)
-        return tuple(one(entry) for one, entry in zip(inner, value, strict=True))
-
-    return read_row
+    return read_entries
 
 
 def mapping(inner: Reader) -> Reader:
@@ -125,7 +109,7 @@ def fields_of(kind: Any) -> Reader:
                 try:
                     facts[field.name] = inner(value[wire])
                 except Misfit as misfit:
-                    raise misfit.below(wire) from None
+                    raise Misfit(misfit.problem, wire, *misfit.fields) from None
             elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise Misfit("is missing", wire)
         return kind(**facts)

@@ -1,12 +1,10 @@
 """Calls that score and embed texts, and the readiness probe. Arguments are documented at the methods of `Client`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from ._answers import Ranked, Similarity
-from ._call import Call, answer, many
+from ._call import Call, answer, given, many
 from ._retries import Repeat
 from .errors import ConnectionFailed, IsosimError, UnexpectedAnswer
 
@@ -17,12 +15,34 @@ Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_produ
 def similarity(
     pairs: Iterable[Sequence[str]], *, domain: str = "default", threshold: str | None = None, detail: bool = False
 ) -> Call[Similarity]:
-    """Calibrated similarity of sentence pairs."""
-    body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
-    if threshold is not None:
-        body["threshold"] = threshold
-    if detail:  # sent only if True, because older servers refuse this field
-        body["detail"] = True
+    """Calibrated similarity of sentence pairs.
+
+    Args:
+        pairs: tuples (text, text). By default, a server accepts 512 pairs per request.
+        domain: `name`, `name@3` or `name@previous`.
+        threshold: the name of a saved threshold (see `save_threshold`). `match` of the result then says which
+            pairs reach the threshold.
+        detail: adds token counts and out-of-domain scores.
+
+    Returns:
+        Columns with one entry for each pair, in order.
+
+    Raises:
+        EmptyInput, InvalidInput: no pairs, too many pairs, or an empty or too long text.
+        NotFound: no such domain, version or threshold. Conflict: the version belongs to another encoder.
+        Overloaded: the server was still overloaded after all retries.
+
+    Example:
+        >>> pairs = [
+        ...     ("A man is playing a guitar.", "Someone plays an instrument."),
+        ...     ("A man is playing a guitar.", "Shares fell in London."),
+        ... ]
+        >>> scores = client.similarity(pairs)
+        >>> scores.similarity, scores.percentile
+        ((0.667, -0.034), (0.999, 0.217))
+    """
+    body = {"pairs": many(pairs, "pairs", "(text, text)"), "domain": domain}
+    body |= given(threshold=threshold, detail=detail or None)
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 
 
@@ -36,16 +56,34 @@ def embed(
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
 ) -> Call[list[list[float]]]:
-    """One vector for each text, in order; for a single string, a list with one vector."""
-    body: dict[str, Any] = {
+    """One vector for each text, in order; for a single string, a list with one vector.
+
+    Args:
+        texts: by default, a server accepts 2,048 texts per request.
+        domain: `name`, `name@3` or `name@previous`. If you store vectors, name the version: vectors of different
+            versions cannot be compared.
+        space: `calibrated`, or `raw` for vectors of the frozen encoder.
+        normalize: scales vectors to norm 1.
+        dimensions: number of leading dimensions to return; fewer than the encoder's only for raw vectors.
+        truncate: if False, the server refuses a text that is too long for the encoder. Otherwise it cuts the text.
+        truncation_direction: `Right` cuts off the end of the text, `Left` its beginning.
+
+    Raises:
+        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+
+    Example:
+        >>> vectors = client.embed(["A man is playing a guitar.", "Shares fell in London."])
+        >>> len(vectors), len(vectors[0])
+        (2, 384)
+    """
+    body = {
         "inputs": texts if isinstance(texts, str) else list(texts),
         "domain": domain,
         "space": space,
         "normalize": normalize,
         "truncation_direction": truncation_direction,
     }
-    given = {"dimensions": dimensions, "truncate": truncate}
-    body |= {name: value for name, value in given.items() if value is not None}
+    body |= given(dimensions=dimensions, truncate=truncate)
     return Call(method="POST", path="embed", body=body, parse=vectors)
 
 
@@ -65,21 +103,41 @@ def rerank(
     return_text: bool = False,
     gallery: int | None = None,
 ) -> Call[tuple[Ranked, ...]]:
-    """Ranks texts by their similarity to a query, the most similar first."""
-    body = {
-        "query": query,
-        "texts": many(texts, "texts"),
-        "domain": domain,
-        "raw_scores": raw_scores,
-        "return_text": return_text,
-    }
-    if gallery is not None:
-        body["gallery"] = gallery
+    """Ranks texts by their similarity to a query, the most similar first.
+
+    Args:
+        query: one text.
+        texts: the texts to rank.
+        domain: `name`, `name@3` or `name@previous`.
+        raw_scores: if True, scores are similarities instead of percentiles.
+        return_text: if True, the answer repeats each text.
+        gallery: number of entries that were searched to find the texts. The result then has the `false_hit_rate`
+            of each text.
+
+    Returns:
+        The score of each text, and its index in `texts`. Scores are percentiles, 0-1, or similarities if the
+        domain has no random pairs.
+
+    Raises:
+        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+
+    Example:
+        >>> ranked = client.rerank("playing music", ["Shares fell in London.", "A man is playing a guitar."])
+        >>> [(text.index, text.score) for text in ranked]
+        [(1, 0.998), (0, 0.31)]
+    """
+    body = {"query": query, "texts": many(texts, "texts"), "domain": domain}
+    body |= given(raw_scores=raw_scores, return_text=return_text, gallery=gallery)
     return Call(method="POST", path="rerank", body=body, parse=answer(tuple[Ranked, ...]))
 
 
 def ready() -> Call[bool]:
-    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
+    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached.
+
+    Example:
+        >>> client.ready()
+        True
+    """
 
     def rescue(error: IsosimError) -> bool:
         if error.status == 503 or isinstance(error, ConnectionFailed):

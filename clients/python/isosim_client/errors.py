@@ -49,6 +49,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._answers import Job
 
+__all__ = [
+    "ApiError",
+    "BackendFailure",
+    "Conflict",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "EmptyInput",
+    "Forbidden",
+    "IncompatibleServer",
+    "InvalidInput",
+    "IsosimError",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "MethodNotAllowed",
+    "NoAnswer",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "ServerFault",
+    "TimedOut",
+    "TokenizerFailure",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "UnsupportedMedia",
+    "WaitTimeout",
+]
+
 QUOTED = 200  # maximum number of characters quoted from an unknown answer; enough to recognize a proxy's page
 
 
@@ -60,14 +90,8 @@ class IsosimError(Exception):
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, unpickling restores only `args`. An error from another process would lose its other attributes.
-        return revive, (type(self), str(self), self.__dict__)
-
-
-def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> IsosimError:
-    error = kind.__new__(kind, message)
-    error.__dict__.update(facts)
-    return error
+        # By default, unpickling calls the class with `args`, but an error has other arguments than its message.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class ApiError(IsosimError):

@@ -1,21 +1,22 @@
-"""A server that says what it is told, and a time that passes only when somebody waits."""
+"""A server that gives prepared answers, and a clock that moves only when a client sleeps."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import httpx2
 
-from isosim_client import AsyncClient, Client, Retries
+from isosim_client import AsyncClient, Client, IsosimError, Retries
 
 SCORES = {
     "domain": "default", "version": 1, "encoder": "e", "method": "identity", "cosine": [0.5], "similarity": [0.5],
 }  # fmt: skip
 OVERLOADED = {"error": "full", "error_type": "Overloaded", "request_id": "r1"}
 
-Step = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
+Step = Exception | Callable[[httpx2.Request], httpx2.Response]
 
 
 def response(status: int, body: Any = None, **headers: str) -> httpx2.Response:
@@ -24,7 +25,7 @@ def response(status: int, body: Any = None, **headers: str) -> httpx2.Response:
 
 
 def says(status: int, body: Any = None, **headers: str) -> Step:
-    """The same answer, however often it is asked for."""
+    """An answer, made anew for each request."""
     return lambda _: response(status, body, **headers)
 
 
@@ -37,7 +38,7 @@ def event(state: dict[str, Any]) -> bytes:
 
 
 class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """An answer's body in given pieces; a piece may be an exception."""
+    """The body of an answer in pieces. A piece may be an exception, which is raised instead."""
 
     def __init__(self, pieces: Iterable[bytes | Exception]) -> None:
         self.pieces = list(pieces)
@@ -58,7 +59,7 @@ def streams(*pieces: bytes | Exception) -> Step:
 
 
 class Time:
-    """Clock and sleep in one; `pauses` are the seconds that were waited."""
+    """Clock and sleep. `pauses` has the seconds of each sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -76,20 +77,20 @@ class Time:
 
 
 class Stub:
-    """Plays its steps one a request, the last one again and again; `requests` are those it got."""
+    """Answers each request with the next step, and repeats the last one. `requests` has the requests it got."""
 
     def __init__(self, *steps: Step, takes: float = 0.0) -> None:
-        self.steps, self.takes = list(steps), takes
+        self.steps, self.takes = steps, takes
         self.requests: list[httpx2.Request] = []
         self.time = Time()
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        step = self.steps[min(len(self.requests), len(self.steps) - 1)]
         self.requests.append(request)
         self.time.now += self.takes
-        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
             raise step
-        return step if isinstance(step, httpx2.Response) else step(request)
+        return step(request)
 
     def retries(self, **patience: Any) -> Retries:
         return Retries(**{"random": lambda: 1.0, "clock": self.time.clock} | patience)
@@ -103,3 +104,36 @@ class Stub:
         return AsyncClient(
             "http://stub", transport=transport, retries=self.retries(**patience), sleep=self.time.sleep_async
         )
+
+    def ask(self, act: Callable[[Any], Any], **patience: Any) -> Any:
+        """The result of a method, called on each of the two clients; for `events`, the list of states.
+
+        Checks that both clients send the same requests, pause for the same times, and have the same result or error.
+        """
+
+        async def awaited() -> Any:
+            async with self.async_client(**patience) as client:
+                made = act(client)
+                return [one async for one in made] if isinstance(made, AsyncIterator) else await made
+
+        def plain() -> Any:
+            with self.client(**patience) as client:
+                made = act(client)
+                return list(made) if isinstance(made, Iterator) else made
+
+        seen: list[Any] = []
+        outcome: Any = None
+        runs: list[Callable[[], Any]] = [plain, lambda: asyncio.run(awaited())]
+        for run in runs:
+            self.requests, self.time = [], Time()
+            try:
+                outcome = run()
+                told = outcome
+            except IsosimError as error:
+                outcome, told = error, (type(error), str(error))
+            sent = [(one.method, one.url, one.content, one.extensions["timeout"]) for one in self.requests]
+            seen.append((told, sent, self.time.pauses))
+        assert seen[0] == seen[1]
+        if isinstance(outcome, IsosimError):
+            raise outcome
+        return outcome

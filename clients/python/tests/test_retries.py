@@ -1,17 +1,16 @@
 """When a request is sent again, and when it is not; no test here waits."""
 
-import asyncio
 import json
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import httpx2
 import pytest
-from stubs import OVERLOADED, SCORES, Step, Stub, job, response, says
+from stubs import OVERLOADED, SCORES, Step, Stub, job, says
 
 from isosim_client import (
     ApiError,
-    Client,
     ConnectionFailed,
     ConnectionLost,
     Domain,
@@ -21,116 +20,99 @@ from isosim_client import (
     TimedOut,
     Unavailable,
 )
+from isosim_client._retries import retry_after
 
-PAIRS = [("a", "b")]
 LOST = httpx2.ReadError("reset")
 REFUSED = httpx2.ConnectError("refused")
+SLOW = httpx2.ReadTimeout("slow")
 
 
-def test_a_storm_of_429_is_waited_for_as_long_as_the_server_asks() -> None:
-    stub = Stub(*[says(429, OVERLOADED, retry_after="3")] * 3, says(200, SCORES))
-    assert stub.client(random=lambda: 0.0).similarity(PAIRS).similarity == (0.5,)
-    assert stub.time.pauses == [3, 3, 3]
+def similarity(client: Any) -> Any:
+    return client.similarity([("a", "b")])
 
 
-def test_the_async_client_waits_the_same() -> None:
-    stub = Stub(*[says(429, OVERLOADED, retry_after="3")] * 3, says(200, SCORES))
-    assert asyncio.run(stub.async_client(random=lambda: 0.0).similarity(PAIRS)).similarity == (0.5,)
-    assert stub.time.pauses == [3, 3, 3]
-
-
-def test_pauses_double_up_to_the_most_and_are_spread_by_chance() -> None:
-    shares = iter([1.0, 1.0, 0.5, 1.0, 1.0])
-    stub = Stub(*[says(503)] * 5, says(200, SCORES))
-    stub.client(random=lambda: next(shares), first=1.0, most=4.0).similarity(PAIRS)
-    assert stub.time.pauses == [1, 2, 2, 4, 4]
-
-
-def test_callers_refused_together_do_not_come_back_together() -> None:
-    pauses = []
-    for share in (0.1, 0.9):
-        stub = Stub(says(429, OVERLOADED, retry_after="2"), says(200, SCORES))
-        stub.client(random=lambda share=share: share).similarity(PAIRS)
-        pauses += stub.time.pauses
-    assert pauses == [2.05, 2.45]
+def test_a_pause_is_the_servers_plus_a_random_part_that_doubles_up_to_the_most() -> None:
+    shares = cycle([1.0, 1.0, 0.5, 1.0, 1.0])
+    stub = Stub(*[says(429, OVERLOADED, retry_after="3")] * 5, says(200, SCORES))
+    assert stub.ask(similarity, random=lambda: next(shares), first=1.0, most=4.0).similarity == (0.5,)
+    assert stub.time.pauses == [4, 5, 5, 7, 7]
 
 
 @pytest.mark.parametrize(
-    ("headers", "pause"),
+    ("headers", "seconds"),
     [
-        ({"retry_after": "1.5"}, 1.5),
-        ({"retry_after": "Wed, 21 Oct 2026 07:28:07 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 7.0),
-        ({"retry_after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),  # past: no pause is asked for
-        ({"retry_after": "soon"}, 0.0),
-        ({"retry_after": "-4"}, 0.0),
-        ({"retry_after": "nan"}, 0.0),
-        ({}, 0.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:07 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 7.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, None),  # past
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-4"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
     ],
 )
-def test_retry_after_is_read_in_seconds_and_as_a_date(headers: dict[str, str], pause: float) -> None:
-    stub = Stub(says(429, OVERLOADED, **headers), says(200, SCORES))
-    stub.client(random=lambda: 0.0).similarity(PAIRS)
-    assert stub.time.pauses == [pause]
+def test_retry_after_is_read_in_seconds_and_as_a_date(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
-def test_what_heals_is_sent_again(status: int) -> None:
+def test_an_error_that_may_be_temporary_is_retried(status: int) -> None:
     stub = Stub(says(status), says(200, SCORES))
-    stub.client().similarity(PAIRS)
+    stub.ask(similarity)
     assert len(stub.requests) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 413, 415, 422, 424, 500])
-def test_what_does_not_heal_is_not_sent_again(status: int) -> None:
+def test_other_errors_are_not_retried(status: int) -> None:
     stub = Stub(says(status))
     with pytest.raises(ApiError):
-        stub.client().similarity(PAIRS)
+        stub.ask(similarity)
     assert len(stub.requests) == 1
 
 
-def test_the_servers_word_against_trying_again_is_heeded() -> None:
+def test_a_server_that_asks_for_no_retry_gets_none() -> None:
     stub = Stub(says(503, x_should_retry="false"))
     with pytest.raises(ApiError):
-        stub.client().similarity(PAIRS)
+        stub.ask(similarity)
     assert len(stub.requests) == 1
 
 
-@pytest.mark.parametrize("error", [REFUSED, LOST, httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("gone")])
+@pytest.mark.parametrize("error", [REFUSED, LOST, SLOW, httpx2.RemoteProtocolError("gone")])
 def test_a_broken_connection_is_made_anew(error: Exception) -> None:
     stub = Stub(error, error, says(200, SCORES))
-    stub.client().similarity(PAIRS)
+    stub.ask(similarity)
     assert len(stub.requests) == 3
 
 
-def test_patience_ends_with_the_number_of_tries() -> None:
+@pytest.mark.parametrize("times", [0, 2])
+def test_the_number_of_retries_is_a_setting(times: int) -> None:
     stub = Stub(says(429, OVERLOADED))
     with pytest.raises(Overloaded, match="full"):
-        stub.client(times=2).similarity(PAIRS)
-    assert len(stub.requests) == 3
+        stub.ask(similarity, times=times)
+    assert len(stub.requests) == 1 + times
 
 
-def test_patience_ends_with_the_budget() -> None:
+def test_no_retry_begins_after_the_budget() -> None:
     stub = Stub(REFUSED, takes=4.0)
     with pytest.raises(ConnectionFailed):
-        stub.client(budget=10.0, times=99, first=1.0).similarity(PAIRS)
+        stub.ask(similarity, budget=10.0, times=99, first=1.0)
     assert stub.time.pauses == [1]  # 4 s, a pause of 1, 4 s; a pause of 2 would end at 11
     assert stub.time.now - 1000 == 9
 
 
-def test_what_cannot_be_waited_for_is_not_waited_for() -> None:
+def test_a_pause_beyond_the_budget_is_not_begun() -> None:
     stub = Stub(says(503, {"error": "no worker", "error_type": "Unavailable"}, retry_after="3600"))
     with pytest.raises(Unavailable) as caught:
-        stub.client().similarity(PAIRS)
+        stub.ask(similarity)
     assert (caught.value.retry_after, stub.time.pauses) == (3600, [])
 
 
-def test_a_try_has_no_more_time_than_the_budget_has_left() -> None:
+def test_a_retry_has_no_more_time_than_the_budget_has_left() -> None:
     stub = Stub(REFUSED, says(200, SCORES), takes=50.0)
-    stub.client(budget=60.0, first=1.0).similarity(PAIRS)
+    stub.ask(similarity, budget=60.0, first=1.0)
     assert [request.extensions["timeout"]["read"] for request in stub.requests] == [30, 9]
 
 
-Act = Callable[[Client], Any]
+Act = Callable[[Any], Any]
 HARMFUL: list[Act] = [lambda client: client.cancel("j1")]
 LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
 START = {"from": 2, "revision": 7}
@@ -153,44 +135,37 @@ CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the bod
 
 @pytest.mark.parametrize("act", HARMFUL)
 @pytest.mark.parametrize(
-    ("first", "error"),
-    [(LOST, ConnectionLost), (httpx2.ReadTimeout("slow"), TimedOut), (says(502), ApiError), (says(504), ApiError)],
+    ("first", "error"), [(LOST, ConnectionLost), (SLOW, TimedOut), (says(502), ApiError), (says(504), ApiError)]
 )
-def test_what_may_have_been_done_and_is_harmful_twice_is_not_sent_again(
+def test_a_change_that_may_have_been_made_and_harms_twice_is_not_sent_again(
     act: Act, first: Step, error: type[IsosimError]
 ) -> None:
     stub = Stub(first, says(200, job("cancelled")))
     with pytest.raises(error):
-        act(stub.client())
+        stub.ask(act)
     assert len(stub.requests) == 1
 
 
 @pytest.mark.parametrize("act", HARMFUL)
 @pytest.mark.parametrize("first", [REFUSED, says(429), says(503)])
-def test_what_was_certainly_refused_is_sent_again(act: Act, first: Step) -> None:
+def test_a_change_that_was_certainly_refused_is_sent_again(act: Act, first: Step) -> None:
     stub = Stub(first, says(200, job("cancelled")))
-    act(stub.client())
+    stub.ask(act)
     assert len(stub.requests) == 2
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("first", [REFUSED, LOST, httpx2.ReadTimeout("slow"), says(502), says(503), says(504)])
+@pytest.mark.parametrize("first", [REFUSED, LOST, SLOW, says(502), says(503), says(504)])
 def test_a_change_says_what_it_starts_from_and_is_sent_again_alike(name: str, first: Step) -> None:
     act, body, query = CHANGES[name]
-    stub = Stub(response(200, LETTERS), first, says(200, {**job("queued"), **LETTERS}))
-    act(stub.client())
+    stub = Stub(says(200, LETTERS), first, says(200, {**job("queued"), **LETTERS}))
+    stub.ask(act)
     look, *sent = stub.requests
     assert (look.method, look.url.path, len(sent)) == ("GET", "/domains/letters", 2)
     assert sent[0].content == sent[1].content
     assert json.loads(sent[0].content or b"null") == body
     assert dict(sent[0].url.params) == query
     assert sent[0].url == sent[1].url
-
-
-def test_the_async_client_says_it_too_and_sends_it_again() -> None:
-    stub = Stub(response(200, LETTERS), LOST, says(200, LETTERS))
-    assert asyncio.run(stub.async_client().rollback("letters")).champion == 2
-    assert [json.loads(request.content or b"null") for request in stub.requests] == [None, START, START]
 
 
 def test_a_state_that_the_caller_saw_is_not_looked_at_again() -> None:
@@ -205,22 +180,18 @@ def test_a_state_that_the_caller_saw_is_not_looked_at_again() -> None:
 @pytest.mark.parametrize("name", ["rollback", "delete_version"])
 def test_an_older_server_is_told_no_start_and_not_asked_twice_where_that_may_do_harm(name: str) -> None:
     older = {name: value for name, value in LETTERS.items() if name != "revision"}
-    stub = Stub(response(200, older), LOST)
+    stub = Stub(says(200, older), LOST)
     with pytest.raises(ConnectionLost):
-        CHANGES[name][0](stub.client())
+        stub.ask(CHANGES[name][0])
     _, sent = stub.requests
     assert not START.keys() & {*dict(sent.url.params), *json.loads(sent.content or b"{}")}
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("client", ["client", "async_client"])
-def test_a_key_that_may_change_a_domain_and_not_read_it_changes_it_without_a_start(name: str, client: str) -> None:
+def test_a_key_that_may_change_a_domain_and_not_read_it_changes_it_without_a_start(name: str) -> None:
     stub = Stub(says(403, {"error": "the API key lacks the scope 'read'", "error_type": "Forbidden"}), LOST)
-    with pytest.raises(IsosimError) as caught:
-        found = CHANGES[name][0](getattr(stub, client)(times=0))
-        if client == "async_client":
-            asyncio.run(found)
-    assert isinstance(caught.value, ConnectionLost)
+    with pytest.raises(ConnectionLost):
+        stub.ask(CHANGES[name][0], times=0)
     look, sent = stub.requests
     assert (look.method, look.url.path) == ("GET", "/domains/letters")
     assert not START.keys() & {*dict(sent.url.params), *json.loads(sent.content or b"{}")}
@@ -228,7 +199,7 @@ def test_a_key_that_may_change_a_domain_and_not_read_it_changes_it_without_a_sta
 
 def test_a_calibration_is_sent_again_under_the_same_key() -> None:
     stub = Stub(LOST, says(503), says(202, job("queued")))
-    assert stub.client().calibrate(["a", "b"], domain="letters").id == "j1"
+    assert stub.ask(lambda client: client.calibrate(["a", "b"], domain="letters")).id == "j1"
     keys = {request.headers["idempotency-key"] for request in stub.requests}
     assert (len(stub.requests), len(keys)) == (3, 1)
     assert {request.content for request in stub.requests} == {b'"a"\n"b"\n'}
@@ -250,37 +221,23 @@ def test_each_calibration_has_a_key_of_its_own_or_the_callers() -> None:
 def test_a_calibration_without_a_key_is_never_sent_again(first: Step) -> None:
     stub = Stub(first, says(202, job("queued")))
     with pytest.raises(IsosimError):
-        stub.client().calibrate(["a"], domain="letters", idempotency_key=False)
+        stub.ask(lambda client: client.calibrate(["a"], domain="letters", idempotency_key=False))
     assert "idempotency-key" not in stub.requests[0].headers
     assert len(stub.requests) == 1
 
 
-def test_sentences_that_ran_dry_are_not_sent_again() -> None:
+def test_an_iterator_that_was_read_is_not_sent_again() -> None:
     stub = Stub(says(503), says(202, job("queued")))
     with pytest.raises(ApiError):
-        stub.client().calibrate((text for text in ["a", "b"]), domain="letters")
+        stub.ask(lambda client: client.calibrate((text for text in ["a", "b"]), domain="letters"))
     assert stub.requests[0].content == b'"a"\n"b"\n'
     assert len(stub.requests) == 1
 
 
-def test_the_async_client_does_not_send_them_again_either() -> None:
-    stub = Stub(says(503), says(202, job("queued")))
-    with pytest.raises(ApiError):
-        asyncio.run(stub.async_client().calibrate(iter(["a"]), domain="letters"))
-    assert len(stub.requests) == 1
-
-
-def test_a_probe_says_what_is_now() -> None:
+def test_a_probe_is_not_retried() -> None:
     for step, expected in ((says(200), True), (says(503), False), (REFUSED, False)):
         stub = Stub(step)
-        assert stub.client().ready() is expected
+        assert stub.ask(lambda client: client.ready()) is expected
         assert (len(stub.requests), stub.time.pauses) == (1, [])
     with pytest.raises(NoAnswer):
-        Stub(LOST).client().ready()
-
-
-def test_impatience_is_a_setting() -> None:
-    stub = Stub(REFUSED)
-    with pytest.raises(ConnectionFailed):
-        stub.client(times=0).similarity(PAIRS)
-    assert len(stub.requests) == 1
+        Stub(LOST).ask(lambda client: client.ready())

@@ -1,9 +1,9 @@
-"""Both clients against a real server: what they read, what they calibrate, and what happens when it goes away."""
+"""Each method of both clients once, against one real server."""
 
 import asyncio
-import json
-import threading
-from collections.abc import Callable
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,82 +13,99 @@ from isosim_client import (
     AsyncClient,
     Client,
     Conflict,
-    ConnectionFailed,
-    ConnectionLost,
+    Domain,
     InvalidInput,
     Job,
     JobCancelled,
     NotFound,
-    Retries,
     TooLarge,
+    _answers,
 )
-from tests.processes import Serve, Server, wait_until
+from tests.processes import Process, Server, serve_with
 from tests.text import sentences
 
 PAIRS = [("A farmer repairs a wooden boat.", "The pilot admires the garden gate."), tuple(sentences(2))]
-LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
-ONCE = Retries(times=0)
-Made = Callable[..., tuple[Client, str]]
+LABELS = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+# Our class -> the schema in the server's OpenAPI document.
+SCHEMAS = {
+    "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
+    "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
+    "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
+    "SavedTarget": "SavedTarget", "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+}  # fmt: skip
+READS: list[Callable[[Any], Any]] = [
+    lambda client: client.jobs(),
+    lambda client: client.domains(),
+    lambda client: client.domain("letters"),
+    lambda client: client.similarity(PAIRS, domain="letters", detail=True),
+    lambda client: client.embed(sentences(3), domain="letters"),
+    lambda client: client.embed("one", space="raw", dimensions=4, normalize=False),
+    lambda client: client.rerank("A boat.", sentences(3), domain="letters", gallery=100),
+    lambda client: client.version("letters", 1),
+    lambda client: client.threshold("letters", fmr=0.1),
+    lambda client: client.threshold("letters@1", precision=0.6),
+    lambda client: client.threshold("letters", fmr=0.1, space="raw", unit="l2"),
+    lambda client: client.threshold("letters", false_hit_rate=0.1, gallery=100),
+    lambda client: client.ready(),
+]
 
 
 @pytest.fixture(scope="module")
-def letters(server: Server) -> Job:
-    """A domain with labels that the tests below only read."""
-    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("client")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", max_calibration_bytes=1_000_000)
+    for process in running:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as client:
-        return client.wait(client.calibrate(sentences(600), domain="letters", labels=labels, method="whitening"))
+        yield client
 
 
-READS: dict[str, Callable[[Any], Any]] = {
-    "similarity": lambda client: client.similarity(PAIRS, domain="letters", detail=True),
-    "embed": lambda client: client.embed(sentences(3), domain="letters"),
-    "embed one, raw, cut": lambda client: client.embed("one", space="raw", dimensions=4, normalize=False),
-    "job": lambda client: client.job(client.letters),
-    "jobs": lambda client: client.jobs(),
-    "domains": lambda client: client.domains(),
-    "domain": lambda client: client.domain("letters"),
-    "version": lambda client: client.version("letters", 1),
-    "threshold": lambda client: client.threshold("letters", fmr=0.1),
-    "threshold by precision": lambda client: client.threshold("letters@1", precision=0.6),
-    "raw threshold": lambda client: client.threshold("letters", fmr=0.1, space="raw"),
-    "threshold of searches": lambda client: client.threshold("letters", false_hit_rate=0.1, gallery=100),
-    "rerank": lambda client: client.rerank("A boat.", sentences(3), domain="letters", gallery=100),
-    "wait": lambda client: client.wait(client.letters),
-    "ready": lambda client: client.ready(),
-}
+@pytest.fixture(scope="module")
+def letters(client: Client, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Domain:
+    """A domain with three versions, made from the same sentences in three ways; version 1 has labels."""
+    texts, path = sentences(600), tmp_path_factory.mktemp("texts") / "letters.csv"
+    path.write_text("\n".join(["id;text", *(f'{number};"{text}"' for number, text in enumerate(texts))]))
+
+    first = client.wait(client.calibrate(texts, domain="letters", labels=LABELS, method="whitening"))
+    second = client.calibrate(path, column="text", domain="letters", method="sn", promote="never")
+    *_, second = client.events(second)
+
+    async def third() -> Job:
+        async with AsyncClient(server.url) as other:
+            job = await other.calibrate(iter(texts), domain="letters", method="sn", promote="never")
+            states = [state async for state in other.events(job)]
+            assert states[-1] == await other.wait(job) == await other.job(job)
+            return states[-1]
+
+    jobs = [first, second, asyncio.run(third())]
+    assert [(job.version, job.promoted) for job in jobs] == [(1, True), (2, False), (3, False)]
+    assert len({job.report["text_sha256"] for job in jobs if job.report}) == 1
+    return client.domain("letters")
 
 
-@pytest.mark.parametrize("name", READS)
-def test_both_clients_read_the_same(server: Server, letters: Job, name: str) -> None:
-    async def awaited() -> Any:
-        async with AsyncClient(server.url) as client:
-            vars(client)["letters"] = letters.id
-            return await READS[name](client)
-
-    with Client(server.url) as client:
-        vars(client)["letters"] = letters.id
-        assert READS[name](client) == asyncio.run(awaited())
-
-
-def test_every_field_the_server_sends_has_a_place(server: Server, client: Client, letters: Job) -> None:
-    """Read from the server's own description, so that a field it gains is not forgotten here."""
-    import dataclasses
-
-    from isosim_client import _answers
-
-    names = {
-        "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
-        "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
-        "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
-        "SavedTarget": "SavedTarget", "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
-    }  # fmt: skip
+def test_every_field_that_the_server_sends_has_a_place(server: Server) -> None:
     schemas = server.client.get("/openapi.json").json()["components"]["schemas"]
-    for ours, theirs in names.items():
+    for ours, theirs in SCHEMAS.items():
         fields = {f.metadata.get("wire", f.name) for f in dataclasses.fields(getattr(_answers, ours))}
         assert fields == schemas[theirs]["properties"].keys(), ours
 
 
-def test_columns_are_the_servers(server: Server, client: Client, letters: Job) -> None:
+def test_both_clients_read_the_same(server: Server, client: Client, letters: Domain) -> None:
+    async def compare() -> None:
+        async with AsyncClient(server.url) as other:
+            for read in READS:
+                assert read(client) == await read(other)
+
+    asyncio.run(compare())
+
+
+def test_scores_are_the_servers(server: Server, client: Client, letters: Domain) -> None:
     scores = client.similarity(PAIRS, domain="letters", detail=True)
     body = {"pairs": PAIRS, "domain": "letters", "detail": True}
     answer = server.client.post("/similarity", json=body).json()
@@ -98,32 +115,25 @@ def test_columns_are_the_servers(server: Server, client: Client, letters: Job) -
     assert scores.detail is not None
     assert scores.detail.pairs == answer["detail"]["pairs"]
     assert [pair.a for pair in scores.detail.tokens] == [pair["a"] for pair in answer["detail"]["tokens"]]
-    assert (
-        client.embed(sentences(2), domain="letters")
-        == server.client.post("/embed", json={"inputs": sentences(2), "domain": "letters"}).json()
-    )
+    inputs = {"inputs": sentences(2), "domain": "letters"}
+    assert client.embed(sentences(2), domain="letters") == server.client.post("/embed", json=inputs).json()
+    advice = client.threshold("letters", precision=0.9)
+    assert (advice.target, advice.space) == ({"precision": 0.9}, "calibrated")
+    assert advice.recall is not None
+    assert advice.recall_interval is not None
+    assert advice.recall_interval[0] <= advice.recall <= advice.recall_interval[1]
 
 
-def test_the_advised_threshold_is_told_with_its_basis(client: Client, letters: Job) -> None:
-    advice = client.threshold("letters", fmr=0.1)
-    assert (advice.target, advice.space, advice.extrapolated) == ({"fmr": 0.1}, "calibrated", False)
-    assert advice.interval is not None
-    assert advice.interval[0] <= advice.similarity <= advice.interval[1]
-
-
-def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: Job) -> None:
+def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: Domain) -> None:
     saved = client.save_threshold("letters", "duplicates", fmr=0.1)
     assert (saved.domain, saved.name, saved.target, saved.notice) == ("letters", "duplicates", {"fmr": 0.1}, None)
     seen = client.domain("letters")
     assert (seen.revision, seen.thresholds) == (saved.revision, {"duplicates": {"fmr": 0.1}})
-    listed = client.thresholds("letters")
-    assert (listed.revision, [one.name for one in listed.thresholds]) == (saved.revision, ["duplicates"])
-
+    (listed,) = client.thresholds("letters").thresholds
     scores = client.similarity(PAIRS, domain="letters", threshold="duplicates")
     assert scores.threshold is not None
-    assert scores.threshold.similarity == listed.thresholds[0].similarity
+    assert scores.threshold.similarity == listed.similarity
     assert scores.match == tuple(one >= scores.threshold.similarity for one in scores.similarity)
-    assert client.similarity(PAIRS, domain="letters").match is None
 
     client.save_threshold("letters", "search", false_hit_rate=0.1, gallery=100, seen=seen)
     with pytest.raises(Conflict, match="read the domain again, then retry"):
@@ -134,190 +144,41 @@ def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: 
         client.similarity(PAIRS, domain="letters", threshold="duplicates")
 
 
-def test_a_threshold_of_searches_and_one_with_its_recall(client: Client, letters: Job) -> None:
-    pairs = client.threshold("letters", fmr=0.1)
-    searches = client.threshold("letters", false_hit_rate=0.1, gallery=100)
-    assert searches.target == {"false_hit_rate": 0.1, "gallery": 100}
-    assert searches.similarity > pairs.similarity
-    assert searches.false_match_rate is not None
-    assert 0 < searches.false_match_rate < 0.1
-
-    labelled = client.threshold("letters", precision=0.9)
-    assert labelled.recall is not None
-    assert labelled.recall_interval is not None
-    assert labelled.precision_interval is not None
-    assert labelled.recall_interval[0] <= labelled.recall <= labelled.recall_interval[1]
-
-    alike, other = client.rerank("A farmer.", ["A farmer.", "Shares fell."], domain="letters", gallery=100)
-    assert alike.false_hit_rate is not None
-    assert other.false_hit_rate is not None
-    assert alike.false_hit_rate < other.false_hit_rate
-
-
-def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Path) -> None:
-    texts = sentences(250)
-    (tmp_path / "lines.txt").write_text("\n".join(texts))
-    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
-    sources: list[Any] = [texts, iter(texts), tmp_path / "lines.txt", tmp_path / "lines.jsonl"]
-    table = "\r\n".join(["id;text", *(f'{number};"{text}"' for number, text in enumerate(texts))])
-    (tmp_path / "table.csv").write_bytes(table.encode("cp1252"))
-    ways = {"domain": "ways", "promote": "never", "method": "sn"}
-    with (tmp_path / "lines.txt").open() as lines:
-        jobs = [client.calibrate(source, **ways) for source in [*sources, lines]]
-        jobs.append(client.calibrate(tmp_path / "table.csv", column="text", **ways))
-        reports = [client.wait(job).report for job in jobs]
-    assert len({report["text_sha256"] for report in reports if report}) == 1
-
-
-def test_the_async_client_calibrates_too(server: Server) -> None:
-    async def use() -> tuple[Job, list[str]]:
-        async with AsyncClient(server.url) as client:
-            accepted = await client.calibrate(iter(sentences(250)), domain="awaited", method="sn")
-            told = [state.status async for state in client.events(accepted)]
-            return await client.wait(accepted), told
-
-    done, told = asyncio.run(use())
-    assert (done.version, done.promoted, done.progress) == (1, True, 1.0)
-    assert told[-1] == "succeeded"
-
-
-def test_an_idempotency_key_makes_one_job(client: Client) -> None:
-    first = client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine")
-    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").id == first.id
-    with pytest.raises(Conflict, match="Idempotency-Key"):
-        client.calibrate(sentences(250), domain="once", method="sn", seed=1, idempotency_key="mine")
-    assert client.wait(first).report  # and after the end the accepted job is told by id alone
-    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").succeeded
-
-
-def test_versions_are_promoted_rolled_back_and_deleted(client: Client) -> None:
-    for method in ("whitening", "sn", "centring"):
-        client.wait(client.calibrate(sentences(300), domain="moved", method=method, promote="always"))
-    assert [v.version for v in client.domain("moved").versions] == [1, 2, 3]
-    assert (client.promote("moved", 1).champion, client.rollback("moved").champion) == (1, 3)
-    with pytest.raises(Conflict):
-        client.delete_version("moved", 1)
-    client.delete_version("moved", 2)
-    with pytest.raises(NotFound):
-        client.version("moved", 2)
-
-
-def test_a_domain_is_deleted_and_deleting_it_again_does_no_harm(client: Client) -> None:
-    client.wait(client.calibrate(sentences(300), domain="passing", method="sn"))
-    for _ in range(2):
-        client.delete_domain("passing")
-        with pytest.raises(NotFound):
-            client.domain("passing")
-    with pytest.raises(Conflict, match="cannot be deleted"):
-        client.delete_domain("default")
-    assert client.wait(client.calibrate(sentences(300), domain="passing", method="sn")).version == 2
-
-
-def test_labels_make_a_version_with_probabilities(client: Client) -> None:
-    client.wait(client.calibrate(sentences(300), domain="labelled", method="sn"))
-    with pytest.raises(Conflict, match=r"'labelled' was given no labels; .*method for that is add_labels$"):
-        client.threshold("labelled", precision=0.8)
-    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
-    done = client.wait(client.add_labels("labelled", labels))
-    assert (done.version, done.base, done.labels) == (2, 1, 80)
-    assert client.similarity(PAIRS, domain="labelled@2").probability is not None
-    with pytest.raises(InvalidInput, match=r"1 of 80 is neither 0 nor 1: 2 in line 1;"):
-        client.add_labels("labelled", [(*labels[0][:2], 2), *labels[1:]])
-    client.save_threshold("labelled", "sure", precision=0.8)
+def test_versions_are_promoted_rolled_back_and_deleted(client: Client, letters: Domain) -> None:
+    assert [version.version for version in letters.versions] == [1, 2, 3]
+    client.save_threshold("letters", "sure", precision=0.6)
     with pytest.raises(Conflict, match="saved thresholds unreachable: sure"):
-        client.rollback("labelled")
-    assert client.promote("labelled", 1, without=["sure"]).champion == 1
+        client.promote("letters", 2)
+    assert client.promote("letters", 2, without=["sure"]).champion == 2
+    assert client.rollback("letters").champion == 1
+    with pytest.raises(Conflict):
+        client.delete_version("letters", 2)
+    client.delete_version("letters", 3)
+    with pytest.raises(NotFound):
+        client.version("letters", 3)
 
 
-def test_an_error_of_the_servers_is_read_whole(client: Client) -> None:
-    """One is enough: tests/api/test_errors.py has every error of the server, test_errors.py here how each is read."""
-    with pytest.raises(NotFound, match="nowhere") as caught:
-        client.embed("a", domain="nowhere")
+def test_labels_start_a_job_that_can_be_cancelled(client: Client, letters: Domain) -> None:
+    with pytest.raises(InvalidInput, match="1 of 80 is neither 0 nor 1: 2 in line 1;"):
+        client.add_labels("letters", [(*LABELS[0][:2], 2), *LABELS[1:]])
+    job = client.add_labels("letters", LABELS, version=2, promote="never", idempotency_key="mine")
+    assert client.add_labels("letters", LABELS, version=2, promote="never", idempotency_key="mine").id == job.id
+    assert client.cancel(job).status == "cancelled"
+    with pytest.raises(JobCancelled) as caught:
+        client.wait(job)
+    assert caught.value.job.base == 2
+    assert client.job(job).labels == 80
+
+
+def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(client: Client) -> None:
+    with pytest.raises(TooLarge, match="1000000"):
+        client.calibrate((text for _ in range(500) for text in sentences(2000)), domain="d", idempotency_key=False)
+
+
+def test_a_domain_is_deleted(client: Client, letters: Domain) -> None:
+    for _ in range(2):
+        client.delete_domain("letters")
+        with pytest.raises(NotFound, match="letters") as caught:
+            client.embed("a", domain="letters")
     assert (caught.value.status, caught.value.error_type) == (404, "NotFound")
     assert len(caught.value.request_id or "") == 32
-
-
-def test_an_address_with_https_of_a_server_without_tls_says_so(server: Server) -> None:
-    told = f"the server there answers without TLS: is base_url {server.url}[?]$"
-    secure = server.url.replace("http:", "https:")
-    with Client(secure, retries=ONCE) as client, pytest.raises(ConnectionFailed, match=told):
-        client.embed("a")
-
-    async def ask() -> None:
-        async with AsyncClient(secure, retries=ONCE) as client:
-            await client.embed("a")
-
-    with pytest.raises(ConnectionFailed, match=told):
-        asyncio.run(ask())
-
-
-def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", max_calibration_bytes=1_000_000)
-    with Client(server.url, retries=ONCE) as client, pytest.raises(TooLarge, match="1000000"):
-        client.calibrate((text for _ in range(500) for text in sentences(2000)), domain="d")
-
-
-def running(client: Client, domain: str) -> Job:
-    job = client.calibrate(LONG, domain=domain, method="flow")
-    wait_until(lambda: client.job(job).stage in ("embedding", "fitting"), seconds=120)
-    return job
-
-
-def test_a_cancelled_job_ends_the_wait_for_it(client: Client) -> None:
-    job = running(client, "cancelled")
-    caught: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            client.wait(job)
-        except JobCancelled as error:
-            caught.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert client.cancel(job).status == "cancelled"
-    waiting.join(timeout=30)
-    assert isinstance(caught[0], JobCancelled)
-    assert caught[0].job.id == job.id
-    with pytest.raises(Conflict):
-        client.cancel(job)
-
-
-def test_a_job_torn_by_its_server_goes_on_when_it_is_back(serve: Serve, store: Path) -> None:
-    first = serve(model_store=store, encoder="tiny")
-    with Client(first.url, retries=ONCE) as client:
-        job = running(client, "torn")
-        states = client.events(job)
-        next(states)
-        first.kill()
-        with pytest.raises((ConnectionLost, ConnectionFailed)):
-            list(states)
-    second = serve(model_store=store, encoder="tiny")
-    with Client(second.url) as client:
-        assert client.job(job).status in ("queued", "running")
-        client.cancel(job)
-
-
-def test_a_server_killed_in_mid_request_is_a_lost_connection(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_tokens=1, max_wait=60)
-    caught: list[Exception] = []
-
-    def ask(retries: Retries) -> None:
-        with Client(server.url, retries=retries) as client:
-            try:
-                client.embed([f"{number} {text * 5}" for number, text in enumerate(sentences(1000))])
-            except (ConnectionLost, ConnectionFailed) as error:
-                caught.append(error)
-
-    patient = Retries(times=2, first=0.01)
-    threads = [threading.Thread(target=ask, args=(retries,)) for retries in (ONCE, patient)]
-    for thread in threads:
-        thread.start()
-    both_and_this = "isosim_requests_in_flight 3.0"
-    wait_until(lambda: both_and_this in server.client.get("/metrics").text, every=0.001)
-    server.kill()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert sorted(type(error).__name__ for error in caught) == ["ConnectionFailed", "ConnectionLost"]
-    with Client(server.url) as client:
-        assert not client.ready()
