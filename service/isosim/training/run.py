@@ -190,8 +190,8 @@ def loss_of(recipe: Recipe, model: SentenceTransformer, examples: Dataset) -> to
         case "simcse" | "simcse-supervised":
             return losses.MultipleNegativesRankingLoss(model, scale=1 / recipe.temperature)
         case "classification":
-            classes = max(examples["label"]) + 1
-            return losses.SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=classes)
+            dim: Any = model.get_embedding_dimension()
+            return losses.SoftmaxLoss(model, dim, num_labels=max(examples["label"]) + 1)
         case "regression":
             return losses.CosineSimilarityLoss(model)
         case "triplet":
@@ -201,11 +201,11 @@ def loss_of(recipe: Recipe, model: SentenceTransformer, examples: Dataset) -> to
 class Trainer(SentenceTransformerTrainer):
     """Saves the loss's own weights, such as those of a classifier, with each checkpoint."""
 
-    def save_model(self, output_dir: str, _internal_call: bool = False) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         loss: Any = self.loss
         own = {name: weight for name, weight in loss.state_dict().items() if not name.startswith("model.")}
-        save_file(own, Path(output_dir) / LOSS)
+        save_file(own, f"{output_dir or self.args.output_dir}/{LOSS}")
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Does nothing: the library's model card would quote training sentences."""

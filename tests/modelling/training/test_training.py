@@ -96,7 +96,7 @@ def test_each_objective_trains_and_resumes_to_the_same_weights(
     objective: Objective, tiny_checkpoint: Path, files: Path, tmp_path: Path
 ) -> None:
     """Epochs of 7 to 15 steps; the training stops at step 18 and resumes at step 15."""
-    options = {"steps": 24, "every": 5}
+    options: dict[str, Any] = {"steps": 24, "every": 5}
     trained(tiny_checkpoint, files, tmp_path / "whole", objective, **options)
     stopped(tiny_checkpoint, files, tmp_path / "out", objective, at=18, **options)
     trained(tiny_checkpoint, files, tmp_path / "out", objective, **options)
