@@ -52,7 +52,7 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("similarity", "--all"), "--all"),
         (("calibrate", "-", "--domain", "d", "--method", "magic"), "magic"),
         (("domains", "promote", "tickets", "one"), "version"),
-        (("train", "regression", __file__, "-o", "x", "--grades", "5,0"), "give the lowest grade first"),
+        (("train", "regression", __file__, "-o", "x", "--batch-size", "0"), "--batch-size"),
     ],
 )
 def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: tuple[str, ...], said: str) -> None:

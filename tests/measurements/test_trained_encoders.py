@@ -37,7 +37,7 @@ def test_an_encoder_is_trained_exported_and_ranked_once(
     bench = quality.Bench(measuring_data, tmp_path / "work", lambda _, __: None, said.append)
     recipe = Recipe("simcse", layers=2, pooling="cls", batch_size=16, steps=4, every=2, max_length=24)
     training = quality.Training("simcse", str(tiny_checkpoint), recipe, quality.TEXT)
-    folder = bench.trained(training)
+    folder, facts = bench.trained(training)
     artifact = bench.exported("simcse", str(folder))
     assert (artifact.spec.layers, artifact.spec.pooling) == (2, "cls")
     rows = bench.rows(artifact)
@@ -47,7 +47,7 @@ def test_an_encoder_is_trained_exported_and_ranked_once(
     assert rows[3].chosen is not None
     assert set(rows[3].chosen) == set(SETS)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*") if path.is_file()}
-    assert bench.trained(training) == folder
+    assert bench.trained(training) == (folder, facts)
     assert bench.rows(bench.exported("simcse", str(folder))) == rows
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert said[0].startswith("simcse: STS-B dev ")

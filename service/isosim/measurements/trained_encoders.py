@@ -20,7 +20,6 @@ from isosim.measurements.sts import Grid
 from isosim.store.artifacts import read_json, write_atomically, write_json
 from isosim.training import run
 from isosim.training.recipe import Recipe
-from isosim.training.result import facts_of
 
 Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")
@@ -102,8 +101,8 @@ class Bench:
             write_atomically(place, ("\n".join(kept) + "\n").encode())
         return place
 
-    def trained(self, training: Training) -> Path:
-        """Folder of a trained encoder; trains it if necessary."""
+    def trained(self, training: Training) -> tuple[Path, dict[str, Any]]:
+        """Folder and facts of a trained encoder; trains it if necessary."""
         folder = self.work / "trained" / training.name
         start = self.work / "trained" / training.start
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -113,10 +112,10 @@ class Bench:
             self.report(f"{training.name}: {stage}", done)
 
         checkpoint = checkpoints.resolve(str(start) if start.is_dir() else training.start)
-        done = run.train(checkpoint, training.recipe, data, folder, dev=self.data / DEV, report=report)
-        before, kept = done.facts["dev_before"], done.facts["dev_kept"]
+        facts = run.train(checkpoint, training.recipe, data, folder, dev=self.data / DEV, report=report)
+        before, kept = facts["dev_before"], facts["dev_kept"]
         self.say(f"{training.name}: STS-B dev {100 * before:.2f}, trained {100 * kept:.2f}")
-        return folder
+        return folder, facts
 
     def exported(self, name: str, source: str, layers: int | None = None) -> EncoderArtifact:
         checkpoint = checkpoints.resolve(source)
@@ -156,13 +155,13 @@ def measure(
     trained in three ways: by SimCSE, by SBERT, and first by SimCSE and then by SBERT.
     """
     bench = Bench(data, work, report, say)
-    rows, facts = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
+    rows, trained = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
     for training in trainings(seeds):
-        folder = bench.trained(training)
-        facts.append((training, facts_of(folder) or {}))
+        folder, facts = bench.trained(training)
+        trained.append((training, facts))
         rows += bench.rows(bench.exported(training.name, str(folder)))
     rows += bench.rows(bench.exported(WHOLE, "minilm"))
-    return rows, summary(facts)
+    return rows, summary(trained)
 
 
 def summary(trained: Sequence[tuple[Training, dict[str, Any]]]) -> Grid:
