@@ -39,7 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 def arguments() -> argparse.ArgumentParser:
     """Every experiment has the common options and one option for each of its parameters."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data", type=Path, required=True, help="folder of the corpora")
+    common.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the corpora")
     common.add_argument("--model-store", default="model_store", help="store with the encoder")
     common.add_argument("--encoder", default="minilm", help="id of an encoder in the store")
     common.add_argument("--cache", type=Path, help="folder that keeps vectors between runs")
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
         case None | []:
             return "–"
         case bool():
-            return "yes" if value else "NO"
+            return "yes" if value else "no"
         case list():
             return f"{np.mean(value):.4g} ({min(value):.4g}–{max(value):.4g})"
         case float():

@@ -44,30 +44,33 @@ def trained_encoders(bench: Bench, work: str, seeds: str = "0,1") -> Iterator[Ro
     The encoders are MiniLM, its first 3 layers ("raw"), and these trained by SimCSE (once a seed), by SBERT, and by
     SimCSE and then SBERT. Encoders and results that are already in the folder are reused.
     """
-    folder, sts = Path(work), bench.data / "sts"
+    folder = Path(work)
     folder.mkdir(parents=True, exist_ok=True)
-    text, graded = short_sentences(bench.data, folder), sts / "stsb/train.tsv"
-    dev = ["--dev", str(sts / "stsb/dev.tsv")]
-    names = {f"simcse-seed{seed}": seed for seed in seeds.split(",")}
-    first = next(iter(names))
-    trainings = {
-        name: ["simcse", str(text), "--encoder", WHOLE, *SIMCSE, "--seed", seed, *dev] for name, seed in names.items()
-    }
-    trainings["sbert"] = ["regression", str(graded), "--encoder", WHOLE, "--layers", "3", *SBERT, *dev]
-    trainings["simcse-sbert"] = ["regression", str(graded), "--encoder", str(folder / first), *SBERT, *dev]
-    exports = {RAW: ["--encoder", WHOLE, *CUT], **{name: ["--encoder", str(folder / name)] for name in trainings}}
+    commands = trainings(bench.data, folder, seeds.split(","))
+    exports = {RAW: ["--encoder", WHOLE, *CUT], **{name: ["--encoder", str(folder / name)] for name in commands}}
     exports[WHOLE] = ["--encoder", WHOLE]
     means: dict[tuple[str, str], float] = {}
     for name, options in exports.items():
-        if name in trainings:
-            facts = isosim("train", *trainings[name], "--output", str(folder / name))
+        if name in commands:
+            facts = isosim("train", *commands[name])
             before, kept = (f"{100 * facts[key]:.2f}" for key in ("dev_before", "dev_kept"))
             yield {"encoder": name, "method": f"STS-B dev: {before}, trained {kept}, step {facts['steps_kept']}"}
         isosim("export", *options, "--id", name, "--model-store", str(folder / "store"))
-        for row in evaluated(folder, name, sts):
+        for row in evaluated(folder, name, bench.data / "sts"):
             means[name, row["method"]] = row["mean"]
             yield row
-    yield from promises(means, list(names))
+    yield from promises(means, [name for name in commands if name.startswith("simcse-seed")])
+
+
+def trainings(data: Path, folder: Path, seeds: list[str]) -> dict[str, list[str]]:
+    """Name of a trained encoder, which is also its folder's -> arguments of `isosim train`."""
+    text, graded = str(short_sentences(data, folder)), str(data / "sts/stsb/train.tsv")
+    words = {f"simcse-seed{seed}": ["simcse", text, "--encoder", WHOLE, *SIMCSE, "--seed", seed] for seed in seeds}
+    first = str(folder / next(iter(words)))
+    words["sbert"] = ["regression", graded, "--encoder", WHOLE, "--layers", "3", *SBERT]
+    words["simcse-sbert"] = ["regression", graded, "--encoder", first, *SBERT]
+    dev = str(data / "sts/stsb/dev.tsv")
+    return {name: [*own, "--dev", dev, "--output", str(folder / name)] for name, own in words.items()}
 
 
 def short_sentences(data: Path, folder: Path) -> Path:
