@@ -34,7 +34,7 @@ def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
 
 
 def export(
-    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or a known name")] = "minilm",
+    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or minilm")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; default: the checkpoint's")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
