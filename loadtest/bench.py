@@ -60,7 +60,7 @@ def hardware() -> dict[str, str | int]:
 
 
 def reduced_of(store: Path, fp32: str) -> str | None:
-    """Id of the encoder that `isosim export --precision auto` added to the store; None if there is none."""
+    """Id of the encoder that `isosim export --precision` added to the store; None if there is none."""
     found = sorted(
         folder.name for folder in (store / "encoders").glob(f"{fp32}-*") if folder.name[len(fp32) + 1 :] in REDUCED
     )

@@ -35,7 +35,6 @@ GROUPS = {
     "tests/api/domains/test_migration.py": "calibration",
     "tests/modelling/encoder/test_architectures.py": "calibration",
     "tests/modelling/calibration/test_languages.py": "calibration",
-    "tests/measurements/test_trained_encoders.py": "training",
     "tests/modelling/training/test_training.py": "training",
     "tests/observability/test_access_log.py": "operation",
     "tests/observability/test_silence.py": "operation",

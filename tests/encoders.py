@@ -1,9 +1,14 @@
 """Small encoders for the tests."""
 
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from isosim.arrays import Vectors
 from isosim.store.blobs import opened
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
@@ -34,3 +39,18 @@ def copy_encoders(source: Path, target: Path) -> None:
     into = opened(target)
     for entry in opened(source).list("encoders/"):
         into.write(entry.key, opened(source).read(entry.key)[0])
+
+
+def largest_shift(model: "onnx.ModelProto", ids: list[list[int]], alone: Vectors) -> float:
+    """Largest change of a cosine of neighbours if texts are encoded in padded batches and not one at a time."""
+    import numpy as np
+    import onnx
+
+    from isosim.encoders.onnx_engine import OnnxEncoder
+    from isosim.scoring.similarity import cosine
+
+    with TemporaryDirectory() as folder:
+        onnx.save(model, Path(folder) / "encoder.onnx")
+        encoder = OnnxEncoder(Path(folder) / "encoder.onnx", ["CPUExecutionProvider"], 1)
+    batches = np.concatenate([encoder(ids[i : i + 32]) for i in range(0, len(ids), 32)])
+    return float(np.abs(cosine(batches[:-1], batches[1:]) - cosine(alone[:-1], alone[1:])).max())

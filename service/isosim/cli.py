@@ -32,11 +32,7 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
     "encoder": ("commands.encoders:app", "List encoders; add one that runs on another server."),
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
-    "evaluate": ("measurements.commands:evaluate", "Reproduce the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": (
-        "measurements.commands:measure",
-        "Measure, on test corpora, whether false-match rates and other figures hold.",
-    ),
+    "evaluate": ("commands.evaluating:evaluate", "Reproduce the papers' tables: STS12–16, STS-B, SICK-R."),
     "doctor": ("commands.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
 }
 

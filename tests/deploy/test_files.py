@@ -111,7 +111,7 @@ def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() ->
     assert ", ".join(f'"{extra}"' for extra in extras.split()) + "]" in (ROOT / "docker" / "wheels.py").read_text()
     known = KNOWN["minilm"]
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
-    assert f'"{next(iter(known.packages))}"' in (ROOT / "docker" / "wheels.py").read_text()
+    assert f'"{known.package}"' in (ROOT / "docker" / "wheels.py").read_text()
     assert f"ARG TORCH={torch}+cpu" in (ROOT / "Dockerfile").read_text()
 
 

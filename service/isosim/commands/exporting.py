@@ -24,7 +24,7 @@ from isosim.errors import InvalidInput
 from isosim.store.blobs import opened
 from isosim.store.identity import create
 
-Precision = Literal["fp32", "int8", "fp16", "auto"]
+Precision = Literal["fp32", "int8", "fp16"]
 
 
 def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
@@ -34,7 +34,7 @@ def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
 
 
 def export(
-    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or a known name")] = "minilm",
+    encoder: Annotated[str, typer.Option(help="encoder to export: a folder, a hub id or minilm")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; default: the checkpoint's")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
@@ -45,20 +45,15 @@ def export(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; auto: int8 if it passes its checks"
+            help="also export int8 (for CPU) or fp16 (for GPU) beside fp32; isosim evaluate shows what it loses"
         ),
     ] = "fp32",
     text: Annotated[
         Path | None,
         typer.Option(
-            help="text with which int8 or fp16 is compared with fp32, and with which the ranges of activations are "
-            "measured for int8; default: the text of Python's manual",
+            help="int8: text with which the ranges of activations are measured; default: Python's manual",
             dir_okay=False,
         ),
-    ] = None,
-    sts: Annotated[
-        Path | None,
-        typer.Option(help="folder of labelled sets on which the loss of accuracy is measured", file_okay=False),
     ] = None,
     name: Annotated[str | None, typer.Option("--id", help="name for the encoder in the store")] = None,
     model_store: Store = None,
@@ -83,10 +78,9 @@ def export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
         )
         if precision != "fp32":
-            from isosim.export.reduced import Evidence, export_reduced  # noqa: PLC0415
+            from isosim.export.reduced import export_reduced  # noqa: PLC0415
 
-            reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
-            artifact = reduced or artifact
+            artifact = export_reduced(settings.model_store, artifact, precision, text, say)
     create(opened(settings.model_store))
     if as_json:
         place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}

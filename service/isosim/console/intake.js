@@ -15,8 +15,8 @@ const SEEMING = 0.8; // share of the rows shown that have to look alike (jobs/ta
 const CODE = /^(?=.*\d)[!-~]{1,40}$/; // a number, a date, an identifier: no space, a digit
 const OTHER_LETTERS = 0.2; // share outside the Latin script: of ten lines of English Wikipedia at most 0.03, of Korean at least 0.76 (1,000 draws)
 
-/** What the packaged encoders were trained on (isosim export); others do not say. */
-export const LANGUAGES = { minilm: "English", mpnet: "English", me5: "many languages" };
+/** What the packaged encoder was trained on (isosim export); others do not say. */
+export const LANGUAGES = { minilm: "English" };
 
 const ANY = "application/octet-stream"; // its kind is detected; text too, since many tables are called .txt
 const TYPES = {

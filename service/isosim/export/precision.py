@@ -1,4 +1,4 @@
-"""Makes encoders of lower precision, and compares them with fp32.
+"""Makes encoders of lower precision.
 
 int8 changes matrix multiplications. Their inputs are quantized to 8 bits, and their weights to 7 bits with one scale
 per column. Their outputs stay float. Weights have 7 bits, because processors without VNNI add pairs of products in 16
@@ -14,13 +14,10 @@ the others. Therefore, part of each channel's range is first moved into the weig
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import compose, helper, numpy_helper
 from onnxruntime.quantization import (
@@ -37,39 +34,9 @@ from isosim.errors import InvalidInput
 from isosim.scoring.similarity import cosine
 
 SENTENCES = 512  # number of sentences from which the ranges are determined
-TRIED = 256  # precisions are compared on the first 256 of these sentences
+TRIED = 256  # smoothing strengths are compared on the first 256 of these sentences
 STRENGTHS = (0.7, 0.8, 0.9)  # values of SmoothQuant's α to try; a higher α moves more of the range into the weights
-FASTER = 1.1  # minimum speed, relative to fp32
-MOST_SHIFT = 1e-3  # largest allowed change of a cosine if texts are encoded in batches instead of alone
-MOST_LOST = 0.3  # largest allowed loss on labelled sets, in points of mean Spearman
-MOST_MOVED = 0.01  # largest allowed mean difference from the cosines of fp32; checked only without labelled sets
 LONGEST = 64  # texts are cut to this many tokens; longer texts take more time, but do not change the ranges
-
-Ids = list[list[int]]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Comparison of a precision with fp32."""
-
-    name: str
-    speed: float  # speed relative to fp32
-    shift: float  # largest change of a cosine if texts are encoded in batches instead of alone
-    moved: float  # mean difference from the cosines of fp32
-    lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
-
-    @property
-    def refused(self) -> str:
-        """Reason why the precision does not pass the checks; empty if it passes."""
-        if self.shift > MOST_SHIFT:
-            return f"cosines change by up to {self.shift:.1e} if other texts share the batch (limit {MOST_SHIFT:.0e})"
-        if self.lost is not None and self.lost > MOST_LOST:
-            return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
-        if self.lost is None and self.moved > MOST_MOVED:
-            return f"cosines change by {self.moved:.3f} on average (limit {MOST_MOVED}, without labelled sets)"
-        if self.speed < FASTER:
-            return f"only {self.speed:.2f} times as fast as fp32 (at least {FASTER} is needed)"
-        return ""
 
 
 class Calibration(CalibrationDataReader):  # type: ignore[misc]
@@ -209,82 +176,38 @@ def fingerprint(model: onnx.ModelProto) -> str:
     return digest.hexdigest()[:12]
 
 
-class Bench:
-    """Compares encoder graphs with the fp32 graph on the same token ids."""
-
-    def __init__(self, fp32: onnx.ModelProto, ids: Ids, score: Callable[[OnnxEncoder], float] | None) -> None:
-        self.ids, self.score = ids, score
-        self.fp32 = self.open(fp32)
-        self.cosines = self.pairs(self.alone(self.fp32))
-        self.reference = score(self.fp32) if score else None
-
-    @staticmethod
-    def open(model: onnx.ModelProto) -> OnnxEncoder:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "encoder.onnx"
-            onnx.save(model, path)
-            return OnnxEncoder(path, ["CPUExecutionProvider"], 1)
-
-    def alone(self, encoder: OnnxEncoder) -> Vectors:
-        """Vectors computed one text at a time."""
-        return np.concatenate([encoder([row]) for row in self.ids])
-
-    def together(self, encoder: OnnxEncoder, size: int = 32) -> Vectors:
-        """Vectors computed in batches, padded to the longest text."""
-        return np.concatenate([encoder(self.ids[i : i + size]) for i in range(0, len(self.ids), size)])
-
-    @staticmethod
-    def pairs(vectors: Vectors) -> npt.NDArray[np.float32]:
-        """Cosines of consecutive texts (N − 1,)."""
-        return cosine(vectors[:-1], vectors[1:])
-
-    def moved(self, encoder: OnnxEncoder) -> float:
-        return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
-
-    def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
-        """Speed relative to fp32 in batches of 8. Both encoders run in every round; the result is the median."""
-        batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
-
-        def seconds(one: OnnxEncoder) -> float:
-            began = time.perf_counter()
-            for batch in batches:
-                one.run(batch)
-            return time.perf_counter() - began
-
-        seconds(encoder), seconds(self.fp32)
-        return float(np.median([seconds(self.fp32) / seconds(encoder) for _ in range(rounds)]))
-
-    def trial(self, name: str, model: onnx.ModelProto) -> Trial:
-        encoder = self.open(model)
-        alone = self.pairs(self.alone(encoder))
-        shift = float(np.abs(alone - self.pairs(self.together(encoder))).max())
-        moved = float(np.abs(alone - self.cosines).mean())
-        trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
-        if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            # `lost` takes minutes to compute. It stays None without labelled sets, or if `shift` is already too large.
-            return trial
-        return replace(trial, lost=self.reference - self.score(encoder))
+def vectors(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> Vectors:
+    """Vectors (N, D) of an encoder graph, computed one text at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "encoder.onnx"
+        onnx.save(model, path)
+        encoder = OnnxEncoder(path, ["CPUExecutionProvider"], 1)
+    return np.concatenate([encoder.run(feed) for feed in feeds])
 
 
-def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Callable[[str], None]) -> onnx.ModelProto:
+def moved(vectors: Vectors, fp32: Vectors) -> float:
+    """Mean difference between the cosines of consecutive texts and those of fp32."""
+    return float(np.abs(cosine(vectors[:-1], vectors[1:]) - cosine(fp32[:-1], fp32[1:])).mean())
+
+
+def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], say: Callable[[str], None]) -> onnx.ModelProto:
     """Quantizes the graph with the smoothing strength that changes the cosines least.
 
     Raises:
         InvalidInput: the graph has no matrix multiplication to quantize, for example because it has no layers.
     """
+    fp32 = vectors(model, feeds[:TRIED])
     model = separate(model)
     if not weight_products(model):
         raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
-    best: tuple[float, onnx.ModelProto] | None = None
+    changes: dict[float, onnx.ModelProto] = {}
     for strength in STRENGTHS:
         candidate = quantize(smooth(model, ranges, strength), feeds)
-        moved = bench.moved(bench.open(candidate))
-        say(f"int8, smoothing {strength}: cosines change by {moved:.4f} on average")
-        if best is None or moved < best[0]:
-            best = moved, candidate
-    assert best is not None  # noqa: S101 - STRENGTHS is not empty
-    return best[1]
+        change = moved(vectors(candidate, feeds[:TRIED]), fp32)
+        say(f"int8, smoothing {strength}: cosines change by {change:.4f} on average")
+        changes.setdefault(change, candidate)
+    return changes[min(changes)]
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:

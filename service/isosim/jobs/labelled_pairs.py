@@ -1,4 +1,4 @@
-"""Reads files of labelled sentence pairs: one file, or the folder of the STS sets."""
+"""Reads files of labelled sentence pairs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -56,25 +56,3 @@ def read_pairs(path: Path) -> Pairs:
     """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
     left, right, gold, _ = zip(*(pair for _, pair in pairs_in(table_lines(path), path)), strict=True)
     return Pairs([*left], [*right], np.array(gold))
-
-
-SETS = {
-    "STS12": ["sts12/*.tsv"],
-    "STS13": ["sts13/*.tsv"],
-    "STS14": ["sts14/*.tsv"],
-    "STS15": ["sts15/*.tsv"],
-    "STS16": ["sts16/*.tsv"],
-    "STS-B": ["stsb/test.tsv"],
-    "SICK-R": ["sick/test.tsv"],
-}
-
-
-def read_sets(folder: Path) -> dict[str, list[Pairs]]:
-    """Reads the STS sets in a folder: name of a set -> pairs of each file. Raises InvalidInput if a set is missing."""
-    sets = {}
-    for name, patterns in SETS.items():
-        files = sorted(file for pattern in patterns for file in folder.glob(pattern))
-        if not files:
-            raise InvalidInput(f"{folder} has no {patterns[0]}")
-        sets[name] = [read_pairs(file) for file in files]
-    return sets

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.corpora import HOME, SOURCES, distinct
 from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.jobs.offline import open_texts
 from isosim.jobs.vector_files import NpyFile
-from isosim.measurements.sources import HOME, sample
 from isosim.scoring.similarity import normalized
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 from tests.processes import Serve, environment
@@ -35,12 +35,12 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
     (folder / "stsb").symlink_to(data / "sts" / "stsb")
     command = [sys.executable, "-m", "isosim.cli", "evaluate", "--sts", folder, "--methods", "identity", "--json"]
     done = subprocess.run(command, env=environment(model_store=model_store), capture_output=True, check=True)
-    return str(json.loads(done.stdout)["sts"][0]["all"]["STS-B"])
+    return str(json.loads(done.stdout)[0]["all"]["STS-B"])
 
 
 def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path, Path]:
     """A store with an encoder of brought vectors, calibrated on some sentences, and unit vectors of others."""
-    texts = sample(data, HOME, 5000, least=5000)
+    texts = distinct(SOURCES[HOME](data), HOME, 5000, least=5000)
     vectors = normalized(open_texts(EncoderStore.at(minilm_store).find("minilm"))(texts).vectors)
     np.save(folder / "unseen.npy", vectors[3000:])
     np.save(folder / "own.npy", vectors[:3000])
@@ -53,7 +53,7 @@ def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path,
 
 def whiten(store: Path, data: Path, folder: Path) -> Path:
     """Adds the domain `whitened`, and returns a file of other sentences of the same kind."""
-    texts = sample(data, HOME, 5800, least=5800)
+    texts = distinct(SOURCES[HOME](data), HOME, 5800, least=5800)
     (folder / "held-out.txt").write_text("\n".join(texts[5000:]) + "\n", encoding="utf-8")
     artifact, domains = EncoderStore.at(store).find("minilm"), domains_of(store)
     request = JobRequest("whitened", artifact.digest, artifact.id, method="whitening", promote="always")

@@ -19,11 +19,9 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.fitting.out_of_domain import shuffled_copies
 from isosim.fitting.scripts import LETTER, characters, is_unspaced, join_words, words
 from isosim.jobs.job import JobRequest
-from isosim.measurements import languages
 from tests.encoders import export, save_bert
 from tests.modelling.calibration.test_gate import by_looks
 from tests.stores import domains_of
-from tests.text import sentences
 
 SENTENCES = {
     "Korean": "오늘은 날씨가 아주 좋습니다.",
@@ -202,42 +200,3 @@ def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
     request, posted = JobRequest("d", tiny.digest, tiny.id), CalibrationInput(chinese(300))
     with pytest.raises(InvalidInput, match=r"300 of [0-9]+ distinct sentences are unreadable"):
         calibrate_job(request, posted, tiny, domains_of(tmp_path), lambda *_: None, threads=1)
-
-
-def language(count: int, crowding: float, seed: int) -> languages.Language:
-    """A language whose vectors lie around one direction, as strongly as asked for."""
-    x = np.random.default_rng(seed).standard_normal((count, 48)).astype(np.float32)
-    x[:, 0] += crowding
-    return languages.Language([f"{seed} {text}" for text in sentences(count)], x)
-
-
-def test_a_threshold_holds_for_a_language_that_was_calibrated_alone() -> None:
-    samples = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
-    english, korean, mixed = languages.measure(samples, by_looks, 2, lambda *_: None)
-    assert [np.mean(result.own) for result in (english, korean)] == pytest.approx([0.01, 0.01], rel=0.2)
-    assert np.mean(english.raw) == pytest.approx(0.01, rel=0.2)
-    assert np.mean(korean.raw) > 0.3
-    assert np.mean(mixed.mixed) == pytest.approx(0.01, rel=0.2)
-    assert np.mean(korean.mixed) > 0.015 > np.mean(english.mixed)
-    assert mixed.own == []
-
-
-@pytest.mark.parametrize(("own", "kept"), [([0.0095, 0.0105], True), ([0.012, 0.0112], False), ([], True)])
-def test_the_promise_is_about_a_languages_own_calibration(own: list[float], kept: bool) -> None:
-    assert languages.Result("ko", 600, raw=[0.8], mixed=[0.04], own=own).kept == kept
-
-
-def test_texts_of_languages_are_read_by_name_and_what_is_missing_is_said(tmp_path: Path) -> None:
-    for name in ("ko", "en", "ar"):
-        (tmp_path / f"{name}.txt").write_text("\n".join([*sentences(900), *sentences(5)]))
-    by_name = languages.read(tmp_path, None, 900)
-    assert list(by_name) == ["en", "ar", "ko"]
-    assert {len(texts) for texts in by_name.values()} == {900}
-    assert {len(texts) for texts in languages.read(tmp_path, None, 850).values()} == {850}
-    with pytest.raises(InvalidInput, match=r"no ja\.txt"):
-        languages.read(tmp_path, ["en", "ja"], 900)
-    (tmp_path / "ar.txt").write_text("one\ntwo")
-    with pytest.raises(InvalidInput, match="2 distinct sentences, at least 800"):
-        languages.read(tmp_path, ["ko", "ar"], 900)
-    with pytest.raises(InvalidInput, match="two languages"):
-        languages.read(tmp_path, ["ko"], 900)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from evaluation.calibrated import false_match_rate
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting.evidence import repeated
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.fitting.publication import off_by
 from isosim.jobs.job import JobRequest
-from isosim.measurements.thresholds import false_match_rate
 from isosim.scoring.advice import Target, advise, rounded
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.equating import USUAL_RATES, equate, table

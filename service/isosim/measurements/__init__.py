@@ -1,1 +1,0 @@
-"""Measures quality and cost, for `isosim measure` and `isosim evaluate`. Not imported by the running service."""
