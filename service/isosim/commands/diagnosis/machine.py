@@ -60,8 +60,8 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
         weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
     except (IsosimError, OSError):  # another check reports this error
         return
-    limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
-    held = settings.memory_cache_bytes + weights * (2 if alone else 1)
+    limit, twice = memory_limit(root), not gpu and (settings.runs or usable_cores(root)) > 1
+    held = settings.memory_cache_bytes + weights * (2 if twice else 1)
     jobs = settings.local_worker and importlib.util.find_spec("torch") is not None
     room = plan_resident(limit, held, gpu=gpu, jobs=jobs)
     given = settings.resident_bytes

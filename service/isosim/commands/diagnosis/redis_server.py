@@ -79,7 +79,7 @@ def latency(times: list[float], timeout: float) -> Finding:
         return fault(
             "redis latency",
             f"{summary}: every lookup is a miss",
-            "run Redis nearer to isosim, or raise ISOSIM_REDIS_TIMEOUT",
+            "run Redis nearer to isosim, or wait longer: socket_timeout=0.2 in ISOSIM_REDIS_URL",
         )
     if worst > timeout / 2:
         return warning(
