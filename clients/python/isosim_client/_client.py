@@ -295,13 +295,13 @@ class Client:
             promote: whether the new version becomes champion: `if_better`, `always` or `never`. A version that makes a
                 saved threshold unreachable is never promoted by itself.
             seed: seed of the random numbers; the same labels and seed give the same version.
-            seen: a result of `client.domain()`. No job starts if the champion has changed since then. If None, the
+            seen: a result of `client.domain()`. No job starts if the domain has changed since then. If None, the
                 client reads the domain and uses the result as `seen`.
             idempotency_key: as for `calibrate`.
 
         Raises:
             InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
-            Conflict: the domain has no random pairs yet (calibrate it from text first), or its champion has changed
+            Conflict: the domain has no random pairs yet (calibrate it from text first), or it has changed
                 since `seen`.
 
         Example:

@@ -260,7 +260,7 @@ def rollback(
         servable(store, artifact, record.version(name, now.previous), name)
         check_targets(store, name, now.previous, record, artifact, without)
         confirmed(f"Make {name}@{now.previous} the champion (now: {called(name, now.champion)})?", yes=yes)
-    say(name, store.rollback(name, artifact.digest, expected=now), artifact, as_json=as_json)
+    say(name, store.rollback(name, artifact.digest, revision=record.revision), artifact, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
