@@ -36,8 +36,7 @@ from isosim.jobs.job import JobRequest
 from isosim.jobs.posted import Spool
 from isosim.jobs.store import Attempt, JobStore
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainModel, DomainRef
-from isosim.server.store_watch import DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS, LIST_SECONDS
-from isosim.settings import Settings
+from isosim.server.store_watch import DISTANT_COUNT_SECONDS, DISTANT_SWEEP_SECONDS, LIST_SECONDS, POLL_SECONDS
 from isosim.store.artifacts import MANIFEST
 from isosim.store.blobs import opened
 from isosim.worker.supervisor import DISTANT_HEARTBEAT
@@ -306,7 +305,7 @@ def a_month(rates: Mapping[str, float]) -> float:
 
 async def measured(place: Bucket) -> Result:
     store = filled(place, DOMAINS)
-    pause: float = Settings.model_fields["poll_seconds"].default
+    pause = POLL_SECONDS
     watchers = [Watcher(place.root) for _ in range(WATCHERS)]
     for watcher in watchers:  # one by one, because moto needs seconds for a listing
         await watcher.registry.refresh()

@@ -17,7 +17,7 @@ from loadtest.setup import Line, Result, Setup, drive
 
 CONNECTIONS = 64
 CACHED = 1000  # pairs that are sent repeatedly
-GPU_BATCHES: dict[str, Any] = {"runs": 1, "alone": False, "max_batch_tokens": 16384, "max_batch_texts": 256}
+GPU_BATCHES: dict[str, Any] = {"runs": 1, "max_batch_tokens": 16384}
 
 
 def new_pairs(pairs: list[texts.Pair]) -> Iterator[bytes]:

@@ -55,8 +55,8 @@ FORMS = {
     "/calibrate": Form('"domain":"hostile"', "texts", '"a"'),
     "/calibrate labels": Form('"domain":"hostile","texts":["a"]', "labels", '["a","b",1]'),
     "/domains/default/labels": Form("", "labels", '["a","b",1]'),
-    "/domains/default/champion": Form('"version":1', "from", "1", size=SMALL),
-    "/domains/default/rollback": Form("", "from", "1", size=SMALL),
+    "/domains/default/champion": Form('"version":1', "revision", "1", size=SMALL),
+    "/domains/default/rollback": Form("", "revision", "1", size=SMALL),
     "/domains/default/thresholds/x": Form('"fmr":0.01', "revision", "1", size=SMALL),
     "/domains/default/migration": Form("", "without", '"a"', size=SMALL),
 }

@@ -8,18 +8,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from pydantic import (
     BeforeValidator,
     Field,
-    FilePath,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     SecretStr,
-    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -30,6 +28,10 @@ ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two characters, because C: is a drive
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 BUCKETS = {"s3:", "gs:", "az:"}  # Amazon S3 and what is compatible, Google Cloud Storage, Azure
+TIMEOUT = "socket_timeout"  # option of a Redis URL, in seconds
+REDIS_SECONDS = 0.05  # default of this option
+FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}  # options of a Redis URL that name files
+VECTOR_BYTES = 10  # vectors of a calibration may take this many times the bytes of its text
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
@@ -57,14 +59,23 @@ class Settings(BaseSettings):
     # Addresses, store and encoder
     host: str = "127.0.0.1"  # address to bind; an address other than loopback needs API keys or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # port to bind; 0: a free one
-    metrics_port: int | None = Field(default=None, ge=1, le=65535)  # own port of /metrics, to be fenced; unset: `port`
+    metrics_port: int | None = Field(
+        # own port of /metrics, to be fenced; then also counts texts by name of the API key; unset: `port`
+        default=None,
+        ge=1,
+        le=65535,
+    )
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix, gs://, az://
     seed_store: Path | None = None  # second store, only read: encoders that the first lacks; set in images
     encoder: str = "minilm"  # id of an encoder in the store, or id@digest to pin one export
     next_encoder: str | None = None  # second encoder, to which domains migrate (docs/how-to/migrate-encoder.md)
-    redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// (TLS), for a shared cache
+    redis_url: SecretStr | None = (
+        # redis://user:password@host:6379/0, or rediss:// (TLS), for a shared cache. ?ssl_ca_certs=FILE verifies the
+        # certificate by a PEM file instead of the system's; ?socket_timeout=0.2 waits longer than 0.05 s for a lookup,
+        # after which it counts as a miss
+        None
+    )
     redis_password: SecretStr | None = None  # Redis's password, not percent-encoded, unlike one inside redis_url
-    redis_ca_file: FilePath | None = None  # PEM file to verify Redis's certificate (rediss://); unset: the system's
 
     # Access
     api_keys_file: Path | None = None  # file of lines that `isosim keys new` prints (SECURITY.md); re-read on changes
@@ -73,12 +84,18 @@ class Settings(BaseSettings):
 
     # Engine
     providers: List = ()  # ONNX Runtime execution providers, in order; empty: CUDA if installed, else CPU
-    runs: NonNegativeInt = 0  # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one
-    threads: NonNegativeInt = 0  # threads that compute a batch; 0: the number of cores divided by runs
-    alone: bool = True  # CPU: use all cores if only one batch runs; a fifth faster, but weights take twice the memory
+    runs: NonNegativeInt = (
+        # batches computed in parallel; 0: on CPU one per core, at most 8; on GPU one. On CPU, more than one needs twice
+        # the memory for weights, because a batch that runs alone may use all cores, which is a fifth faster
+        0
+    )
+    threads: NonNegativeInt = (
+        # threads that compute a batch; 0: the number of cores divided by runs. In `isosim worker`: threads that compute
+        # a calibration; 0: one
+        0
+    )
     gpu_memory_bytes: NonNegativeInt = 0  # maximum bytes of GPU memory for the encoder's arena; 0: no limit
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
-    max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
     max_remote_texts: PositiveInt = 10_000  # maximum texts a calibration sends to a remote encoder, which may charge
     max_wait: PositiveFloat = (
         # seconds; a request gets 429 if encoding the queued texts is expected to take longer. There is no such limit
@@ -92,30 +109,24 @@ class Settings(BaseSettings):
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of dimension 384; 0: no cache
-    cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves memory; cosines change by about 1e-4
     redis_ttl: PositiveInt = 7 * 24 * 3600  # seconds that Redis keeps a vector
-    redis_timeout: PositiveFloat = 0.05  # seconds for a lookup in Redis; a slower one counts as a miss
 
     # Limits
     max_pairs: PositiveInt = 512  # pairs in a request to /similarity or /score; 512 keep two cores busy for seconds
-    max_texts: PositiveInt = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
     max_characters: PositiveInt = 10_000  # characters in one text
     max_body_bytes: PositiveInt = 2_000_000  # bytes of a JSON body; 2 MB take 54 ms to parse, while others wait
-    max_calibration_bytes: PositiveInt = 100_000_000  # bytes of a calibration as text, NDJSON or file; streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # bytes of vectors in a request; kept until the job ends
+    max_calibration_bytes: PositiveInt = (
+        # bytes of a calibration as text, NDJSON or file, streamed to disk; ten times as many for vectors
+        100_000_000
+    )
     max_calibration_sentences: PositiveInt = 1_000_000  # per calibration; memory: 4 bytes per sentence and dimension
     request_timeout: PositiveFloat = 120.0  # seconds; a scoring request that takes longer is cancelled and gets 503
-    body_timeout: PositiveFloat = 20.0  # seconds for a body, plus one for each 8,000 bytes; headers: half, at most 10 s
-    keep_alive: PositiveInt = 75  # seconds until an idle connection is closed; must exceed a load balancer's, often 60
-    max_connections: PositiveInt = 4096  # at the limit, a new connection replaces the longest idle one, or gets 503
 
     # Calibration
     keep_versions: PositiveInt = 10  # versions kept for each domain; champion and previous are always kept
     local_worker: bool = True  # the API runs calibrations in a child process; false: only `isosim worker` does
     max_queued_jobs: PositiveInt = 100  # maximum number of jobs that have not ended; the store keeps the text of each
     job_timeout: PositiveInt = 4 * 3600  # seconds; a job that takes longer is stopped
-    worker_threads: PositiveInt = 1  # threads that compute a calibration
-    poll_seconds: PositiveFloat = 0.5  # seconds between checks of the store for new champions
 
     # Process
     drain_delay: NonNegativeFloat = 0.0  # seconds after SIGTERM in which requests are served, but /readyz answers 503
@@ -124,9 +135,7 @@ class Settings(BaseSettings):
     # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else a JSON object in each line
-    access_log: Literal["all", "slow", "off"] = "all"  # slow: logs slow and failed requests; off: only failed ones
-    slow_seconds: PositiveFloat = 1.0  # a request that takes this many seconds counts as slow
-    key_metrics: bool = False  # count texts by name of the API key, for up to 100 names (isosim_key_texts_total)
+    access_log: Literal["all", "slow", "off"] = "all"  # slow: requests that took 1 s, or failed; off: only failed ones
 
     @field_validator("redis_url")
     @classmethod
@@ -141,6 +150,7 @@ class Settings(BaseSettings):
                 well = False
             if not well:
                 raise ValueError(ADDRESS)
+            check_options(parts)
         return value
 
     @field_validator("cors_origins")
@@ -151,14 +161,6 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"{origin!r} is not an origin; give only scheme, host and port, like https://app.example.com"
                 )
-        return value
-
-    @field_validator("redis_ca_file")
-    @classmethod
-    def _has_something_to_verify(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        url: SecretStr | None = info.data.get("redis_url")
-        if value is not None and (url is None or not url.get_secret_value().startswith("rediss://")):
-            raise ValueError("needs an ISOSIM_REDIS_URL that begins with rediss://, because only TLS uses certificates")
         return value
 
     @field_validator("model_store", "seed_store")
@@ -172,20 +174,41 @@ class Settings(BaseSettings):
 
     @property
     def redis_address(self) -> str | None:
-        """Address for the Redis client, with password and CA file; never log or show it."""
+        """Address for the Redis client, with the password; never log or show it."""
         if self.redis_url is None:
             return None
         parts = urlsplit(self.redis_url.get_secret_value())
-        place, query = parts.netloc, parts.query
+        place = parts.netloc
+        query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != TIMEOUT])
         if self.redis_password is not None:
             user = place.rpartition("@")[0].partition(":")[0]
             password = quote(self.redis_password.get_secret_value(), safe="")
             place = f"{user}:{password}@{place.rpartition('@')[2]}"
-        if self.redis_ca_file is not None:
-            query = "&".join([*filter(None, [query]), f"ssl_ca_certs={quote(str(self.redis_ca_file))}"])
         if parts.scheme == "unix":  # urlunsplit would leave out the slashes before an empty place
             return f"unix://{place}{parts.path}{'?' * bool(query)}{query}"
         return urlunsplit(parts._replace(netloc=place, query=query))
+
+    @property
+    def redis_timeout(self) -> float:
+        """Seconds for a lookup in Redis; a slower one counts as a miss."""
+        url = "" if self.redis_url is None else self.redis_url.get_secret_value()
+        return float(dict(parse_qsl(urlsplit(url).query)).get(TIMEOUT, REDIS_SECONDS))
+
+    @property
+    def max_vector_bytes(self) -> int:
+        """Bytes of vectors in a request."""
+        return VECTOR_BYTES * self.max_calibration_bytes
+
+
+def check_options(parts: SplitResult) -> None:
+    """Raises ValueError if an option in a Redis URL cannot be used, which redis-py would notice only at a lookup."""
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name == TIMEOUT and not (value.replace(".", "", 1).isdecimal() and float(value) > 0):
+            raise ValueError(f"{TIMEOUT} is not a positive number of seconds")
+        if name.startswith("ssl_") and parts.scheme != "rediss":
+            raise ValueError(f"{name} needs an address that begins with rediss://, because only TLS uses it")
+        if name in FILES and not Path(value).is_file():
+            raise ValueError(f"{name} does not name a file")
 
 
 def check_exposure(settings: Settings) -> None:

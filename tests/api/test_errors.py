@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 
 from isosim.api.errors import ERROR_TYPES
 from isosim.api.state import Phase
+from isosim.encoders.batching import QUEUED_TEXTS
 from isosim.server.app import create_app
 from isosim.settings import Settings
 from tests.encoders import export
@@ -184,12 +186,16 @@ def test_an_encoder_that_fails_is_424(serve: Serve, tiny_checkpoint: Path, tmp_p
 
 
 def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", max_queued_texts=8)
-    texts = sentences(20)
-    response = server.client.post("/embed", json={"inputs": texts})
-    check(response, 429, "Overloaded", "8")
-    assert int(response.headers["retry-after"]) >= 1
-    again = server.client.post("/embed", json={"inputs": texts[:8]})
+    """Eight requests of 1,000 texts at once: twice what the queue takes."""
+    server = serve(model_store=store, encoder="tiny", max_batch_tokens=1, max_wait=600)
+    requests = [[f"{number} {text}" for text in sentences(1000)] for number in range(8)]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = list(pool.map(lambda texts: server.client.post("/embed", json={"inputs": texts}), requests))
+    refused = [number for number, answer in enumerate(answers) if answer.status_code == 429]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    check(answers[refused[0]], 429, "Overloaded", str(QUEUED_TEXTS))
+    assert int(answers[refused[0]].headers["retry-after"]) >= 1
+    again = server.client.post("/embed", json={"inputs": requests[refused[0]]})
     assert again.status_code == 200
     assert int(again.headers["x-compute-tokens"]) > 0  # the refused request had computed none of them
 

@@ -135,7 +135,7 @@ def test_a_misspelt_calibration_is_refused_and_not_promoted(tiny_server: Server)
         ("/similarity", {"pairs": [], "vectors": []}, "vectors: cannot be combined with the other fields"),
         ("/calibrate", {"domain": "d", "texts": ["a"], "metod": "flow"}, "metod: unknown field; did you mean method?"),
         ("/domains/default/labels", {"label": []}, "label: unknown field; did you mean labels?"),
-        ("/domains/default/rollback", {"qwxz": 1}, "qwxz: unknown field; known are from, revision"),
+        ("/domains/default/rollback", {"qwxz": 1}, "qwxz: unknown field; known are revision"),
     ],
 )
 def test_an_unknown_field_is_told_the_nearest_known_one(

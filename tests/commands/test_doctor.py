@@ -188,6 +188,6 @@ def test_a_cluster_or_a_sentinel_is_no_cache() -> None:
 
 def test_a_cache_has_to_be_fast_and_to_evict() -> None:
     assert doctor.fitness(FACTS, 0.001, 0.05).state == "ok"
-    assert "ISOSIM_REDIS_TIMEOUT" in the("fault", [doctor.fitness(FACTS, 0.06, 0.05)])
+    assert "?socket_timeout=" in the("fault", [doctor.fitness(FACTS, 0.06, 0.05)])
     for facts in ({"maxmemory": 0}, {"maxmemory_policy": "noeviction"}):
         assert "volatile-lru" in the("warning", [doctor.fitness(FACTS | facts, 0.001, 0.05)])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from redis import Redis
 
 from isosim.cli import COMMANDS, load
 from isosim.settings import Settings
@@ -140,13 +141,21 @@ def test_lists_have_commas_or_are_json() -> None:
 
 
 def test_a_socket_is_an_address_of_redis() -> None:
-    from redis import Redis
-
     for password, shown in ((None, "unix:///run/redis.sock?db=2"), ("p/w", "unix://:p%2Fw@/run/redis.sock?db=2")):
         settings = Settings(redis_url="unix:///run/redis.sock?db=2", redis_password=password)  # type: ignore[arg-type]
         assert settings.redis_address == shown
         taken = Redis.from_url(shown).connection_pool.connection_kwargs
         assert (taken["path"], taken["db"], taken.get("password")) == ("/run/redis.sock", 2, password)
+
+
+def test_the_address_of_redis_carries_options() -> None:
+    plain = Settings(redis_url="redis://host:6379/0")  # type: ignore[arg-type]
+    slow = Settings(redis_url=f"rediss://host/0?ssl_ca_certs={__file__}&socket_timeout=0.2")  # type: ignore[arg-type]
+    assert (plain.redis_timeout, slow.redis_timeout) == (0.05, 0.2)
+    # Without the time: it is for lookups, and would also end what waits longer, as workers do for hints.
+    assert slow.redis_address is not None
+    assert Redis.from_url(slow.redis_address).connection_pool.connection_kwargs["ssl_ca_certs"] == __file__
+    assert "socket_timeout" not in slow.redis_address
 
 
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])

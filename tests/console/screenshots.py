@@ -125,7 +125,7 @@ def main() -> None:
         else:
             shutil.copytree("model_store/encoders", folder / "store" / "encoders")
             install_default(folder / "store", EncoderStore.at(folder / "store").find("minilm"), print)
-            server = serve_with(folder, running, model_store=folder / "store", worker_threads=2)
+            server = serve_with(folder, running, model_store=folder / "store")
             prepare(server, arguments.data)
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

@@ -23,7 +23,7 @@ def test_twenty_thousand_lines_become_a_version_and_the_next_is_refused_with_its
     visit: Visit, serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(minilm_store, tmp_path / "store")
-    server = serve(model_store=tmp_path / "store", worker_threads=2)
+    server = serve(model_store=tmp_path / "store")
     analyst = visit(server, "#/calibrate")
     text = (data / "text" / "reuters-news.txt").read_text()
     analyst.drops("reuters-news.txt", text)

@@ -164,7 +164,7 @@ def test_what_is_sent_are_all_labels_with_weights_that_make_up_for_the_drawing(v
     stored = kept(analyst)
     with analyst.page.expect_request(re.compile("/domains/letters/labels")) as sent:
         analyst.presses("Send 25 labels")
-    assert sent.value.url.endswith("?from=1&kind=matches")
+    assert sent.value.url.endswith("?version=1&kind=matches")
     sent_labels = [json.loads(line) for line in sent.value.post_data.splitlines()]
     strata, queue = stored["drawing"]["strata"], stored["drawing"]["queue"]
     places = [place for place, _ in stored["judged"]]

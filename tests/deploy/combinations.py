@@ -74,7 +74,7 @@ EVERYTHING: Values = {
         "pullPolicy": "Always",
     },
     "encoder": "minilm@9f5731ee66d8",
-    "settings": {"max_wait": 0.3, "memory_cache_bytes": 67108864, "log_level": "warning", "key_metrics": True},
+    "settings": {"max_wait": 0.3, "memory_cache_bytes": 67108864, "log_level": "warning"},
     "api": {
         "antiAffinity": "hard", "runtimeClassName": "nvidia", "priorityClassName": "high",
         "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"}, "tolerations": [{"operator": "Exists"}],

@@ -48,7 +48,7 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     redis.start()
     processes: list[Process] = []
     try:
-        settings = {"model_store": folder / "store", "encoder": "tiny", "redis_url": redis.url, "redis_timeout": 2}
+        settings = {"model_store": folder / "store", "encoder": "tiny", "redis_url": f"{redis.url}?socket_timeout=2"}
         server = serve_with(folder, processes, **settings)
         worker = folder / "worker.log"
         processes.append(Process(start(["worker"], worker, **settings), worker))

@@ -115,10 +115,10 @@ class Machine(RuleBasedStateMachine):
         mine = before.aliases.get(ENCODER, EncoderAliases())
         if mine.previous is None:
             with pytest.raises(Conflict):
-                self.store.rollback(name, ENCODER, expected=mine)
+                self.store.rollback(name, ENCODER)
             return
         for _ in range(2):  # the second time as a client that has missed the answer
-            after = self.store.rollback(name, ENCODER, expected=mine, revision=before.revision)
+            after = self.store.rollback(name, ENCODER, revision=before.revision)
             assert after.aliases[ENCODER] == EncoderAliases(mine.previous, mine.champion, rolled_back=True)
 
     @rule(name=NAMES, keep=st.integers(1, 3))

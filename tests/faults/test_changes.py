@@ -120,51 +120,53 @@ def test_a_repeated_change_is_answered_as_the_first_and_a_late_one_is_refused(se
 
     revision = server.client.get(NEWS).json()["revision"]
     for _ in range(3):
-        assert champion(roll_back(**{"from": 2})) == 1
-        assert champion(roll_back(**{"from": 2, "revision": revision})) == 1
+        assert champion(roll_back(revision=revision)) == 1
     assert answering(news) == (1, 2)
-    assert champion(roll_back(**{"from": 1})) == 2  # there and back again
-    refused(roll_back(**{"from": 2, "revision": revision}), "revision")  # the first one, very late: it was taken back
-    refused(roll_back(**{"from": 3}), "now uses version 2")
+    assert champion(roll_back(revision=revision + 1)) == 2  # there and back again
+    refused(roll_back(revision=revision), "revision")  # the first one, very late: it was taken back
     assert answering(news) == (2, 1)
 
     for _ in range(2):
-        assert champion(promote(1, **{"from": 2})) == 1
-    refused(roll_back(**{"from": 2}), "now uses version 1")  # that was a promotion, and no rollback
-    refused(promote(2, **{"from": 5}), "now uses version 1")
+        assert champion(promote(1, revision=revision + 2)) == 1
+    refused(roll_back(revision=revision + 2), "revision")  # that was a promotion, and no rollback
+    refused(promote(2, revision=revision + 2), "revision")
     assert answering(news) == (1, 2)
 
 
-def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_start(server: Server, news: Path) -> None:
+def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_revision(server: Server, news: Path) -> None:
     assert third_version(news) == 3
-    refused(server.client.delete(f"{NEWS}/versions/3", params={"from": 1}), "now uses version 2")
+    revision = server.client.get(NEWS).json()["revision"]
+    refused(server.client.delete(f"{NEWS}/versions/3", params={"revision": revision - 1}), "revision")
     for _ in range(2):
-        assert server.client.delete(f"{NEWS}/versions/3", params={"from": 2}).status_code == 204
+        assert server.client.delete(f"{NEWS}/versions/3", params={"revision": revision}).status_code == 204
     assert server.client.delete(f"{NEWS}/versions/3").status_code == 404
-    assert server.client.delete(f"{NEWS}/versions/4", params={"from": 2}).status_code == 404  # there was none
-    refused(server.client.delete(f"{NEWS}/versions/2", params={"from": 2}), "cannot be deleted")
+    for version, now in ((3, revision + 1), (4, revision)):  # gone before it was looked at; never there
+        assert server.client.delete(f"{NEWS}/versions/{version}", params={"revision": now}).status_code == 404
+    refused(server.client.delete(f"{NEWS}/versions/2", params={"revision": revision + 1}), "cannot be deleted")
 
 
-def test_labels_start_from_the_champion_that_was_seen(server: Server) -> None:
-    body = {"labels": LABELS, "from": 2}
-    refused(server.client.post(f"{NEWS}/labels", json=body | {"from": 1}), "now uses version 2")
+def test_labels_start_from_the_revision_that_was_seen(server: Server) -> None:
+    revision = server.client.get(NEWS).json()["revision"]
+    body = {"labels": LABELS, "revision": revision}
+    refused(server.client.post(f"{NEWS}/labels", json=body | {"revision": revision - 1}), "revision")
     header = {"idempotency-key": "labels"}
     first = server.client.post(f"{NEWS}/labels", json=body, headers=header)
     assert first.status_code == 202, first.text
     assert champion(server.client.put(f"{NEWS}/champion", json={"version": 1})) == 1
     again = server.client.post(f"{NEWS}/labels", json=body, headers=header)
     assert (again.status_code, again.json()["job"]) == (202, first.json()["job"])
-    refused(server.client.post(f"{NEWS}/labels", json=body), "now uses version 1")
+    refused(server.client.post(f"{NEWS}/labels", json=body), "revision")
 
 
 def test_the_same_change_sent_at_the_same_time_is_made_once(server: Server, news: Path) -> None:
-    changes: list[Callable[[int], httpx.Response]] = [
-        lambda start: server.client.post(f"{NEWS}/rollback", json={"from": start}),
-        lambda start: server.client.put(f"{NEWS}/champion", json={"version": 3 - start, "from": start}),
+    changes: list[Callable[[int, int], httpx.Response]] = [
+        lambda revision, _: server.client.post(f"{NEWS}/rollback", json={"revision": revision}),
+        lambda revision, to: server.client.put(f"{NEWS}/champion", json={"version": to, "revision": revision}),
     ]
+    revision = server.client.get(NEWS).json()["revision"]
     with ThreadPoolExecutor(8) as pool:
         for number in range(10):
             start = 2 - number % 2
-            answers = list(pool.map(changes[number // 2 % 2], [start] * 8))
+            answers = list(pool.map(changes[number // 2 % 2], [revision + number] * 8, [3 - start] * 8))
             assert [champion(answer) for answer in answers] == [3 - start] * 8
             assert answering(news) == (3 - start, start)

@@ -59,9 +59,8 @@ def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         settings = {
             "model_store": folder / "store",
             "encoder": "tiny",
-            "redis_url": line.url,
+            "redis_url": f"{line.url}?socket_timeout=0.2",
             "memory_cache_bytes": 0,
-            "redis_timeout": 0.2,
             "local_worker": False,
         }
         yield Cached(serve_with(folder, running, **settings), server, line)
@@ -182,7 +181,7 @@ def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
 
 
 def test_calibrations_posted_while_redis_hangs_are_accepted_and_hold_nobody_up(cached: Cached) -> None:
-    """Redis only tells workers of them, and is given up after `redis_timeout`."""
+    """Redis only tells workers of them, and is given up after its time."""
     posts = 30
     large = [[f"{n} {text}", text] for n, text in enumerate(sentences(100))]
     body = {"domain": "d", "texts": sentences(300)}

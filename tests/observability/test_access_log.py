@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.api.access_log import scoring
+from isosim.api.access_log import AccessLog, scoring
 from isosim.api.trace import Scored
 from isosim.encoders.embedding import CacheLookup, Embeddings, Timings
 from isosim.scoring.calibration import Calibration
@@ -84,16 +84,9 @@ def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
 def test_only_slow_and_failed_requests_are_logged_where_that_is_asked_for(
     indiscreet: Callable[..., Server], store: Path
 ) -> None:
-    server = indiscreet(model_store=store, encoder="tiny", access_log="slow", slow_seconds=30)
-    server.client.post("/similarity", json=PAIR)
-    server.client.post("/similarity", json={"pairs": []})
-    server.client.post("/fail/RuntimeError")
-    event(server.log, message="POST /fail/{kind} 500")
-    assert len(events(server.log, logger="isosim.access")) == 1
-    server.kill()
-    server = indiscreet(model_store=store, encoder="tiny", access_log="slow", slow_seconds=1e-6)
-    ask(server, "slow")
-    server.kill()
+    log = AccessLog(lambda *_: None, "slow")
+    assert [log.wants(200, seconds, probe=False) for seconds in (0.9, 1.0)] == [False, True]
+    assert [log.wants(status, 0.1, probe=True) for status in (200, 503)] == [False, True]
     server = indiscreet(model_store=store, encoder="tiny", access_log="off")
     server.client.post("/similarity", json=PAIR)
     server.client.post("/fail/RuntimeError")

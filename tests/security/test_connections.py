@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,33 @@ GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 PATIENCE = 20.0  # s until a connection must have been closed, on a machine that is busy
 
 
+@contextlib.contextmanager
+def started(command: list[str], folder: Path, **settings: Any) -> Iterator[Server]:
+    """A server that a command starts."""
+    port = free_port()
+    url, log = f"http://127.0.0.1:{port}", folder / f"started-{port}.log"
+    with log.open("wb") as file:
+        popen = subprocess.Popen(
+            command, env=environment(port=port, **settings), stdout=file, stderr=file, start_new_session=True
+        )
+    server = Server(popen, log, url, httpx.Client(base_url=url, timeout=60))
+    try:
+        wait_until(lambda: httpx.get(url + "/readyz").status_code == 200, 120)
+        yield server
+    finally:
+        server.kill()
+
+
+def with_limits(**limits: float) -> list[str]:
+    """The command of a server with other limits for connections (guarded.py)."""
+    return [sys.executable, "-m", "tests.security.guarded", json.dumps(limits)]
+
+
 @pytest.fixture(scope="module")
-def strict_server(module_serve: Serve, module_store: Path) -> Server:
-    return module_serve(model_store=module_store, encoder="tiny", body_timeout=2, keep_alive=2, max_connections=8)
+def strict_server(module_store: Path) -> Iterator[Server]:
+    command = with_limits(header_timeout=1, body_timeout=2, keep_alive=2, max_connections=8)
+    with started(command, module_store.parent, model_store=module_store, encoder="tiny") as server:
+        yield server
 
 
 @pytest.fixture
@@ -177,8 +201,15 @@ def test_a_body_that_ends_after_its_answer_does_not_leave_the_connection_open_fo
         assert until_closed(connection) == b""
 
 
-def test_an_answer_that_nobody_reads_is_thrown_away(serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny", body_timeout=1)
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers with other limits for connections, and with settings."""
+    with contextlib.ExitStack() as stack:
+        yield lambda limits, **settings: stack.enter_context(started(with_limits(**limits), tmp_path, **settings))
+
+
+def test_an_answer_that_nobody_reads_is_thrown_away(guarded: Callable[..., Server], store: Path) -> None:
+    server = guarded({"body_timeout": 1}, model_store=store, encoder="tiny")
     body = json.dumps({"inputs": [f"number {number}" for number in range(2000)], "space": "raw"}).encode()
     head = HEAD.replace(b"/similarity", b"/embed") + b"content-length: %d\r\n\r\n" % len(body)
     with socket.socket() as connection:
@@ -210,11 +241,12 @@ def test_where_all_connections_are_busy_a_new_one_is_told_to_come_back(strict: S
         wait_until(lambda: full(strict), seconds=5, every=0.01)
 
 
-def test_strangers_who_were_answered_and_send_on_keep_nobody_out(serve: Serve, store: Path) -> None:
+def test_strangers_who_were_answered_and_send_on_keep_nobody_out(guarded: Callable[..., Server], store: Path) -> None:
     """Once answered, a body that does not end makes room like an idle connection, and has seconds left."""
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read"))
-    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, body_timeout=300, max_connections=8)
+    limits = {"body_timeout": 300, "max_connections": 8}
+    server = guarded(limits, model_store=store, encoder="tiny", api_keys_file=keys)
     with contextlib.ExitStack() as stack:
         strangers = []
         for _ in range(20):
@@ -230,16 +262,9 @@ def test_strangers_who_were_answered_and_send_on_keep_nobody_out(serve: Serve, s
 
 
 def test_a_low_limit_of_open_files_does_not_let_idle_connections_keep_others_out(store: Path, tmp_path: Path) -> None:
-    port = free_port()
-    with (tmp_path / "log").open("wb") as log, contextlib.ExitStack() as stack:
-        popen = subprocess.Popen(
-            ["sh", "-c", 'ulimit -n 256; exec "$0" -m isosim.cli serve', sys.executable],
-            env=environment(model_store=store, encoder="tiny", port=port), stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
-        server = Server(popen, tmp_path / "log", f"http://127.0.0.1:{port}")
-        stack.callback(server.kill)
-        wait_until(lambda: httpx.get(server.url + "/readyz").status_code == 200, 120)
+    command = ["sh", "-c", 'ulimit -n 256; exec "$0" -m isosim.cli serve', sys.executable]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(started(command, tmp_path, model_store=store, encoder="tiny"))
         assert "at most 64 connections are accepted, not 4096" in server.log.read_text()
         for _ in range(300):
             idle = stack.enter_context(connected(server))
@@ -493,7 +518,7 @@ def test_a_memory_of_slow_senders_is_bounded(serve: Serve, store: Path) -> None:
     """Three hundred bodies that stop short of their end, from clients without a key, hold little each."""
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read"))
-    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, body_timeout=30)
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     server.client.get("/readyz")
     before = server.resident_bytes()
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ from isosim.access.grants import Grant
 from isosim.access.limits import Limits
 from isosim.api.readings import MAX_KEYS, texts_of_keys
 from tests.faults.load import metric
-from tests.processes import RedisServer, Serve, Server
+from tests.processes import RedisServer, Serve, Server, free_port
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
@@ -28,10 +28,10 @@ def limited(serve: Serve, store: Path, tmp_path: Path, redis_server: RedisServer
     """Two processes with one Redis; or one process alone."""
     keys = tmp_path / "keys"
     keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
-    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "redis_timeout": 0.5}
+    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys}
     if request.param == "alone":
         return [serve(**settings)] * 2
-    return [serve(**settings, redis_url=redis_server.url) for _ in range(2)]
+    return [serve(**settings, redis_url=f"{redis_server.url}?socket_timeout=0.5") for _ in range(2)]
 
 
 def ask(server: Server, key: str, path: str = "/similarity", json: Any = PAIR) -> httpx.Response:
@@ -90,22 +90,21 @@ def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
         assert metric(server, "isosim_key_limit_fallbacks_total") == 7
 
 
-def test_texts_are_counted_by_name_of_the_key_if_the_operator_wants_it(
+def test_texts_are_counted_by_name_of_the_key_where_metrics_have_a_port_of_their_own(
     serve: Serve, store: Path, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "keys"
+    keys, port = tmp_path / "keys", free_port()
     keys.write_text(
         key_line("one", "read rate=4/h nightly") + key_line("two", "read front") + key_line("three", "read")
     )
     settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys}
-    server = serve(**settings, key_metrics=True)
+    server = serve(**settings, metrics_port=port)
     assert [ask(server, "one", json={"pairs": PAIR["pairs"] * count}).status_code for count in (2, 3)] == [200, 429]
     for _ in range(2):
         assert ask(server, "two", "/embed", {"inputs": sentences(3)}).status_code == 200
     assert ask(server, "three").status_code == 200
-    series = {
-        line for line in server.client.get("/metrics").text.splitlines() if line.startswith("isosim_key_texts_total{")
-    }
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    series = {line for line in text.splitlines() if line.startswith("isosim_key_texts_total{")}
     assert series == {
         'isosim_key_texts_total{key="nightly",result="admitted"} 4.0',
         'isosim_key_texts_total{key="nightly",result="refused"} 6.0',
@@ -122,7 +121,7 @@ def test_the_hundred_and_first_name_shares_a_series() -> None:
     limits = Limits()
     for name in (*(f"key-{number}" for number in range(MAX_KEYS + 5)), "key-0", ""):
         asyncio.run(limits.admit(Grant("id", frozenset(), name=name), 1))
-    counts = texts_of_keys(SimpleNamespace(limits=limits, settings=SimpleNamespace(key_metrics=True)))  # type: ignore[arg-type]
+    counts = texts_of_keys(SimpleNamespace(limits=limits, settings=SimpleNamespace(metrics_port=9090)))  # type: ignore[arg-type]
     assert isinstance(counts, list)
     assert len(counts) == MAX_KEYS + 2
     for name, texts in (("(other)", 5), ("(unnamed)", 1), ("key-0", 2)):

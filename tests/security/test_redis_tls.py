@@ -28,8 +28,11 @@ def guarded(tmp_path: Path) -> Iterator[GuardedRedis]:
 
 
 def settings(guarded: GuardedRedis, **more: Any) -> dict[str, Any]:
-    given = {"redis_url": guarded.url, "redis_password": PASSWORD, "redis_ca_file": guarded.ca, "redis_timeout": 1}
-    return given | more
+    return {"redis_url": url(guarded, guarded.ca), "redis_password": PASSWORD} | more
+
+
+def url(guarded: GuardedRedis, authority: Path) -> str:
+    return f"{guarded.url}?ssl_ca_certs={authority}&socket_timeout=1"
 
 
 def test_cache_queue_and_limits_work_with_the_least_rights(
@@ -80,14 +83,13 @@ def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
 ) -> None:
     given = settings(guarded, model_store=store, encoder="tiny")
     if wrong == "authority":
-        given["redis_ca_file"] = authority(tmp_path / "other", "other")
+        given["redis_url"] = url(guarded, authority(tmp_path / "other", "other"))
     elif wrong == "name":
-        given["redis_url"] = guarded.url.replace("localhost", "127.0.0.1")  # the certificate says localhost
+        given["redis_url"] = given["redis_url"].replace("localhost", "127.0.0.1")  # the certificate says localhost
     elif wrong == "password":
         given["redis_password"] = "guess"  # noqa: S105
     else:
         given["redis_url"] = guarded.url.replace("rediss", "redis")
-        del given["redis_ca_file"]
     server = serve(**given)
     assert server.client.post("/similarity", json=BODY).status_code == 200
     assert metric(server, ERRORS) > 0
@@ -112,8 +114,9 @@ def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
         ({"redis_url": "redis://u:se#cret@host:6379/0"}, "ISOSIM_REDIS_URL"),
         ({"redis_url": "redis://u:secret@host:port/0"}, "ISOSIM_REDIS_URL"),
         ({"redis_url": "http://u:secret@host/0"}, "ISOSIM_REDIS_URL"),
-        ({"redis_url": "rediss://u:secret@host/0", "redis_ca_file": "/nowhere"}, "ISOSIM_REDIS_CA_FILE"),
-        ({"redis_url": "redis://u:secret@host/0", "redis_ca_file": __file__}, "ISOSIM_REDIS_CA_FILE"),
+        ({"redis_url": "redis://u:secret@host/0?socket_timeout=-1"}, "ISOSIM_REDIS_URL: socket_timeout"),
+        ({"redis_url": "rediss://u:secret@host/0?ssl_ca_certs=/nowhere"}, "ISOSIM_REDIS_URL: ssl_ca_certs"),
+        ({"redis_url": f"redis://u:secret@host/0?ssl_ca_certs={__file__}"}, "ISOSIM_REDIS_URL: ssl_ca_certs"),
     ],
 )
 @pytest.mark.parametrize("words", [["serve"], ["doctor"], ["worker"]], ids=lambda words: words[0])

@@ -376,7 +376,7 @@ def test_other_layouts_give_the_same_scale(serve: Serve, ours: Path, array: Any)
 
 
 def test_a_body_beyond_its_bound_is_refused_while_it_streams(serve: Serve, ours: Path) -> None:
-    server = serve(model_store=ours, encoder="ours", max_vector_bytes=50_000)
+    server = serve(model_store=ours, encoder="ours", max_calibration_bytes=5_000)
     refused(calibrate(server, npy(VECTORS), "application/x-npy", domain="bad"), "at most 50000", status=413)
     server.stop()
     lying = npy(VECTORS[:3]) + VECTORS.tobytes()

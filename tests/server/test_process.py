@@ -80,8 +80,8 @@ def test_every_end_of_a_job_is_counted_once_by_each_server(serve: Serve, store: 
 def test_a_quiet_server_says_that_redis_went_and_came_back(
     serve: Serve, store: Path, redis_server: RedisServer
 ) -> None:
-    patient = {"redis_timeout": 5}  # s: a busy machine is no Redis that went
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, **patient)
+    url = f"{redis_server.url}?socket_timeout=5"  # a busy machine is no Redis that went
+    server = serve(model_store=store, encoder="tiny", redis_url=url)
     wait_until(lambda: metric(server, "isosim_redis_up") == 1)
     redis_server.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)

@@ -38,6 +38,11 @@ class Champions:
         raise OSError("the volume is away")
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_watch, "POLL_SECONDS", 0.005)
+
+
 def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) -> None:
     async def seen() -> None:
         hangs, asked, champions = threading.Event(), threading.Event(), Champions()
@@ -48,7 +53,7 @@ def test_new_champions_are_seen_while_the_jobs_cannot_be_read(tmp_path: Path) ->
 
         jobs = SimpleNamespace(newest=newest, distant=False)
         service: Any = SimpleNamespace(
-            jobs=jobs, encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.01),
+            jobs=jobs, encoders=SimpleNamespace(registry=champions),
             metrics=Metrics(), domains=domains_of(tmp_path), domains_listed=None, champions_current=None,
         )  # fmt: skip
         watching = asyncio.create_task(watch(service))
@@ -92,8 +97,7 @@ def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed(
     async def seen() -> None:
         champions = Champions()
         service: Any = SimpleNamespace(
-            encoders=SimpleNamespace(registry=champions), settings=SimpleNamespace(poll_seconds=0.005),
-            champions_current=None,
+            encoders=SimpleNamespace(registry=champions), champions_current=None,
         )  # fmt: skip
 
         def age() -> float:

@@ -202,8 +202,7 @@ class Domain:
     domain: str
     champion: int | None = None
     previous: int | None = None
-    # Number of changes of `champion`, `previous` and `thresholds`. None if the server cannot read these three fields,
-    # or is too old to count changes.
+    # Number of changes of the domain. None if the server cannot read the domain's record.
     revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()

@@ -115,11 +115,11 @@ def add_labels(
     upload = Upload((), many(labels, "labels", "(text, text, label)"))
     path, key = f"domains/{segment(domain)}/labels", keyed(idempotency_key)
 
-    def change(start: dict[str, int]) -> Call[Job]:
-        start.pop("revision", None)
-        return Call(method="POST", path=path, query=query | start, upload=upload, parse=answer(Job), **key)
-
-    return starting_from(seen, domain, change)
+    return starting_from(
+        seen,
+        domain,
+        lambda start: Call(method="POST", path=path, query=query | start, upload=upload, parse=answer(Job), **key),
+    )
 
 
 def path_of(job: Job | str) -> str:

@@ -177,7 +177,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         query=start,
         parse=nothing,
         # Without a revision, a repeated request gets 404 if the first request has deleted the threshold.
-        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,
+        repeat=repeatability(start),
     )
 
 
@@ -290,12 +290,12 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A call that changes a domain only if it still has the champion and revision of `seen`. If `seen` is None, the
-    client first reads the domain.
+    """A call that changes a domain only if it still has the revision of `seen`. If `seen` is None, the client first
+    reads the domain.
 
     Args:
-        change: makes the call from a dictionary with the expected champion (`from`) and `revision`. The dictionary is
-            empty if the server is too old to have revisions, or if the API key may not read the domain.
+        change: makes the call from a dictionary with the expected `revision`. The dictionary is empty if the API key
+            may not read the domain.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -312,11 +312,10 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
             rescue=unread,
             then=lambda found: starting_from(found, domain, change),
         )
-    start = {"from": seen.champion, "revision": seen.revision} if seen.revision is not None else {}
-    return change({name: value for name, value in start.items() if value is not None})
+    return change(seen_revision(seen))
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """Whether a change may be sent again. SAFE if the request states the expected champion: a server that has already
+    """Whether a change may be sent again. SAFE if the request states the expected revision: a server that has already
     made the change then reports success."""
-    return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED
+    return Repeat.SAFE if start else Repeat.IF_REFUSED

@@ -115,7 +115,7 @@ def test_a_retry_has_no_more_time_than_the_budget_has_left() -> None:
 Act = Callable[[Any], Any]
 HARMFUL: list[Act] = [lambda client: client.cancel("j1")]
 LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
-START = {"from": 2, "revision": 7}
+START = {"revision": 7}
 CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the body and the query that are sent
     "promote": (lambda client: client.promote("letters", 1), {"version": 1} | START, {}),
     "promote_without": (
@@ -124,11 +124,11 @@ CHANGES: dict[str, tuple[Act, Any, dict[str, str]]] = {  # what is done, the bod
         {},
     ),
     "rollback": (lambda client: client.rollback("letters"), START, {}),
-    "delete_version": (lambda client: client.delete_version("letters", 3), None, {"from": "2", "revision": "7"}),
+    "delete_version": (lambda client: client.delete_version("letters", 3), None, {"revision": "7"}),
     "add_labels": (
         lambda client: client.add_labels("letters", [("a", "b", 1)]),
         {"a": "a", "b": "b", "label": 1},  # one line of NDJSON
-        {"kind": "matches", "promote": "if_better", "seed": "0", "from": "2"},
+        {"kind": "matches", "promote": "if_better", "seed": "0", "revision": "7"},
     ),
 }
 
@@ -175,16 +175,6 @@ def test_a_state_that_the_caller_saw_is_not_looked_at_again() -> None:
     client.rollback("letters", seen=seen)
     client.delete_version("letters", 3, seen=seen)
     assert [request.method for request in stub.requests] == ["GET", "POST", "DELETE"]
-
-
-@pytest.mark.parametrize("name", ["rollback", "delete_version"])
-def test_an_older_server_is_told_no_start_and_not_asked_twice_where_that_may_do_harm(name: str) -> None:
-    older = {name: value for name, value in LETTERS.items() if name != "revision"}
-    stub = Stub(says(200, older), LOST)
-    with pytest.raises(ConnectionLost):
-        stub.ask(CHANGES[name][0])
-    _, sent = stub.requests
-    assert not START.keys() & {*dict(sent.url.params), *json.loads(sent.content or b"{}")}
 
 
 @pytest.mark.parametrize("name", CHANGES)

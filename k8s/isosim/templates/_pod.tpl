@@ -57,12 +57,6 @@ imagePullSecrets:
     secretKeyRef: {{ toJson . }}
 {{- end }}
 {{- end }}
-{{- with .Values.redis.external.caSecret }}
-{{- if .name }}
-- name: ISOSIM_REDIS_CA_FILE
-  value: /etc/isosim/redis/{{ .key }}
-{{- end }}
-{{- end }}
 {{- end -}}
 {{- end }}
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from isosim.observability.otlp import RequestSpan, Tracing
 
 LOGGER = "isosim.access"
+SLOW = 1.0  # a request that takes this many seconds is logged as slow
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 # Names of span attributes by OpenTelemetry's conventions for HTTP servers; others begin with `isosim.`.
 CONVENTIONS = {
@@ -37,11 +38,9 @@ class AccessLog:
     level `error`. Requests of probes are logged only if they failed, and at level `info`.
     """
 
-    def __init__(
-        self, write: Callable[[str, str, str, Facts], None], which: Literal["all", "slow", "off"], slow: float
-    ) -> None:
+    def __init__(self, write: Callable[[str, str, str, Facts], None], which: Literal["all", "slow", "off"]) -> None:
         self.write = write
-        self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # shortest duration that is logged, in s
+        self.least = {"all": 0.0, "slow": SLOW, "off": math.inf}[which]  # shortest duration that is logged, in s
 
     def wants(self, status: int, seconds: float, *, probe: bool) -> bool:
         return failed(status) or (seconds >= self.least and not probe)

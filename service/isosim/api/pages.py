@@ -10,6 +10,7 @@ from starlette.types import Scope
 from isosim import __version__
 from isosim.api.policy import OPEN, OPEN_PAGE
 from isosim.api.requests import documented
+from isosim.api.scoring.request import MAX_TEXTS
 from isosim.api.state import ServiceDep
 from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
@@ -120,7 +121,7 @@ async def console_facts(service: ServiceDep) -> ConsoleFacts:
             sentences=settings.max_calibration_sentences,
             bytes=settings.max_calibration_bytes,
             pairs=settings.max_pairs,
-            texts=settings.max_texts,
+            texts=MAX_TEXTS,
             scoring_bytes=settings.max_body_bytes,
         ),
         fewest={method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},

@@ -40,7 +40,7 @@ class Reading(NamedTuple):
 
 def texts_of_keys(service: Service) -> Values:
     """Texts by name of the API key and result. The first MAX_KEYS names have series of their own."""
-    if not service.settings.key_metrics:
+    if service.settings.metrics_port is None:  # the API's port shows metrics without a key
         return None
     counts = dict(service.limits.texts)
     names = list(dict.fromkeys(name for name, _ in counts if name))[:MAX_KEYS]

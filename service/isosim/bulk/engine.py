@@ -23,7 +23,7 @@ from isosim.domains.calibrations import load_calibration
 from isosim.encoders.brought import vector_of
 from isosim.encoders.onnx_engine import CUDA
 from isosim.encoders.store import EncoderStore
-from isosim.encoders.texts import PooledVector, VectorCodec
+from isosim.encoders.texts import PooledVector
 from isosim.errors import Conflict, InvalidInput, TokenizerFailure
 from isosim.jobs.offline import open_texts
 from isosim.scoring.calibration import DomainRef
@@ -72,7 +72,6 @@ class Engine:
                 threads,
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
-                codec=VectorCodec(plan.options.precision, artifact.spec.dim),
                 # None: all texts of a part are sorted by length before they are batched. Another `window` would change
                 # the batches, and the last bits of the vectors. If `window` changes, increase FORMAT (plan.py).
                 window=None,

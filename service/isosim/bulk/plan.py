@@ -42,7 +42,6 @@ class Options:
     space: str  # for `bulk embed`: whether to write calibrated or raw vectors
     normalize: bool  # for `bulk embed`: whether to scale vectors to unit length
     max_characters: int  # a row with a longer text is unusable
-    precision: Literal["float32", "float16"]  # vectors are rounded to this precision, as in the server's caches
     vectors: bool = False  # whether the columns contain vectors instead of texts
 
 
@@ -178,7 +177,6 @@ class BulkRequest:
     part_rows: int = PART_ROWS
     batch_tokens: int = 0  # 0: the server's default for a CPU or a GPU
     max_characters: int = 10_000
-    precision: Literal["float32", "float16"] = "float32"
     vectors: bool = False  # whether the columns contain vectors; always true with an encoder of kind "vectors"
 
 
@@ -217,7 +215,7 @@ def plan_for(
         "input": tuple(with_address(place, source) for source in sources),
         "options": Options(
             tuple(request.columns), tuple(request.keep), form, delimiter, request.write, request.space,
-            request.normalize, request.max_characters, request.precision, vectors,
+            request.normalize, request.max_characters, vectors,
         ),
         "encoder": artifact.id,
         "digest": artifact.digest,

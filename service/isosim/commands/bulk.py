@@ -323,7 +323,7 @@ def request_of(
     return BulkRequest(
         task=task, input=source, columns=columns, keep=keep or (), domain=DomainRef.parse(domain),
         batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
-        precision=settings.cache_precision, **options,
+        **options,
     )  # fmt: skip
 
 

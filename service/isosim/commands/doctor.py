@@ -317,7 +317,9 @@ def fitness(facts: Mapping[str, Any], seconds: float, timeout: float) -> Finding
     memory = f"maxmemory {limit / 2**20:,.0f} MiB" if limit else "maxmemory not set"
     found = f"version {facts['redis_version']}, {1e3 * seconds:.2f} ms a lookup, {memory}, {policy}"
     if seconds > timeout:
-        remedy = f"run Redis nearer to isosim, or raise ISOSIM_REDIS_TIMEOUT ({timeout:g} s)"
+        remedy = (
+            f"run Redis nearer to isosim, or wait longer than {timeout:g} s: ?socket_timeout=0.2 in ISOSIM_REDIS_URL"
+        )
         return Finding("fault", "redis", f"{found}: lookups count as misses", remedy)
     if not limit or policy == "noeviction":
         return Finding("warning", "redis", found, "set maxmemory, and maxmemory-policy volatile-lru")

@@ -255,7 +255,7 @@ def rollback(
     now = record.served(artifact.digest)
     if now.previous is not None:
         check_promotion(settings, artifact, record, DomainRef(name, now.previous), without, yes=yes)
-    say(name, store.rollback(name, artifact.digest, expected=now), artifact, as_json=as_json)
+    say(name, store.rollback(name, artifact.digest, revision=record.revision), artifact, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Self
 
 from isosim.commands.shared import domain_store, known
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.registry import Registry
 from isosim.encoders.embedding import Embeddings, MemoryCache
-from isosim.encoders.texts import Text, VectorCodec
+from isosim.encoders.texts import Text
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import DecisionThreshold, decision_threshold
 from isosim.scoring.calibration import Calibration
@@ -28,19 +27,16 @@ class InProcess:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        planned = plan(
-            settings, settings.encoder, exclusive=settings.alone, max_queued_texts=2 * CHUNK, max_wait=float("inf")
-        )
+        # No second ONNX session, which runs a single batch with more threads. A short command would lose more time by
+        # loading this session than it would gain.
+        planned = plan(settings, settings.encoder, exclusive=False, max_queued_texts=2 * CHUNK, max_wait=float("inf"))
         self.artifact = planned.artifact
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            # 0: no second ONNX session, which runs a single batch with more threads. A short command would lose more
-            # time by loading this session than it would gain.
-            replace(planned.execution, threads_alone=0),
+            planned.execution,
             gpu_memory=settings.gpu_memory_bytes,
             remote=remote_options(settings),
-            codec=VectorCodec(settings.cache_precision, self.artifact.spec.dim),
             memory=MemoryCache(settings.memory_cache_bytes),
             shared=None,
         )

@@ -461,7 +461,7 @@ function sendPart(labels, { domain, champion }, changed, context) {
       labels.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const lines = all.map(({ a, b, label, weight }) => `${JSON.stringify({ a, b, label, weight })}\n`);
       const kind = isGraded(all) ? "grades" : "matches";
-      const { job } = await call("POST", `${path("domains", domain, "labels")}?from=${champion}&kind=${kind}`, {
+      const { job } = await call("POST", `${path("domains", domain, "labels")}?version=${champion}&kind=${kind}`, {
         body: lines.join(""),
         headers: { "content-type": "application/x-ndjson", "idempotency-key": labels.posting }, signal,
       });

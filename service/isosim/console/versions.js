@@ -36,9 +36,7 @@ async function change(context, { question, failed, done, doing }) {
 }
 
 /** What the person saw; where the domain has changed since, the server refuses. */
-function seen({ champion, revision = null }) {
-  return Object.fromEntries(Object.entries({ from: champion, revision }).filter(([, value]) => value !== null));
-}
+const seen = ({ revision }) => (revision === null ? {} : { revision });
 
 const noVerdict = ({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`;
 

@@ -100,6 +100,23 @@ class Domain:
         if not self.versions and name != DEFAULT:
             raise UnknownDomain(name)
 
+    def check_revision(self, name: str, seen: int | None) -> None:
+        """Raises Conflict if the domain has changed since the revision that a caller saw; None skips the check."""
+        if seen is not None and seen != self.revision:
+            raise Conflict(
+                f"revision: {name!r} is at revision {self.revision}, not {seen}; read the domain again, then retry"
+            )
+
+    def last_change(self, what: str, seen: int | None) -> Entry | None:
+        """The domain's last change, if it is a `what` that was made to the revision `seen`.
+
+        A request for the same change that starts from `seen` is then the same request again.
+        """
+        last = self.history[-1] if self.history else None
+        if last is None or seen is None or last.what != what or not last.revision == self.revision == seen + 1:
+            return None
+        return last
+
     def version(self, name: str, number: int) -> Version:
         """Raises NotFound; it is UnknownDomain if the domain `name` has no version at all."""
         if number in self.versions:
@@ -129,8 +146,11 @@ class Domain:
         own = replace(version, number=max(self.next, least))
         return replace(self, versions=self.versions | {own.number: own}, next=own.number + 1)
 
-    def without_version(self, name: str, number: int) -> "Domain":
-        """Raises NotFound, or Conflict if the version is champion or previous."""
+    def without_version(self, name: str, number: int, seen: int | None = None) -> "Domain":
+        """Deletes a version. Raises Conflict if it is champion or previous, and NotFound if there is none, unless the
+        revision `seen` is older: then an earlier request may have deleted it, whose answer was lost."""
+        if number not in self.versions and number < self.next and seen is not None and seen < self.revision:
+            return self
         self.version(name, number)
         if number in self.named():
             raise Conflict(
@@ -148,9 +168,15 @@ class Domain:
             return self
         return replace(self, aliases=self.aliases | {encoder: EncoderAliases(number, now.champion)})
 
-    def rolled_back(self, name: str, encoder: str) -> "Domain":
-        """Swaps champion and previous version. Raises Conflict if there is no previous version."""
-        now = self.served(encoder)
+    def rolled_back(self, name: str, encoder: str, seen: int | None = None) -> "Domain":
+        """Swaps champion and previous version, unless this is the last change, made to the revision `seen`.
+
+        Raises:
+            Conflict: there is no previous version.
+        """
+        now, last = self.served(encoder), self.last_change("rolled_back", seen)
+        if last is not None and last.after == now.champion:
+            return self
         if now.previous is None:
             raise Conflict(f"domain {name!r} has no previous version to roll back to")
         swapped = EncoderAliases(now.previous, now.champion, rolled_back=True)
@@ -204,30 +230,3 @@ def differences(before: Domain, after: Domain) -> Iterator[tuple[str, str | None
             yield "moved", None, after.move.old_id, after.move.new_id
         elif before.move is not None:
             yield "moved_back", None, before.move.new_id, before.move.old_id
-
-
-@dataclass(frozen=True)
-class Start:
-    """The state of a domain as a caller last read it. A field is None if the caller did not send it."""
-
-    version: int | None = None  # the champion; 0 if there was none
-    revision: int | None = None
-
-    def check(self, name: str, domain: Domain, encoder: str) -> None:
-        """Raises Conflict if the champion for `encoder`, or anything else about the domain, has changed since."""
-        champion = domain.served(encoder).champion or 0
-        if self.version is not None and self.version != champion:
-            now = f"version {champion}" if champion else "no stored version"
-            raise Conflict(
-                f"from: {name!r} now uses {now}, not version {self.version} as the request states; "
-                "read the domain again, then retry"
-            )
-        if self.revision is not None and self.revision != domain.revision:
-            raise changed(name, domain.revision, self.revision)
-
-
-def changed(name: str, now: int, seen: int) -> Conflict:
-    """The error for a change that starts from an older revision of a domain."""
-    return Conflict(
-        f"revision: the aliases of {name!r} are at revision {now}, not {seen}; read the domain again, then retry"
-    )

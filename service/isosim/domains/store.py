@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 
 from isosim.arrays import Weights
 from isosim.domains.changes import ChangeLog, ChangeWatch
-from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, changed, differences
+from isosim.domains.domain import NAME, Domain, EncoderAliases, Migration, Version, differences
 from isosim.domains.history import BLOCK, RECENT, Block, Entry, author
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput
 from isosim.scoring.advice import Target
@@ -197,8 +197,7 @@ class DomainStore:
                 if there is None:
                     raise Unchanged
                 return now
-            if revision is not None and revision != now.revision:
-                raise changed(name, now.revision, revision)
+            now.check_revision(name, revision)
             return self._with_history(name, now, replace(after, revision=now.revision + 1))
 
         try:
@@ -393,19 +392,9 @@ class DomainStore:
         """Makes a version its encoder's champion. Safe to repeat. Raises NotFound or Conflict."""
         return self.change(name, lambda domain: domain.promoted(name, encoder, number), revision=revision)
 
-    def rollback(self, name: str, encoder: str, *, expected: EncoderAliases, revision: int | None = None) -> Domain:
-        """Swaps champion and previous version, unless this was already done to `expected`. Raises Conflict."""
-        wanted = EncoderAliases(expected.previous, expected.champion, rolled_back=True)
-
-        def step(domain: Domain) -> Domain:
-            now = domain.aliases.get(encoder, EncoderAliases())
-            if expected.previous is not None and now == wanted:
-                return domain
-            if (now.champion, now.previous) != (expected.champion, expected.previous):
-                raise Conflict(f"the aliases of {name!r} changed meanwhile; read them again, then retry")
-            return domain.rolled_back(name, encoder)
-
-        return self.change(name, step, revision=revision)
+    def rollback(self, name: str, encoder: str, *, revision: int | None = None) -> Domain:
+        """Swaps champion and previous version; with `revision`, safe to repeat. Raises Conflict."""
+        return self.change(name, lambda domain: domain.rolled_back(name, encoder, revision), revision=revision)
 
     def move(self, name: str, to: Migration | None, *, revision: int | None = None) -> Domain:
         """Moves a domain to another encoder, or back if `to` is None. Raises Conflict."""
@@ -426,28 +415,28 @@ class DomainStore:
 
         return self.change(name, step, revision=revision)
 
-    def delete(self, name: str, number: int) -> None:
-        """Deletes a version. Raises NotFound, or Conflict if it is champion or previous."""
-        self._delete(name, lambda domain: [domain.version(name, number).number])
+    def delete(self, name: str, number: int, *, revision: int | None = None) -> None:
+        """Deletes a version; with `revision`, safe to repeat. Raises NotFound or Conflict: `Domain.without_version`."""
+        self._delete(name, lambda _: [number], revision)
 
     def prune(self, name: str, keep: int, spare: Collection[int] = ()) -> list[int]:
         """Deletes all versions but the newest `keep`, those in `spare`, champions and previous versions. Returns the
         deleted numbers."""
         return self._delete(name, lambda domain: superfluous(domain.versions, keep, {*spare, *domain.named()}))
 
-    def _delete(self, name: str, chosen: Callable[[Domain], list[int]]) -> list[int]:
+    def _delete(self, name: str, chosen: Callable[[Domain], list[int]], revision: int | None = None) -> list[int]:
         gone: list[Version] = []
 
         def step(domain: Domain) -> Domain:
-            gone[:] = [domain.versions[number] for number in chosen(domain)]
             after = domain
-            for version in gone:
-                after = after.without_version(name, version.number)
+            for number in chosen(domain):
+                after = after.without_version(name, number, revision)
+            gone[:] = [version for number, version in domain.versions.items() if number not in after.versions]
             if gone:
                 self._use_up(name, Deleted(domain.next, domain.epoch, domain.revision, domain.changes))
             return after
 
-        self.change(name, step)
+        self.change(name, step, revision=revision)
         for version in gone:
             self._drop(name, version)
         return [version.number for version in gone]

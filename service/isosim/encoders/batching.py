@@ -1,6 +1,6 @@
 """Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
 
-    with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
+    with MicroBatcher(tokenize, encoder, BatchingPlan(runs=2), on_done=deliver) as batcher:
         batcher.submit([PendingText(key, Text("How do I log in?"))])
 
 No batch waits for a timer. The tokenizing thread takes all texts that have arrived. If the queue is empty, the event
@@ -29,7 +29,7 @@ from typing import Any, Protocol, Self
 
 from isosim.arrays import Vectors
 from isosim.encoders.fair_semaphore import FairSemaphore
-from isosim.encoders.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
+from isosim.encoders.texts import Judge, PooledVector, Text, Tokenize, Tokens, judge_together
 from isosim.errors import (
     BackendFailure,
     CallerLeft,
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 NICENESS = 5  # niceness of the threads that run batches; the event loop has priority over them
 JOIN_SECONDS = 5.0
+QUEUED_TEXTS = 4096  # texts admitted and not yet answered: two of the largest requests; bounds their memory
 HANDLING = 16  # number of characters added to the length of each text, for the fixed cost of encoding a text
 # A request is refused if its expected wait exceeds `BatchingPlan.max_wait`. It is not refused while the queue is small:
 # the total size of the queued texts is at most FREE_SIZE, or at most FREE_REQUESTS times the size of the request.
@@ -123,7 +124,7 @@ class BatchingPlan:
     remote: bool = False
     max_batch_tokens: int = 2048  # maximum number of tokens per batch, padding included
     max_batch_texts: int = 64
-    max_queued_texts: int = 4096  # maximum number of texts that are admitted and unfinished
+    max_queued_texts: int = QUEUED_TEXTS  # maximum number of texts that are admitted and unfinished
     max_wait: float = 0.3  # seconds; a request is refused if encoding the queued texts is expected to take longer
     # `max_wait` does not apply while the queue is small: its total size is at most `free_size`, or at most
     # `free_requests` times the request's size. So a slow server does not refuse its first requests.
@@ -139,14 +140,13 @@ class MicroBatcher:
         self,
         tokenize: Tokenize,
         encoder: BatchEncoder,
-        codec: VectorCodec,
         plan: BatchingPlan,
         *,
         on_done: Callable[[PendingText], None],
         on_death: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
-        self.tokenize, self.encoder, self.codec = tokenize, encoder, codec
+        self.tokenize, self.encoder = tokenize, encoder
         self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # number of texts admitted and unfinished
@@ -383,7 +383,7 @@ class MicroBatcher:
                 finally:
                     self._runs_since.pop(threading.get_ident())
                     spent = time.perf_counter() - start
-            for pending, vector in zip(batch, self.codec.round(vectors), strict=True):
+            for pending, vector in zip(batch, vectors, strict=True):
                 _, truncated, unreadable, unknown_hash = pending.tokens or Tokens((), truncated=False)
                 # The vector is copied: a cached view of one row would keep the vectors of the whole batch in memory.
                 pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable, unknown_hash)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from isosim.encoders.batching import BatchingPlan
+from isosim.encoders.batching import QUEUED_TEXTS, BatchingPlan
 from isosim.encoders.onnx_engine import on_gpu
 from isosim.encoders.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 
@@ -111,7 +111,7 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
 
 
 def plan_remote(
-    *, runs: int, max_batch_tokens: int, max_queued_texts: int, max_wait: float, hung_after: float
+    *, runs: int, max_batch_tokens: int, max_wait: float, hung_after: float, max_queued_texts: int = QUEUED_TEXTS
 ) -> Execution:
     """The plan for a remote encoder, whose runs are requests to its server. Settings that are 0 get their defaults."""
     plan = BatchingPlan(
@@ -133,9 +133,9 @@ def plan_execution(
     runs: int,
     threads: int,
     max_batch_tokens: int,
-    max_queued_texts: int,
     max_wait: float,
     exclusive: bool,
+    max_queued_texts: int = QUEUED_TEXTS,
 ) -> Execution:
     """The plan for an encoder in this process. Settings that are 0 get the defaults for the device.
 

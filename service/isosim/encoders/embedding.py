@@ -99,24 +99,23 @@ class Embedder:
         encoder: BatchEncoder,
         *,
         encoder_digest: str,
-        codec: VectorCodec,
+        dim: int,
         memory: MemoryCache,
         shared: SharedCache | None,
         plan: BatchingPlan,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
         self.key = KeyMaker(encoder_digest)
-        self.codec, self.memory, self.shared = codec, memory, shared
+        self.codec, self.memory, self.shared = VectorCodec(dim), memory, shared
         self.batcher = MicroBatcher(
             tokenize,
             encoder,
-            codec,
             plan,
             on_done=self._done,
             on_death=self._fail_all,
             on_batch=on_batch,
         )
-        self.lookups = None if shared is None else SharedLookups(shared, codec)
+        self.lookups = None if shared is None else SharedLookups(shared, self.codec)
         self._under_way: dict[bytes, PendingText] = {}
         self._stack = ExitStack()
 

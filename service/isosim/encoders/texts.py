@@ -108,42 +108,36 @@ class KeyMaker:
 
 
 HEADER = struct.Struct("<BBHQ")
+VERSION = 7  # of the format of entries; those of another version are misses
+DTYPE = np.dtype("<f4")
 TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
 CHECK = 8  # bytes of the checksum
 
 
 class VectorCodec:
-    """Encodes cache entries: version byte (which implies the precision), flag byte, token count, hash of the token ids
-    (`PooledVector.unknown_hash`), vector, checksum.
+    """Encodes cache entries: version byte, flag byte, token count, hash of the token ids
+    (`PooledVector.unknown_hash`), vector as float32, checksum.
 
     The checksum covers entry and key. A changed entry is a miss. An entry stored under a wrong key is also a miss.
-    Every vector passes through `round` before use, so that a cache hit and a miss give the same bits.
     """
 
-    def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
-        self.exact = precision == "float32"
-        # Versions 1 to 6 are of earlier formats, whose entries are misses.
-        self.version = {"float32": 7, "float16": 8}[precision]
-        self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
+    def __init__(self, dim: int) -> None:
         self.dim = dim
-
-    def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
-        return vectors if self.exact else vectors.astype(self.dtype).astype(np.float32)
 
     def encode(self, key: bytes, pooled: PooledVector) -> bytes:
         flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
-        header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF), pooled.unknown_hash)
-        entry = header + pooled.vector.astype(self.dtype).tobytes()
+        header = HEADER.pack(VERSION, flags, min(pooled.tokens, 0xFFFF), pooled.unknown_hash)
+        entry = header + pooled.vector.astype(DTYPE).tobytes()
         return entry + checksum(key, entry)
 
     def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
         """The stored vector, or None if version, size or checksum do not match."""
-        if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
+        if len(entry) != HEADER.size + self.dim * DTYPE.itemsize + CHECK:
             return None
         version, flags, tokens, unknown_hash = HEADER.unpack_from(entry)
-        if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
+        if version != VERSION or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
             return None
-        vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
+        vector = np.frombuffer(entry, DTYPE, self.dim, offset=HEADER.size).astype(np.float32)
         return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE), unknown_hash)
 
 

@@ -24,7 +24,7 @@ from isosim.encoders.remote import (
     RemoteTokenizer,
 )
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import PooledVector, Tokens, VectorCodec
+from isosim.encoders.texts import PooledVector, Tokens
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
 from isosim.jobs.vector_files import VectorFile, rows_at
@@ -87,7 +87,7 @@ def open_texts(
     refuse_texts(artifact)
     if artifact.remote is None:
         return OfflineEncoder(artifact, threads, **options)
-    return RemoteTexts(artifact, codec=options.get("codec"), sending=sending)
+    return RemoteTexts(artifact, sending=sending)
 
 
 class RemoteTexts:
@@ -96,12 +96,10 @@ class RemoteTexts:
     Each request also carries a probe, a text whose vector shows whether the server still runs the registered model.
     """
 
-    def __init__(
-        self, artifact: EncoderArtifact, *, codec: VectorCodec | None = None, sending: Sending = lambda _: None
-    ) -> None:
+    def __init__(self, artifact: EncoderArtifact, *, sending: Sending = lambda _: None) -> None:
         self.encoder = RemoteEncoder(artifact, seconds=REMOTE_SECONDS, patient=True)
         self.tokenize = RemoteTokenizer(artifact.id, artifact.spec.max_length)
-        self.prompt, self.codec, self.sending = artifact.spec.prompt, codec, sending
+        self.prompt, self.sending = artifact.spec.prompt, sending
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
         """Encodes the texts. Calls `progress` with the share of finished texts, 0–1. Raises the errors of
@@ -122,8 +120,7 @@ class RemoteTexts:
                 ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
                 for future in ended:
                     rows = running.pop(future)
-                    vectors = self._result(future, rows, tokens)
-                    encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
+                    encodings.vectors[rows] = self._result(future, rows, tokens)
                     done += len(rows)
                 progress(done / len(texts))  # raises an error if the job must end
         except BaseException:
@@ -185,7 +182,6 @@ class OfflineEncoder:
         threads: threads of one run; 0 means one per physical core.
         providers: ONNX Runtime's execution providers; None uses a GPU if there is one.
         batch_tokens: padded tokens per batch; 0 means the device's default. Changes the last bits of vectors.
-        codec: rounds vectors as the cache of a server would.
         window: number of texts that are sorted by length together. None means all texts of a call.
     """
 
@@ -196,12 +192,11 @@ class OfflineEncoder:
         *,
         providers: list[str] | None = None,
         batch_tokens: int = 0,
-        codec: VectorCodec | None = None,
         window: int | None = WINDOW,
     ) -> None:
         spec = artifact.spec
         providers = choose_providers((), artifact.calibrator) if providers is None else providers
-        self.prompt, self.codec, self.window = spec.prompt, codec, window
+        self.prompt, self.window = spec.prompt, window
         self.batch_tokens = batch_tokens or default_batch_tokens(gpu=on_gpu(providers))
         self.tokenize = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
         self.encode = OnnxEncoder(artifact.encoder, providers, threads, spec.pad_token_id)
@@ -233,8 +228,7 @@ class OfflineEncoder:
         encodings.unknown_hash[rows] = [one.unknown_hash for one in tokens]
         done = start
         for batch in batches([len(one) for one in ids], self.batch_tokens):
-            vectors = self.encode([ids[row] for row in batch])
-            encodings.vectors[[start + row for row in batch]] = self.codec.round(vectors) if self.codec else vectors
+            encodings.vectors[[start + row for row in batch]] = self.encode([ids[row] for row in batch])
             done += len(batch)
             progress(done)
 

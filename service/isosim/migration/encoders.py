@@ -71,7 +71,9 @@ class LoadedEncoder:
         # The calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take
         # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-        embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
+        embedder = Embedder(
+            tokenizer, graph, encoder_digest=artifact.digest, dim=spec.dim, plan=execution.plan, **embedding
+        )
         return cls(artifact, tokenizer, graph, embedder, calibrator)
 
     @property

@@ -46,7 +46,7 @@ def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
 
 
 def worker_starting(settings: Settings, store_id: str | None) -> None:
-    say("worker starting", process(settings, store_id) | {"threads": settings.worker_threads})
+    say("worker starting", process(settings, store_id) | {"threads": settings.threads or 1})
 
 
 def process(settings: Settings, store_id: str | None) -> dict[str, object]:

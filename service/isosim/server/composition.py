@@ -194,7 +194,7 @@ def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
     access, lines = None, logs.line_queue()
     if lines is not None:
         which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
-        access = AccessLog(lines.line, which, settings.slow_seconds)
+        access = AccessLog(lines.line, which)
     traces = tracing("isosim")
     observer = Observer(access, traces)
     if traces is not None:

@@ -17,7 +17,7 @@ from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
 from isosim.encoders.remote import RemoteEncoder
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.encoders.texts import SharedCache, VectorCodec
+from isosim.encoders.texts import SharedCache
 from isosim.errors import IsosimError, Unavailable
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.server import announcements
@@ -70,7 +70,6 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     given = {
         "runs": settings.runs,
         "max_batch_tokens": settings.max_batch_tokens,
-        "max_queued_texts": settings.max_queued_texts,
         "max_wait": settings.max_wait,
     } | queue
     if artifact.kind != "onnx":
@@ -92,7 +91,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
             or `plan` raises this.
     """
     store_id = await asyncio.to_thread(identify, opened(settings.model_store))
-    first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
+    first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=True)
     announcements.starting(settings, store_id, first.artifact, first.providers, first.execution)
     if settings.next_encoder is None:
         return first, None
@@ -137,7 +136,6 @@ class EncoderParts:
             planned.execution,
             gpu_memory=self.settings.gpu_memory_bytes,
             remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
-            codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
             shared=self.shared,
             on_batch=metrics.observe_batch,

@@ -30,6 +30,7 @@ MAX_UNANSWERED = 16
 # once, the client might not read the answer.
 UNREAD_SECONDS = 5.0
 MIN_TRANSFER_RATE = 8_000  # bytes/s at which a client must at least send its body
+CONNECTIONS = 4096  # maximum number of connections
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
 NEVER = float("inf")
 
@@ -41,9 +42,10 @@ class Guard:
     `on_closed` gets the reason when a limit closes a connection.
     """
 
-    header_timeout: float
-    body_timeout: float
-    max_connections: int
+    header_timeout: float = 10.0  # from the start of a connection or request to the end of its headers
+    body_timeout: float = 20.0  # for a body, besides one second for each MIN_TRANSFER_RATE bytes
+    # At the limit, a new connection replaces the longest idle one, or gets 503.
+    max_connections: int = CONNECTIONS
     on_closed: Callable[[Reason], None] = lambda _: None
     # Connections without a request to answer, in the order in which they began to wait.
     idle: dict["GuardedProtocol", None] = field(default_factory=dict)

@@ -24,7 +24,6 @@ PASSED_ON = (
     "seed_store",
     "redis_url",
     "redis_password",
-    "worker_threads",
     "job_timeout",
     "keep_versions",
 )
@@ -98,7 +97,8 @@ class LocalWorker:
 
     def _environment(self) -> dict[str, str]:
         given = {name: getattr(self.settings, name) for name in PASSED_ON}
-        return os.environ | {f"ISOSIM_{name.upper()}": plain(value) for name, value in given.items() if value}
+        passed = {f"ISOSIM_{name.upper()}": plain(value) for name, value in given.items() if value}
+        return os.environ | passed | {"ISOSIM_THREADS": "1"}  # ours are for scoring
 
 
 def plain(value: object) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
@@ -16,11 +17,13 @@ from isosim.api.state import Phase, Service
 from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
-from isosim.server.guard import Guard, Reason
+from isosim.server.guard import CONNECTIONS, Guard, Reason
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
-HEADER_SECONDS = 10.0  # s from the start of a connection or request to the end of its headers
+# s until an idle connection is closed. Longer than load balancers keep theirs (Google's: 600 s): one that uses a
+# connection that is just being closed answers 502. At CONNECTIONS, idle ones make room earlier.
+KEEP_ALIVE = 620
 
 # Python's thread switch interval. It is short, so that the encoder's threads soon get the interpreter lock and the
 # device does not idle.
@@ -30,7 +33,7 @@ SWITCH_SECONDS = 0.0005
 OWN_FILES = 128
 
 
-def possible_connections(wanted: int) -> int:
+def possible_connections(wanted: int = CONNECTIONS) -> int:
     """The number of connections, at most `wanted`, for which the system allows enough open files; warns if it is less.
 
     Counts two files for each connection: its socket, and the file into which an upload is written. First raises the
@@ -44,8 +47,8 @@ def possible_connections(wanted: int) -> int:
     if possible >= wanted:
         return wanted
     log.warning(
-        "at most %d connections are accepted, not %d (ISOSIM_MAX_CONNECTIONS), because the process may open only %d "
-        "files; raise its limit to %d: ulimit -n, docker run --ulimit nofile=…, or LimitNOFILE= of systemd",
+        "at most %d connections are accepted, not %d, because the process may open only %d files; raise its limit to "
+        "%d: ulimit -n, docker run --ulimit nofile=…, or LimitNOFILE= of systemd",
         possible,
         wanted,
         files,
@@ -62,7 +65,8 @@ class Server(uvicorn.Server):
     refuses new requests. Requests in flight have `drain_seconds` to finish. SIGINT or a second SIGTERM skips the delay.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, guard: Guard | None = None) -> None:
+        """`guard`: limits for connections; None: the defaults, with fewer connections if the system allows fewer."""
         self.settings = settings
         self.app = create_app(settings)
         config = uvicorn.Config(
@@ -73,9 +77,9 @@ class Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            http=self.guard(settings),  # type: ignore[arg-type]
+            http=self._watched(guard or Guard(max_connections=possible_connections())),  # type: ignore[arg-type]
             ws="none",  # no route uses WebSockets, and their library would log headers with keys at level debug
-            timeout_keep_alive=settings.keep_alive,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
@@ -83,17 +87,14 @@ class Server(uvicorn.Server):
         self._drained_at: float | None = None  # time.monotonic() at the end of `drain_delay`
         sys.setswitchinterval(SWITCH_SECONDS)
 
-    def guard(self, settings: Settings) -> Guard:
+    def _watched(self, guard: Guard) -> Guard:
+        """Counts in the metrics what the guard closes."""
+
         def closed(reason: Reason) -> None:
             if self.service is not None:
                 self.service.metrics.observe_closed(reason)
 
-        return Guard(
-            header_timeout=min(HEADER_SECONDS, settings.body_timeout / 2),
-            body_timeout=settings.body_timeout,
-            max_connections=possible_connections(settings.max_connections),
-            on_closed=closed,
-        )
+        return replace(guard, on_closed=closed)
 
     @property
     def service(self) -> Service | None:

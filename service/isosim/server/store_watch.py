@@ -12,6 +12,7 @@ from isosim.server import announcements
 
 log = logging.getLogger("isosim")
 
+POLL_SECONDS = 0.5  # seconds between looks for new champions; in a bucket, each is one HEAD
 COUNT_SECONDS = 10.0  # seconds between counts of recorded jobs; a count reads all jobs that have not ended
 DISTANT_COUNT_SECONDS = 30.0  # seconds between counts if the jobs are in object storage, which charges for each read
 LIST_SECONDS = 300.0  # seconds between listings of the domains; each costs a request for 1,000 domains in a bucket
@@ -52,7 +53,7 @@ async def watch_champions(service: Service) -> None:
             if not service.encoders.registry.behind:
                 # The start of the read, because the read may miss a promotion that is made meanwhile.
                 service.champions_current = began
-        await asyncio.sleep(service.settings.poll_seconds)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def watch_domains(service: Service) -> None:

@@ -179,7 +179,7 @@ def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, repo
         vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
         given = CalibrationInput(posted.texts(), posted.labels(), vectors)
         return calibrate_job(
-            job.request, given, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
+            job.request, given, encoder, domains, reporter, threads=settings.threads or 1, sending=sending
         )
 
 

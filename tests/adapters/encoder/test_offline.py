@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isosim.encoders.store import EncoderArtifact
-from isosim.encoders.texts import VectorCodec
 from isosim.jobs.offline import OfflineEncoder, batches, find_unreadable
 from tests.text import sentences
 
@@ -38,12 +37,9 @@ def test_neither_batches_nor_windows_change_what_a_text_is(
     assert progress[-1] == 1.0
 
 
-def test_flags_are_the_tokenizers_and_vectors_are_rounded_as_a_cache_would(tiny: EncoderArtifact) -> None:
+def test_flags_are_the_tokenizers(tiny: EncoderArtifact) -> None:
     exact = OfflineEncoder(tiny, 1, providers=["CPUExecutionProvider"])
-    codec = VectorCodec("float16", tiny.spec.dim)
-    rounded = OfflineEncoder(tiny, 1, providers=["CPUExecutionProvider"], codec=codec)(TEXTS)
-    np.testing.assert_array_equal(rounded.vectors, codec.round(exact(TEXTS).vectors))
-    texts = rounded.texts()
+    texts = exact(TEXTS).texts()
     tokens = exact.tokenize([tiny.spec.prompt + text for text in TEXTS], "right")
     assert [(one.tokens, one.truncated, one.unreadable) for one in texts] == [
         (len(one.ids), one.truncated, one.unreadable) for one in tokens

@@ -235,7 +235,7 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
     os.kill(redis_server.popen.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        lookups = SharedLookups(cache, VectorCodec("float32", 4))
+        lookups = SharedLookups(cache, VectorCodec(4))
         answers = await asyncio.gather(*(lookups.find([b"a"] * MOST_KEYS, None) for _ in range(20)))
         took = time.monotonic() - began
     finally:

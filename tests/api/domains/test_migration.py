@@ -163,9 +163,13 @@ def test_a_move_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site) -
         site.both.client.get("/metrics").text
     )
     refused(site.both.client.post(MOVE, json={}), "moved already")
-    assert site.both.client.post(MOVE, json={"from": 1}).json() == moved  # a retry
+    revision = site.both.client.get("/domains/tickets").json()["revision"]
+    assert site.both.client.post(MOVE, json={"revision": revision - 1}).json() == moved  # a retry
+    refused(site.both.client.post(MOVE, json={"revision": revision}), "moved already")
     assert answers(site.start(encoder="tiny", next_encoder="other"), site.new, 48)
-    assert site.both.client.delete(MOVE).status_code == 204
+    for _ in range(2):
+        assert site.both.client.delete(f"{MOVE}?revision={revision}").status_code == 204
+    assert site.both.client.delete(f"{MOVE}?revision={revision + 1}").status_code == 404
     assert answers(site.both, site.old, 32)
     wait_until(lambda: answers(site.replica, site.old, 32), AT_LAST)
 
@@ -227,8 +231,6 @@ def test_what_cannot_move_is_refused_with_the_remedy(site: Site) -> None:
     for answer in (old.client.post(MOVE, json={}), old.client.get(MOVE)):
         refused(answer, "ISOSIM_NEXT_ENCODER")
     assert client.delete(MOVE).status_code == 404
-    assert client.delete(MOVE + "?from=1").status_code == 204
-    refused(client.post(MOVE, json={"from": 2}), "now uses version 1")
     refused(client.post(MOVE, json={"revision": 0}), "revision")
     assert client.post(MOVE, json={"share": 0.1}).status_code == 422
 

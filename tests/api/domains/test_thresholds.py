@@ -274,7 +274,7 @@ def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(serve
     first = save(server, fmr=0.1, revision=seen)
     assert first["revision"] == seen + 1
     assert save(server, fmr=0.1, revision=seen) == save(server, fmr=0.1) == first
-    late = f"are at revision {seen + 1}, not {seen}; read the domain again, then retry"
+    late = f"is at revision {seen + 1}, not {seen}; read the domain again, then retry"
     refused(server.client.put(f"{NEWS}/duplicates", json={"fmr": 0.2, "revision": seen}), 409, late)
     refused(server.client.delete(f"{NEWS}/duplicates?revision={seen}"), 409, late)
     for _ in range(2):

@@ -305,7 +305,7 @@ def test_labels_may_be_lines_whose_options_are_in_the_query(server: Server) -> N
     as_json, as_lines = (server.wait_for(response.json()["job"]) for response in given)
     assert as_lines["report"]["labels"] == as_json["report"]["labels"]
     assert (as_lines["seed"], as_lines["base"], as_lines["promoted"]) == (3, 1, False)
-    stale = server.client.post(path, params={"from": 99}, content=lines_of(drawn), headers=LINES)
+    stale = server.client.post(path, params={"revision": 99}, content=lines_of(drawn), headers=LINES)
     assert stale.status_code == 409
     sentence = server.client.post(path, content=b'"a sentence"', headers=LINES)
     assert (sentence.status_code, "expected a labelled pair" in sentence.json()["error"]) == (422, True)

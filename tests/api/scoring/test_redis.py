@@ -12,12 +12,11 @@ from tests.processes import RedisServer, Serve, command, free_port, wait_until
 from tests.text import sentences
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_score_from_redis_is_the_computed_one_bit_for_bit(
-    serve: Serve, store: Path, redis_server: RedisServer, precision: str
+    serve: Serve, store: Path, redis_server: RedisServer
 ) -> None:
-    settings = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url, "cache_precision": precision}
-    settings["redis_timeout"] = 5  # a look-up that is given up would be a miss
+    # a look-up that is given up would be a miss
+    settings = {"model_store": store, "encoder": "tiny", "redis_url": f"{redis_server.url}?socket_timeout=5"}
     first, second = serve(**settings), serve(**settings)
     body = {"pairs": [sentences(2), sentences(4)[2:]]}
     computed = first.client.post("/similarity", json=body)
@@ -67,7 +66,7 @@ def test_a_cluster_that_takes_the_place_of_redis_is_not_called_up(
     serve: Serve, store: Path, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """It answers PING and refuses every lookup: scores stay right, and the metric and the log say what is wrong."""
-    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, redis_timeout=1)
+    server = serve(model_store=store, encoder="tiny", redis_url=f"{redis_server.url}?socket_timeout=1")
     wait_until(lambda: metric(server, "isosim_redis_up ") == 1)
     body = {"pairs": [sentences(2)]}
     scored = server.client.post("/similarity", json=body).json()

@@ -12,7 +12,7 @@ import pytest
 from isosim.arrays import Vectors
 from isosim.encoders.batching import INLINE_SIZE, BatchingPlan, BatchStats
 from isosim.encoders.embedding import Embedder, Embeddings, MemoryCache
-from isosim.encoders.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
+from isosim.encoders.texts import Judge, PooledVector, Side, Text, Tokens
 from isosim.errors import (
     BackendFailure,
     CallerLeft,
@@ -39,7 +39,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
     chosen = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100, "max_wait": 60.0} | options
     plan = BatchingPlan(**{name: chosen.pop(name) for name in list(chosen) if name in BatchingPlan.__slots__})
     with Embedder(
-        tokenize, encode, encoder_digest="e", codec=VectorCodec("float32", DIM), memory=MemoryCache(0), shared=None,
+        tokenize, encode, encoder_digest="e", dim=DIM, memory=MemoryCache(0), shared=None,
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:

@@ -16,8 +16,6 @@ from isosim.encoders.embedding import CacheLookup, Embedder, MemoryCache
 from isosim.encoders.texts import PooledVector, Side, Text, VectorCodec
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
-precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
-
 
 class FakeSharedCache:
     """A dictionary that others can reach too."""
@@ -42,11 +40,11 @@ def encoder() -> FakeEncoder:
 
 
 @contextmanager
-def embedder(encode: FakeEncoder, precision: Any = "float32", **options: Any) -> Iterator[Embedder]:
+def embedder(encode: FakeEncoder, **options: Any) -> Iterator[Embedder]:
     settings = {"memory": MemoryCache(1 << 20), "shared": None} | options
     plan = BatchingPlan(max_batch_tokens=12, max_batch_texts=4, max_queued_texts=1000)
     with Embedder(
-        letters, encode, encoder_digest="e", codec=VectorCodec(precision, DIM), plan=plan,
+        letters, encode, encoder_digest="e", dim=DIM, plan=plan,
         **settings,
     ) as made:  # fmt: skip
         yield made
@@ -123,16 +121,14 @@ async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> No
     assert [text.truncated for text in found.texts] == [True, True]
 
 
-@precisions
 @pytest.mark.anyio
-async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder, precision: str) -> None:
+async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder) -> None:
     shared = FakeSharedCache()
-    options: dict[str, Any] = {"shared": shared}
     texts = texts_of("abc", "abcdefghij")
-    with embedder(encoder, precision, **options) as made:
+    with embedder(encoder, shared=shared) as made:
         computed = await made.embed(texts)
         remembered = await made.embed(texts)
-    with embedder(encoder, precision, **options) as another_process:
+    with embedder(encoder, shared=shared) as another_process:
         read = await another_process.embed(texts)
         again = await another_process.embed(texts)
     for found in (remembered, read, again):
@@ -146,15 +142,15 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         CacheLookup(memory_hits=2),
     ]
     exact = np.stack([vector_of([ord(letter) for letter in text.content[:8]]) for text in texts])
-    assert (computed.vectors.tobytes() == exact.tobytes()) == (precision == "float32")
+    assert computed.vectors.tobytes() == exact.tobytes()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"nonsense", b"\x01" * 20, b"\x04" + b"\x02" * 19])
 @pytest.mark.anyio
 async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: FakeEncoder, garbage: bytes) -> None:
     shared = FakeSharedCache()
-    codec = VectorCodec("float16", DIM)
-    with embedder(encoder, "float16", shared=shared) as made:
+    codec = VectorCodec(DIM)
+    with embedder(encoder, shared=shared) as made:
         key = made.key(Text("abc"))
         shared.entries[key] = garbage
         found = await made.embed(texts_of("abc"))

@@ -11,7 +11,7 @@ from isosim.encoders.lookups import LOOKUPS, MOST_KEYS, SharedLookups
 from isosim.encoders.texts import Judge, PooledVector, VectorCodec
 
 pytestmark = pytest.mark.anyio
-CODEC = VectorCodec("float32", 4)
+CODEC = VectorCodec(4)
 
 
 @pytest.fixture

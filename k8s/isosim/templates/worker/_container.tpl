@@ -8,7 +8,7 @@ envFrom:
 env:
   - {name: HOME, value: /tmp}
   - {name: ISOSIM_DRAIN_SECONDS, value: {{ max 1 (sub (int .Values.worker.terminationGracePeriodSeconds) 15) | quote }}}
-  - {name: ISOSIM_WORKER_THREADS, value: {{ .Values.worker.threads | quote }}}
+  - {name: ISOSIM_THREADS, value: {{ .Values.worker.threads | quote }}}
   {{- include "isosim.redisEnv" . | nindent 2 }}
   {{- include "isosim.bucketEnv" . | nindent 2 }}
   {{- with .Values.worker.extraEnv }}

@@ -152,12 +152,10 @@ class LabelsOptions(Own):
         "a saved threshold unreachable",
     )
     seed: Seed = 0
-    from_: Number | None = Field(
+    revision: Number | None = Field(
         default=None,
-        alias="from",
-        description="the `champion` that you saw in GET /domains/{domain}; if the domain has another champion now, the "
-        "answer is 409. `from` is not checked if this request repeats an accepted one with the same "
-        "Idempotency-Key",
+        description="the `revision` that you saw in GET /domains/{domain}; if the domain has changed since then, the "
+        "answer is 409. It is not checked if this request repeats an accepted one with the same Idempotency-Key",
     )
 
 

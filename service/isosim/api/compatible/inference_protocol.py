@@ -22,7 +22,7 @@ from isosim.api.compatible.schemas import (
 from isosim.api.operations import check_alive, check_ready
 from isosim.api.policy import PROBE, head_of, needs
 from isosim.api.requests import TraceDep, check_encoding, documented, name_ignored
-from isosim.api.scoring.request import ScoringRequest, listed
+from isosim.api.scoring.request import MAX_TEXTS, ScoringRequest, listed
 from isosim.api.state import ServiceDep
 from isosim.errors import InvalidInput
 
@@ -114,9 +114,9 @@ async def model_version_infer(
     # In a thread: a body of 2 MB may hold half a million elements, and parsing it would block the event loop.
     content = await request.body()
     async with service.parsing_json:
-        body, texts = await service.scoring(tensors.read, content, header_length, settings.max_texts)
+        body, texts = await service.scoring(tensors.read, content, header_length, MAX_TEXTS)
     for name, entries in texts.items():
-        listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
+        listed(entries, name[: tensors.SHOWN], service, MAX_TEXTS if name == "text" else settings.max_pairs)
     name_ignored(trace, body)
     outputs = await compute(asked, texts)
     head: dict[str, Any] = {"model_name": model, "model_version": str(asked.calibration.version)}

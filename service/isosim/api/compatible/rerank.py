@@ -12,7 +12,7 @@ from isosim.api.compatible import models
 from isosim.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from isosim.api.parameters import fault
 from isosim.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored
-from isosim.api.scoring.request import ScoringRequest, check_text, listed
+from isosim.api.scoring.request import MAX_TEXTS, ScoringRequest, check_text, listed
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.errors import InvalidInput
@@ -72,7 +72,7 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
     """Texts to rank. Raises InvalidInput or EmptyInput, naming the field."""
     if (body.texts is None) == (body.documents is None):
         raise InvalidInput("texts or documents: give one of them")
-    limit = service.settings.max_texts - 1
+    limit = MAX_TEXTS - 1
     if body.texts is not None:
         return listed(body.texts, "texts", service, limit)
     documents = body.documents or []

@@ -15,7 +15,7 @@ from isosim.api.operations import check_ready
 from isosim.api.parameters import fault
 from isosim.api.policy import OPEN, PROBE, needs
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
-from isosim.api.scoring.request import listed, named_prompt
+from isosim.api.scoring.request import MAX_TEXTS, listed, named_prompt
 from isosim.api.state import Service, ServiceDep
 from isosim.errors import InvalidInput
 
@@ -53,7 +53,7 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
 @router.get("/info", dependencies=[needs("read", timed=True)], responses=documented())
 async def info(service: ServiceDep) -> Info:
     """The encoder that this server runs, and the server's limits."""
-    settings, first = service.settings, service.encoders.first
+    first = service.encoders.first
     spec, plan = first.artifact.spec, first.embedder.batcher.plan
     return Info(
         model_id=first.artifact.id,
@@ -61,11 +61,11 @@ async def info(service: ServiceDep) -> Info:
         model_dtype=DTYPES.get(spec.precision, spec.precision),
         served_model_name="isosim",
         model_type=ModelType(embedding=Pooling(pooling=spec.pooling)),
-        max_concurrent_requests=settings.max_queued_texts,
+        max_concurrent_requests=plan.max_queued_texts,
         max_input_length=spec.max_length,
         max_batch_tokens=plan.max_batch_tokens,
         max_batch_requests=plan.max_batch_texts,
-        max_client_batch_size=settings.max_texts,
+        max_client_batch_size=MAX_TEXTS,
         auto_truncate=True,
         tokenization_workers=1,
         version=__version__,

@@ -28,7 +28,6 @@ from isosim.api.calibration.files import content_type, stream
 from isosim.api.calibration.intake import Intake, parse_label
 from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest, pairs_of
 from isosim.api.domains.schemas import (
-    FROM,
     REVISION,
     ChampionRequest,
     Domains,
@@ -45,7 +44,7 @@ from isosim.api.requests import DomainName, JsonBody, TraceDep, check_json, docu
 from isosim.api.state import Service, ServiceDep, pay_for
 from isosim.api.trace import Trace
 from isosim.api.validation import parse_json
-from isosim.domains.domain import Domain, Start, Version
+from isosim.domains.domain import Domain, Version
 from isosim.domains.history import Entry
 from isosim.domains.removal import remove_domain
 from isosim.errors import Conflict, CorruptArtifact, NotFound, UnknownDomain
@@ -207,7 +206,7 @@ async def post_labels(
     label_kind: Annotated[str, Query(alias="kind", description="what the labels mean: matches or grades")] = "matches",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    from_: Annotated[int | None, Query(alias="from", ge=0, description="as the field `from` of a JSON body")] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Learns match probabilities from labelled pairs, and stores them in a new version. The new version is made from
@@ -216,7 +215,7 @@ async def post_labels(
     await check_room(service, trace)
     body: LabelsOptions
     if content_type(request)[0] == NDJSON:
-        given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "from": from_}
+        given = {"kind": label_kind, "version": version, "promote": promote, "seed": seed, "revision": revision}
         body = checked_options(LabelsOptions, given)
     else:
         check_json(head_of(request.headers.raw), request.scope.get("route"))
@@ -225,8 +224,7 @@ async def post_labels(
         async with service.parsing_json:
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
     if not await accepted_before(service, trace, idempotency_key):
-        record = await service.store(service.domains.read, domain)
-        Start(body.from_).check(domain, record, service.encoders.home(record).digest)
+        (await service.store(service.domains.read, domain)).check_revision(domain, body.revision)
     base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.calibration.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
@@ -280,8 +278,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     wanted = await resolve(service, trace, DomainRef(domain, body.version))
     digest = wanted.encoder.digest
     if record.served(digest).champion != body.version:
-        # `from` is compared with the champion that GET /domains shows, even if `version` belongs to another encoder.
-        body.start.check(domain, record, service.encoders.home(record).digest)
+        record.check_revision(domain, body.revision)
     await check_targets(service, trace, record, wanted.calibration, body.without)
     promoted = await service.store(service.domains.promote, domain, digest, body.version, revision=record.revision)
     return await state_after(service, domain, promoted)
@@ -292,20 +289,19 @@ async def rollback(
     domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
 ) -> DomainState:
     """Makes the previous version the champion; the former champion becomes the previous version. Changes only the
-    champion for the encoder that the domain uses now. The body may be left out. With `from`, the request can be retried
-    safely; without `from`, a second request undoes the first."""
+    champion for the encoder that the domain uses now. The body may be left out. With `revision`, the request can be
+    retried safely; without it, a second request undoes the first."""
     record = await service.store(service.domains.read, domain)
     record.check(domain)
-    start = Start() if body is None else body.start
+    body = body or RollbackRequest(without=[])
     digest = service.encoders.active(domain, record).digest
-    now = record.served(digest)
-    if now.rolled_back and start.version is not None and start.version == now.previous:
+    if record.rolled_back(domain, digest, body.revision) is record:
         return await state_after(service, domain, record)  # a retry: an earlier request made this change
-    start.check(domain, record, digest)
-    if now.previous is not None:
-        wanted = await resolve(service, trace, DomainRef(domain, now.previous))
-        await check_targets(service, trace, record, wanted.calibration, [] if body is None else body.without)
-    swapped = await service.store(service.domains.rollback, domain, digest, expected=now)
+    record.check_revision(domain, body.revision)
+    if (previous := record.served(digest).previous) is not None:
+        wanted = await resolve(service, trace, DomainRef(domain, previous))
+        await check_targets(service, trace, record, wanted.calibration, body.without)
+    swapped = await service.store(service.domains.rollback, domain, digest, revision=record.revision)
     return await state_after(service, domain, swapped)
 
 
@@ -326,14 +322,9 @@ async def delete_version(
     domain: DomainName,
     version: VersionNumber,
     service: ServiceDep,
-    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
-    is already deleted."""
-    record = await service.store(service.domains.read, domain)
-    if from_ is None or version in record.versions or version >= record.next:
-        Start(from_, revision).check(domain, record, service.encoders.home(record).digest)
-        await service.store(service.domains.delete, domain, version)
+    """Deletes a version for good; its number is never reused. With `revision`, the request can be retried safely."""
+    await service.store(service.domains.delete, domain, version, revision=revision)
     service.encoders.registry.drop(domain, version)
     return Response(status_code=204)

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from isosim.api.domains.schemas import (
-    FROM,
     REVISION,
     EquatedThreshold,
     MigrationSide,
@@ -19,7 +18,7 @@ from isosim.api.domains.schemas import (
 from isosim.api.policy import needs
 from isosim.api.requests import DomainName, JsonBody, documented
 from isosim.api.state import Service, ServiceDep
-from isosim.domains.domain import Domain, Migration, Start
+from isosim.domains.domain import Domain, Migration
 from isosim.errors import Conflict, IsosimError, NotFound
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import check_lost, lost_targets
@@ -91,16 +90,16 @@ async def shown(service: Service, domain: str, record: Domain) -> MigrationState
 async def move(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
     """Moves a domain to this server's next encoder. From then on it answers all requests for the domain on all
     replicas, requests for vectors included. For each of the two encoders the domain needs a champion with a reference
-    distribution. With `from`, the request can be retried safely."""
+    distribution. With `revision`, the request can be retried safely."""
     record = await service.store(service.domains.read, domain)
     before, old, new = record.move, service.encoders.first, service.encoders.require_next()
     if before is not None and (before.old, before.new) == (old.digest, new.digest):
-        if body.from_ is not None and body.from_ == record.served(before.old).champion:
+        if record.last_change("moved", body.revision):
             return await shown(service, domain, record)  # a retry: an earlier request moved the domain
         raise Conflict(f"domain {domain!r} has moved already; DELETE takes it back")
     if before is not None and before.new != old.digest:
         raise Conflict(f"domain {domain!r} has moved to encoder {before.new_id}; take it back first (DELETE)")
-    body.start.check(domain, record, service.encoders.home(record).digest)
+    record.check_revision(domain, body.revision)
     from_version, to_version = [await champion(service, one, domain) for one in (old, new)]
     lost = await service.scoring(lost_targets, from_version.model, to_version.model, domain, record.targets)
     check_lost(lost, body.without, to_version.version)
@@ -124,16 +123,15 @@ async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationSta
 async def move_back(
     domain: DomainName,
     service: ServiceDep,
-    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """The old encoder answers all requests again. Versions are kept. With `from`, the request also succeeds if the
-    domain has not moved."""
+    """The old encoder answers all requests again. Versions are kept. With `revision`, the request can be retried
+    safely."""
     record = await service.store(service.domains.read, domain)
-    if record.move is None and from_ is None:
+    if record.move is None and not record.last_change("moved_back", revision):
         raise NotFound(f"domain {domain!r} has not moved to another encoder")
     if record.move is not None:
-        Start(from_, revision).check(domain, record, service.encoders.home(record).digest)
+        record.check_revision(domain, revision)
         await service.store(service.domains.move, domain, None, revision=record.revision)
         await service.encoders.follow(domain)
     return Response(status_code=204)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from isosim.api.bodies import WHOLE, Count, Number, Own, TargetFacts, example
-from isosim.domains.domain import MOST_TARGETS, Start
+from isosim.domains.domain import MOST_TARGETS
 from isosim.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from isosim.scoring.distances import Metric
 
@@ -235,14 +235,10 @@ class SavedTarget(BaseModel):
     notice: str | None = Field(description="why the version in use cannot reach the target; else null")
 
 
-FROM = (
-    "the `champion` that you saw in GET /domains/{domain}. If the domain has another champion now, the answer is 409 "
-    "and nothing changes. With `from`, the request can be retried safely: a repeated request gets the same answer and "
-    "makes no further change"
-)
 REVISION = (
-    "the `revision` that you saw. If the domain has changed since then, the answer is 409. So a late retry cannot "
-    "repeat a change that has been undone in the meantime"
+    "the `revision` that you saw in GET /domains/{domain}. If the domain has changed since then, the answer is 409 and "
+    "nothing changes. With `revision`, the request can be retried safely: a repeated request gets the same answer and "
+    "makes no further change"
 )
 
 
@@ -257,24 +253,19 @@ Without = Annotated[
 ]
 
 
-class StartOfChange(Own):
-    """State of the domain that the caller saw; if left out, the change is made whatever the state is."""
+class Change(Own):
+    """A change that may start from a revision; without it, the change is made whatever the state is."""
 
-    from_: Number | None = Field(default=None, alias="from", description=FROM)
     revision: Number | None = Field(default=None, description=REVISION)
 
-    @property
-    def start(self) -> Start:
-        return Start(self.from_, self.revision)
 
-
-class RollbackRequest(StartOfChange):
-    model_config = example({"from": 2})
+class RollbackRequest(Change):
+    model_config = example({"revision": 3})
 
     without: Without
 
 
-class TargetRequest(Own):
+class TargetRequest(Change):
     """Target of a saved threshold: fmr, precision, or false_hit_rate with gallery."""
 
     model_config = example({"fmr": 0.01, "revision": 3})
@@ -294,7 +285,6 @@ class TargetRequest(Own):
     gallery: Annotated[int, Field(ge=1, le=MOST_GALLERY), WHOLE] | None = Field(
         default=None, description="with false_hit_rate: number of entries searched"
     )
-    revision: Number | None = Field(default=None, description=REVISION)
 
     @property
     def target(self) -> Target:
@@ -302,15 +292,15 @@ class TargetRequest(Own):
         return Target(self.fmr, self.precision, self.false_hit_rate, self.gallery)
 
 
-class ChampionRequest(StartOfChange):
-    model_config = example({"version": 2, "from": 1})
+class ChampionRequest(Change):
+    model_config = example({"version": 2, "revision": 3})
 
     version: Count
     without: Without
 
 
-class MigrationStart(StartOfChange):
-    model_config = example({"from": 1})
+class MigrationStart(Change):
+    model_config = example({"revision": 3})
 
     without: Without
 

@@ -22,6 +22,7 @@ from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.distances import Space
 from isosim.scoring.similarity import Scores, normalized, score
 
+MAX_TEXTS = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
 INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
 
 
@@ -54,7 +55,7 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
     if isinstance(value, str):
         check_text(value, field, settings.max_characters)
         return [value]
-    check_count(len(value), field, settings.max_texts if limit is None else limit)
+    check_count(len(value), field, MAX_TEXTS if limit is None else limit)
     check_texts(value, lambda number: f"{field}.{number}", settings.max_characters)
     return value
 

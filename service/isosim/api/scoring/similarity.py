@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from isosim.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
 from isosim.api.scoring.request import (
     INLINE_ROWS,
+    MAX_TEXTS,
     ScoringRequest,
     check_count,
     check_dimensions,
@@ -171,7 +172,7 @@ def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) 
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
     settings, parameters = service.settings, body.parameters or TeiParameters()
     sentences = body.inputs.sentences
-    listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
+    listed(sentences, "inputs.sentences", service, MAX_TEXTS - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     name_ignored(trace, body)
     request = await ScoringRequest.begin(service, trace, parameters.domain)
