@@ -1,10 +1,8 @@
-"""Somebody who uses the console as people do: by what is written on it."""
+"""An analyst, who uses the console by what is written on it."""
 
 import re
 from dataclasses import dataclass, field
 from typing import Any, Self
-
-from tests.processes import Server
 
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -13,88 +11,89 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """
 ANSWERED = "Failed to load resource: the server responded with"  # an error that the API stated; the page shows it
 
+Words = str | re.Pattern[str]
+
 
 @dataclass
 class Analyst:
     """A page of a browser, and what it did that it should not."""
 
     page: Any
-    server: Server
+    url: str
     elsewhere: list[str] = field(default_factory=list)  # requests to other hosts
     errors: list[str] = field(default_factory=list)  # on the browser's console
-    expected: list[str] = field(default_factory=list)  # parts of errors that the test causes
+    expected: list[str] = field(default_factory=lambda: [ANSWERED])  # parts of errors that are none
 
     @classmethod
-    def at(cls, context: Any, server: Server) -> Self:
+    def at(cls, context: Any, url: str) -> Self:
         context.add_init_script(REPORT_VIOLATIONS)
-        analyst = cls(context.new_page(), server)
+        analyst = cls(context.new_page(), url)
         page = analyst.page
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)  # of a machine with more to do
         page.on("request", lambda request: analyst.asked(request.url))
         page.on("console", lambda message: message.type in {"error", "warning"} and analyst.errors.append(message.text))
         page.on("pageerror", lambda error: analyst.errors.append(f"uncaught: {error}"))
         return analyst
 
     def asked(self, url: str) -> None:
-        if not url.startswith((self.server.url + "/", "blob:")):
+        if not url.startswith((self.url + "/", "blob:")):
             self.elsewhere.append(url)
 
     def complaints(self) -> list[str]:
-        return self.elsewhere + [e for e in self.errors if not any(known in e for known in [ANSWERED, *self.expected])]
+        return self.elsewhere + [e for e in self.errors if not any(known in e for known in self.expected)]
 
     def go(self, place: str = "") -> None:
         """To a view, by its address, as from a bookmark."""
         self.page.goto("about:blank")
-        self.page.goto(f"{self.server.url}/console{place}")
+        self.page.goto(f"{self.url}/console{place}")
         self.page.wait_for_selector(".view:not([aria-busy]) h1")
 
     def heading(self) -> str:
         text: str = self.page.locator("h1").inner_text()
         return text
 
-    def sees(self, text: str | re.Pattern[str], seconds: float = 15) -> None:
-        self.page.get_by_text(text).first.wait_for(timeout=seconds * 1000)
+    def text(self, place: str = "main") -> str:
+        text: str = self.page.locator(place).first.inner_text()
+        return text
 
-    def presses(self, name: str | re.Pattern[str], role: str = "button") -> None:
+    def sees(self, words: Words) -> None:
+        self.page.get_by_text(words).first.wait_for()
+
+    def sees_no_more(self, words: Words) -> None:
+        self.page.get_by_text(words).first.wait_for(state="detached")
+
+    def presses(self, name: Words, role: str = "button") -> None:
         self.page.get_by_role(role, name=name).first.click()
 
+    def field(self, label: str) -> Any:
+        return self.page.get_by_label(label, exact=True)
+
     def fills(self, label: str, text: str) -> None:
-        self.page.get_by_label(label, exact=True).fill(text)
+        self.field(label).fill(text)
 
     def chooses(self, label: str, value: str) -> None:
-        self.page.get_by_label(label, exact=True).select_option(value)
+        self.field(label).select_option(value)
+
+    def chooses_file(
+        self, name: str, content: bytes, label: str = "Choose a file, or drop it anywhere on this page"
+    ) -> None:
+        self.field(label).set_input_files({"name": name, "mimeType": "application/octet-stream", "buffer": content})
 
     def answers(self, name: str) -> None:
         """Presses a button of the open dialog."""
-        self.page.get_by_role("dialog").get_by_role("button", name=name).click()
-        self.page.get_by_role("dialog").wait_for(state="detached")
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_role("button", name=name).click()
+        dialog.wait_for(state="detached")
 
     def opens(self, name: str) -> None:
         """Unfolds a part of the page."""
         self.page.locator("summary", has_text=name).first.click()
-
-    def opens_details(self) -> None:
-        """Unfolds a report's statistics."""
-        self.page.locator("details.folded > summary").click()
 
     def alert(self) -> str:
         box = self.page.locator("#alerts .alert")
         box.wait_for()
         text: str = box.inner_text()
         return text
-
-    def drops(self, name: str, content: str) -> None:
-        """A file onto the page."""
-        dropped = self.page.evaluate_handle(
-            """([name, content]) => {
-                const transfer = new DataTransfer();
-                transfer.items.add(new File([content], name, { type: "text/plain" }));
-                return transfer;
-            }""",
-            [name, content],
-        )
-        self.page.dispatch_event("fieldset.drop", "dragover", {"dataTransfer": dropped})
-        self.page.dispatch_event("fieldset.drop", "drop", {"dataTransfer": dropped})
 
     def understood(self) -> dict[str, str]:
         """What the page says it read, by name."""

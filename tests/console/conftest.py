@@ -1,15 +1,19 @@
-"""A browser, servers for it to look at, and an analyst who notices whatever the page should not do."""
+"""A browser, a server whose calibrations the tests run, and an analyst who notices what a page must not do."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from isosim.encoders.store import EncoderStore
+from isosim.jobs.job import Status
 from tests.console.analyst import Analyst
 from tests.processes import Process, Server, serve_with, skip_without
+from tests.stores import copy_version, domains_of, jobs_of
 from tests.text import sentences
 
 
@@ -27,27 +31,6 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-Visit = Callable[..., Analyst]
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Visit]:
-    """Opens the console of a server for an analyst. At the end nothing unseemly may have happened."""
-    met: list[Analyst] = []
-
-    def open_console(server: Server, place: str = "", **options: Any) -> Analyst:
-        context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
-        met.append(Analyst.at(context, server))
-        met[-1].go(place)
-        return met[-1]
-
-    yield open_console
-    for analyst in met:
-        complaints = analyst.complaints()
-        analyst.page.context.close()
-        assert complaints == []
-
-
 def labelled(count: int) -> list[tuple[str, str, int]]:
     """Pairs of test sentences, labelled as matches where both speak of the same person."""
     some = sentences(count)
@@ -55,17 +38,79 @@ def labelled(count: int) -> list[tuple[str, str, int]]:
     return [(a, b, int(a.split()[:2] == b.split()[:2])) for a, b in pairs]
 
 
+@dataclass
+class Site:
+    """A server without a worker, and its store. The tests do a worker's part: a worker's processes load torch anew."""
+
+    server: Server
+    store: Path
+
+    def get(self, path: str) -> Any:
+        return self.server.client.get(path).raise_for_status().json()
+
+    def post(self, path: str, **body: Any) -> Any:
+        return self.server.client.post(path, json=body).raise_for_status().json()
+
+    def work(self) -> None:
+        """Runs the jobs that are queued."""
+        from isosim.fitting.job import CalibrationInput, calibrate_job
+
+        jobs, domains, encoders = jobs_of(self.store), domains_of(self.store), EncoderStore.at(self.store)
+        while attempt := jobs.claim("tests", lambda asked: domains.read(asked.domain).served(asked.encoder).champion):
+            request = attempt.job.request
+            with jobs.posted(attempt.job) as posted:
+                given = CalibrationInput(posted.texts(), posted.labels())
+                encoder = encoders.find(request.encoder_id)
+                made = calibrate_job(request, given, encoder, domains, lambda *_: None, threads=1)
+            attempt.publish()
+            version, promoted, why = made.publish(domains, attempt.job)
+            report = {**made.report, "promotion": why}
+            attempt.end(Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+
+    def calibrate(self, domain: str, texts: list[str], **options: Any) -> str:
+        """A version by a job, whose id is returned."""
+        job: str = self.post("/calibrate", domain=domain, texts=texts, **options)["job"]
+        self.work()
+        return job
+
+    def copies(self, domain: str, *versions: tuple[str, int], promote: bool = True) -> None:
+        """A domain whose versions are copies of others, by default of one; the last is champion, unless none is."""
+        for source, number in versions or [("letters", 2)]:
+            copy_version(domains_of(self.store), source, number, domain, promote=promote)
+
+
 @pytest.fixture(scope="package")
-def shown(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose domains the tests look at and do not change: letters with two versions, tickets with labels."""
-    folder = tmp_path_factory.mktemp("shown")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    running: list[Process] = []
-    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    server.calibrate("letters", sentences(600))
-    server.calibrate("letters", sentences(900), method="whitening", promote="always")
+def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Letters with two versions, the second champion, and tickets with labels. No test changes these."""
+    folder = tmp_path_factory.mktemp("site")
+    store, running = folder / "store", list[Process]()
+    shutil.copytree(tiny_store / "encoders", store / "encoders")
+    server = serve_with(folder, running, model_store=store, encoder="tiny", local_worker=False, max_queued_jobs=2)
+    made = Site(server, store)
+    made.calibrate("letters", sentences(600))
+    made.calibrate("letters", sentences(900), method="whitening", promote="always")
     # The tiny encoder tells these matches hardly better than chance, so that only `always` promotes their map.
-    server.calibrate("tickets", sentences(700), labels=labelled(300), promote="always")
-    yield server
+    made.calibrate("tickets", sentences(700), labels=labelled(300), promote="always")
+    yield made
     for process in running:
         process.kill()
+
+
+Visit = Callable[..., Analyst]
+
+
+@pytest.fixture
+def visit(browser: Any, site: Site) -> Iterator[Visit]:
+    """Opens the console of the site, or of another server. At the end an analyst may have no complaint."""
+    met: list[Analyst] = []
+
+    def open_console(place: str = "", server: Server = site.server, **options: Any) -> Analyst:
+        context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+        met.append(Analyst.at(context, server.url))
+        met[-1].go(place)
+        return met[-1]
+
+    yield open_console
+    for analyst in met:
+        analyst.page.context.close()
+    assert [complaint for analyst in met for complaint in analyst.complaints()] == []

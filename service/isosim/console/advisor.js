@@ -7,7 +7,6 @@ import { button, fault, field, h, select, table } from "./dom.js";
 import { axis, figure } from "./figure.js";
 import { count, nameLike, percent, range, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
-import { missing } from "./pictures.js";
 import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
 
 const TITLE = "Which threshold?";
@@ -40,8 +39,7 @@ export function advisor(version, context, { champion, saved }) {
   const { signal } = context;
   const { domain, report } = version;
   const reference = `${domain}@${version.version}`;
-  const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
-  if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
+  const [before, after] = [report.raw_reference.curve, report.reference.curve];
   const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || isReliable(report));
   const begin = isReliable(report) && bestRow(report.labels) ? "precision" : "fmr"; // what the report advises
   const kind = select(kinds.map((name) => [name, `${KINDS[name].label} ${KINDS[name].of}`]), begin, { onchange: reset });
@@ -67,7 +65,7 @@ export function advisor(version, context, { champion, saved }) {
     draw: drawWith(before, after, null),
     summary: "",
     numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", "Raw cosine"],
-      rates.map((rate) => [percent(rate), score(similarityAt(after, rate)), before ? score(similarityAt(before, rate)) : "–"])),
+      rates.map((rate) => [percent(rate), score(similarityAt(after, rate)), score(similarityAt(before, rate))])),
   }, signal);
   picture.element.classList.add("whole");
 
@@ -187,15 +185,14 @@ function sentences(found, { sentences: among, reference }) {
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,
-      kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${passing(found.false_match_rate, reference?.resolution)} of random pairs pass.`,
+      kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${passing(found.false_match_rate, reference.resolution)} of random pairs pass.`,
       among > 1 && (found.target.fmr ?? found.false_match_rate) !== undefined ? ` ${amongSentences(among, found.target.fmr ?? found.false_match_rate)}` : "",
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
   ].filter(Boolean);
 }
 
 function spoken(found, before) {
-  const cosine = before && found.target.fmr ? similarityAt(before, found.target.fmr) : null;
-  const raw = cosine === null ? "" : ` For raw cosines it would be ${score(cosine)}.`;
+  const raw = found.target.fmr ? ` For raw cosines it would be ${score(similarityAt(before, found.target.fmr))}.` : "";
   return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
 }
 
@@ -209,7 +206,7 @@ function drawWith(before, after, found) {
     });
     const upright = (label, x, extra) => ({ label, data: [{ x, y: FLOOR }, { x, y: 1 }], borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2, ...extra });
     const datasets = [curve("calibrated similarity", after, "after")];
-    if (before && !same(before, after)) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
+    if (!same(before, after)) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
     if (found) {
       datasets.push(upright("advised threshold", found.similarity, {}));
       found.interval.forEach((x, index) => datasets.push(upright(index ? "" : "95 % interval", x, { borderWidth: 1, borderDash: FAINT_DASH })));

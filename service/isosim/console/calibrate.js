@@ -18,7 +18,7 @@ export async function openCalibrate([wanted = ""], context) {
   const { server, signal } = context;
   const listed = await page(context, { limit: SOME });
   let domains = await withNamed(listed, [wanted], context);
-  const state = { posting: null, rows: [], unreadable: "" };
+  const state = { posting: null, rows: [], unreadable: "", reading: null }; // reading: of the file of labels
 
   const intake = fileIntake(context, {
     legend: "1. Text of the domain",
@@ -43,7 +43,7 @@ export async function openCalibrate([wanted = ""], context) {
     Object.assign(state, { rows: pastedRows(labels.value), unreadable: "" });
     describeLabels();
   } });
-  const labelFile = h("input", { type: "file", accept: ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*", onchange: readLabels });
+  const labelFile = h("input", { type: "file", accept: ".tsv,.csv,.txt,.xlsx,.ndjson,.jsonl,.parquet,text/*", onchange: () => { state.reading = readLabels(); } });
   const grades = h("input", { type: "checkbox", onchange: describeLabels });
   const options = h("fieldset", {},
     h("legend", {}, "2. Domain"),
@@ -146,6 +146,7 @@ export async function openCalibrate([wanted = ""], context) {
     start.disabled = true;
     start.textContent = "Sending…";
     try {
+      await state.reading;
       const first = wrong();
       if (!await intake.ready()) return;
       if (first) {

@@ -11,7 +11,7 @@ const BEFORE = "before: raw cosine";
 const AFTER = "after: calibrated similarity";
 
 /** A card that says why there is no picture. */
-export function missing(title, why, width = "") {
+function missing(title, why, width = "") {
   return h("section", { class: `card ${width}` }, h("h3", {}, title), h("p", { class: "muted" }, why));
 }
 
@@ -24,7 +24,7 @@ export function operatingPoints({ labels: { table: rows, pairs }, reference }) {
     h("p", { class: "muted" }, `Learned from ${count(pairs)} labelled pairs, each counted by its weight: a label from the lower scale can stand for thousands of pairs. Where the interval of recall is wide, label more. Wrong matches: how many a search among 10,000 random entries meets on average.`),
     table(title, heads([term("precision", "Precision"), "95 % interval of precision", "Similarity", term("recall", "Recall"), "95 % interval of recall", term("false-match rate", "False-match rate"), "Wrong matches a search"]),
       rows.map((row) => [percent(row.precision), row.precision_interval ? range(row.precision_interval) : "", score(row.similarity), percent(row.recall),
-        range(row.recall_interval), atLeast(row.false_match_rate, reference?.resolution),
+        range(row.recall_interval), atLeast(row.false_match_rate, reference.resolution),
         String(Number(row.alarms.toPrecision(2)))]), { class: "stacked" }));
 }
 
@@ -34,8 +34,7 @@ const atLeast = (rate, least = 0) => (rate < least ? `below ${percent(least)}` :
 const heads = (cells) => cells.map((cell) => h("th", { scope: "col" }, cell));
 
 export function randomPairs(report, signal) {
-  const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
-  if (!before || !after) return missing("Random pairs", "This version's report has no distribution of random pairs; a new calibration writes one.");
+  const [before, after] = [report.raw_reference.curve, report.reference.curve];
   const unchanged = same(before, after);
   const title = unchanged ? "Random pairs" : "Random pairs, before and after";
   const edges = sharedEdges([before, after], BINS);
@@ -78,8 +77,7 @@ export function randomPairs(report, signal) {
 
 export function spectrum(report, signal) {
   const title = "Singular spectrum";
-  const [before, after] = [report.before?.singular_spectrum, report.after?.singular_spectrum];
-  if (!before || !after) return missing(title, "This version's report has no spectrum; a new calibration writes one.");
+  const [before, after] = [report.before.singular_spectrum, report.after.singular_spectrum];
   const points = (values) => values.map((y, index) => ({ x: index + 1, y }));
   const line = (label, values, colour, palette) => ({ label, data: points(values), borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2 });
   const rank = (space) => score(space.effective_rank, 0);
@@ -104,12 +102,9 @@ export function spectrum(report, signal) {
 
 const points = (share) => `${Number((100 * share).toFixed(1))} ${Number((100 * share).toFixed(1)) === 1 ? "point" : "points"}`;
 
-/** How far probabilities are off, in words. Older reports have intervals without their own estimate: those are left out. */
+/** How far probabilities are off, in words. */
 function honesty({ ece, ece_low: low, ece_high: high, ece_of_a_perfect_map: perfect, pairs }) {
-  const interval = low <= ece && ece <= high ? ` (95 % interval ${points(low)} to ${points(high)})` : "";
-  const chance = perfect === undefined || perfect === null ? ""
-    : ` Probabilities without any fault would differ by about ${points(perfect)} on as few pairs, by chance alone.`;
-  return `Promised and observed shares differ by ${points(ece)} on average${interval}, over ${count(pairs)} labelled pairs.${chance}`;
+  return `Promised and observed shares differ by ${points(ece)} on average (95 % interval ${points(low)} to ${points(high)}), over ${count(pairs)} labelled pairs. Probabilities without any fault would differ by about ${points(perfect)} on as few pairs, by chance alone.`;
 }
 
 export function reliability(labels, signal) {
@@ -158,7 +153,7 @@ const MEASURES = {
 
 export function candidates(report, signal) {
   const title = "The candidates and their evidence";
-  const found = report.candidates ?? [];
+  const found = report.candidates;
   if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.", "whole");
   const measured = Object.keys(MEASURES).filter((name) => found.some(({ evidence }) => Number.isFinite(evidence[name])));
   const digits = (name) => (name === "effective_rank" ? 0 : name === "info_nce" ? 5 : 3);

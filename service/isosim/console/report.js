@@ -81,7 +81,7 @@ function decision(version, role, advised, champion) {
 }
 
 function advice(advised, report, best) {
-  if (advised instanceof Refused) return [report.reference ? `No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}` : "No threshold can be advised: this version has no distribution of random pairs. Calibrate the domain anew with its text."];
+  if (advised instanceof Refused) return [`No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}`];
   if (best) return [`From ${score(advised.similarity)} on, 1 in 100 unrelated pairs passes; that suits the comparison of two single sentences.`];
   return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
 }
@@ -148,7 +148,7 @@ function repetition({ texts, vectors, groups: [largest] }) {
 }
 
 function provenance(version, report) {
-  const spent = Object.values(report.duration_seconds ?? {}).reduce((sum, part) => sum + part, 0);
+  const spent = Object.values(report.duration_seconds).reduce((sum, part) => sum + part, 0);
   const duplicates = report.posted - report.sentences - (report.unreadable ?? 0);
   const { labels } = report;
   return facts([
@@ -157,14 +157,14 @@ function provenance(version, report) {
       : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} posted` : ""}`],
     ["Texts the encoder knows too few words of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
-    ["Smallest rate that a threshold reaches", report.reference?.smallest_rate ? percent(report.reference.smallest_rate) : null],
+    ["Smallest rate that a threshold reaches", report.reference.smallest_rate ? percent(report.reference.smallest_rate) : null],
     ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
       : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
     ["Method asked for", report.asked],
-    ["Seed", report.seed === undefined ? null : String(report.seed)],
+    ["Seed", String(report.seed)],
     ["Took", spent ? seconds(spent) : null],
-    ["Smallest rate that text backs", report.reference ? percent(report.reference.resolution) : null],
-    ["Foreign text is flagged", report.domain_test === undefined ? null : report.domain_test ? "yes" : "no: it takes 1,000 distinct sentences"],
+    ["Smallest rate that text backs", percent(report.reference.resolution)],
+    ["Foreign text is flagged", report.domain_test ? "yes" : "no: it takes 1,000 distinct sentences"],
     ["Encoder", h("code", { title: version.encoder }, version.encoder.slice(0, 12))],
     ["SHA-256 of the text", report.text_sha256 ? h("code", { title: report.text_sha256 }, report.text_sha256.slice(0, 12)) : null],
   ]);

@@ -91,7 +91,7 @@ export async function rollBack(context, state) {
 
 /** The saved thresholds that a version has no similarity for; none where that cannot be found out. */
 async function unreached(domain, version, context) {
-  const { thresholds } = await resolvedFor(domain, version, false, context).catch(() => ({ thresholds: [] }));
+  const { thresholds } = await resolvedFor(domain, version, context).catch(() => ({ thresholds: [] }));
   return thresholds.filter(({ similarity, target }) => similarity === null && target.fmr === undefined).map(({ name, notice }) => ({ name, notice: sentence(plainly(notice)) }));
 }
 
