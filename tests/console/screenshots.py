@@ -81,7 +81,7 @@ def main() -> None:
         stack.callback(lambda: [process.kill() for process in running])
         shutil.copytree("model_store/encoders", folder / "store" / "encoders")
         install_default(folder / "store", EncoderStore.at(folder / "store").find("minilm"), print)
-        server = serve_with(folder, running, model_store=folder / "store", worker_threads=2)
+        server = serve_with(folder, running, model_store=folder / "store")
         films = prepare(server, Path(sys.argv[1]))
         chromium = stack.enter_context(sync_playwright()).chromium
         browser = chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
