@@ -31,6 +31,7 @@ MAX_UNANSWERED = 16
 UNREAD_SECONDS = 5.0
 MIN_TRANSFER_RATE = 8_000  # bytes/s at which a client must at least send its body
 MAX_LENGTH_DIGITS = 19  # maximum number of digits of a content-length header; int() refuses thousands of digits
+HEADER_SECONDS = 10.0  # s from the start of a connection or request to the end of its headers
 NEVER = float("inf")
 
 

@@ -16,11 +16,10 @@ from isosim.api.state import Phase, Service
 from isosim.observability import logs
 from isosim.server import announcements
 from isosim.server.app import create_app
-from isosim.server.guard import Guard, Reason
+from isosim.server.guard import HEADER_SECONDS, Guard, Reason
 from isosim.settings import Settings
 
 log = logging.getLogger("isosim")
-HEADER_SECONDS = 10.0  # s from the start of a connection or request to the end of its headers
 
 # Python's thread switch interval. It is short, so that the encoder's threads soon get the interpreter lock and the
 # device does not idle.
