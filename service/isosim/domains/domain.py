@@ -6,18 +6,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import FailFast
-
 from isosim.domains.history import Entry
 from isosim.errors import Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
+from isosim.store.records import FIRST_FAULT
 
 NAME = re.compile(DOMAIN_NAME)
 MOST_LISTED = 20  # a message lists at most this many versions, the newest
 MOST_TARGETS = 50  # saved thresholds of a domain
-# Of a damaged record, pydantic names only the first fault: two million of them, in 4 MB, took it 80 s.
-FIRST_FAULT = FailFast()
 
 
 @dataclass(frozen=True)
