@@ -152,9 +152,10 @@ async def calibrate(
             check_no_query(request, [*DIRECT, "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
             async with service.parsing_json:
-                options = await asyncio.to_thread(parse_json, CALIBRATE_REQUEST, body)
+                posted = await asyncio.to_thread(parse_json, CALIBRATE_REQUEST, body)
             async with service.parsing:
-                intake = await asyncio.to_thread(take_json, options, spool, limits, trace)
+                intake = await asyncio.to_thread(take_json, posted, spool, limits, trace)
+            options = posted
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts, notices)
