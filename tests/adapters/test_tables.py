@@ -315,6 +315,11 @@ REFUSED: list[tuple[bytes, dict[str, Any], type[IsosimError], str]] = [
     ),
     (b"ab\n", {"charset": "rot13"}, InvalidInput, "charset: 'rot13' is not known"),
     (b"ab\n", {"charset": "\0"}, InvalidInput, "charset"),
+    (b"+2AA-\n", {"charset": "UTF7"}, InvalidInput, "charset: 'UTF7' is not known"),  # half of a surrogate pair
+    (b"\\ud800\n", {"charset": "unicode_escape"}, InvalidInput, "is not known"),
+    (b"\\ud800\n", {"charset": "raw-unicode-escape"}, InvalidInput, "is not known"),
+    (b"xn--a\n", {"charset": "idna"}, InvalidInput, "is not known"),  # takes minutes for a megabyte
+    (b"a-b\n", {"charset": "punycode"}, InvalidInput, "is not known"),
     (b"ab\n", {"charset": "undefined"}, InvalidInput, "is not undefined"),
     (b'{"text": "a"}\n"b"\n', {"kind": "ndjson"}, InvalidInput, "line 2: some lines are JSON strings and others"),
     (b'{"text": "a"}\n{"text"\n', {"kind": "ndjson"}, InvalidInput, "line 2 is not JSON"),

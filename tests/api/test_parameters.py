@@ -86,6 +86,15 @@ def test_compatible_routes_and_probes_ignore_what_others_may_know(tiny_server: S
         assert "unknown query parameter" not in message, route.path
 
 
+@pytest.mark.parametrize("path", ["/livez", "/console/server.json", "/v1/models", "/info"])
+def test_no_route_parses_a_query_of_very_many_parameters(tiny_server: Server, path: str) -> None:
+    """FastAPI parses them on the event loop: 30,000 took 0.4 s."""
+    response = tiny_server.client.get(f"{path}?{'a&' * 64}")
+    assert (response.status_code, response.json()["error_type"] if path[:4] != "/v1/" else "") in [
+        (422, "Validation"), (400, ""),
+    ]  # fmt: skip
+
+
 def test_compatible_routes_refuse_our_own_names_where_they_take_none(tiny_server: Server) -> None:
     """If `domain` were ignored, the scores would be those of the default domain."""
     for method, route in ROUTES:

@@ -2,11 +2,13 @@
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 import isosim
+from isosim.api.pages import CONSOLE
 from tests.console.conftest import Site, Visit
 from tests.processes import Server
 
@@ -48,6 +50,13 @@ def test_files_have_their_types_and_are_sent_once(tiny_server: Server) -> None:
 def test_nothing_else_is_served(tiny_server: Server, name: str) -> None:
     response = tiny_server.client.get(f"/console/{name}")
     assert (response.status_code, response.json()["error_type"]) == (404, "NotFound")
+
+
+def test_a_path_of_very_many_parts_is_not_looked_for() -> None:
+    """The file system would be asked for each part, which took 3 s."""
+    begun = time.process_time()
+    assert CONSOLE.lookup_path("a/" * 200_000) == ("", None)
+    assert time.process_time() - begun < 0.1
 
 
 def test_chart_js_is_the_file_whose_hash_is_written_down() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from isosim.domains import archive
 from isosim.domains.archive import CONTENTS, EncodersOfStore, Imported, export_domains, import_domains, staging
 from isosim.domains.domain import EncoderAliases
 from isosim.domains.store import DomainStore
@@ -440,6 +441,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a size below zero": (negative, "not a regular file|cut off"),
     "a file that was changed": (lambda m: packed({**m, "news/2/report.json": b"{}"}), "does not match"),
     "a record of another kind": (lambda m: packed({**m, "news/domain.json": b"[]"}), "not a JSON object"),
+    "20,000 versions that are none": (
+        lambda m: packed({**m, "news/domain.json": json.dumps({"versions": {n: {} for n in range(20_000)}}).encode()}),
+        "domain: [1-9] validation error",
+    ),
     "a number that is another one": (facts(number=7), "must have its number"),
     "an encoder that is a path": (facts(encoder_id="../../x"), "names no encoder"),
     "files that are a path": (facts(files={"../x": "0"}), "only files of a version"),
@@ -487,6 +492,14 @@ def test_what_comes_from_hostile_hands_is_refused_without_memory_and_nothing_is_
     assert used < 20_000_000
     assert list(folder.blobs.list("")) == []
     assert not list(staging().glob("*"))
+
+
+def test_a_size_that_no_file_has_is_refused(members: Members) -> None:
+    """Also of a file that the import would pass over."""
+    header = tarfile.TarInfo(CONTENTS)
+    header.size = 1 << 80
+    with pytest.raises(InvalidInput):
+        list(archive.members(io.BytesIO(header.tobuf(tarfile.GNU_FORMAT) + packed(members)[512:])))
 
 
 @pytest.mark.parametrize("file", ["report.json", "weights.safetensors", REFERENCE, "domain.json", CONTENTS])

@@ -202,6 +202,7 @@ ONE = VECTORS[0].tolist()
         ([], ("vectors", "empty")),
         ([[ONE, ONE[:-1]]], ("vectors[0][1] ", "has 23 numbers")),
         ([[ONE, ONE], [[0.0] * DIM, ONE]], ("vectors[1][0]", "vector of zeros")),
+        ([[ONE, ["1"] * (DIM + 1)]], ("vectors[0][1] ", "has 25 numbers")),  # before its numbers are looked at
         ([[ONE, [*ONE[:-1], "1"]]], ("vectors[0][1]", "type str")),
         ([[ONE, [*ONE[:-1], None]]], ("type NoneType",)),
         ([[ONE, [*ONE[:-1], True]]], ("type bool",)),

@@ -1,8 +1,10 @@
 """The process as an operator sees it: what it loads, what it refuses, what it measures."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +60,13 @@ def test_metrics_may_have_a_port_of_their_own(serve: Serve, store: Path) -> None
     server = serve(model_store=store, encoder="tiny", metrics_port=port)
     assert "isosim_ready 1.0" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
     assert server.client.get("/metrics").status_code == 404
+    with contextlib.ExitStack() as stack:  # unfinished requests neither keep scrapers out nor take a thread each
+        threads = Path(f"/proc/{server.popen.pid}/task")
+        before = len(list(threads.iterdir()))
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"GET /met")
+        assert "isosim_ready 1.0" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert len(list(threads.iterdir())) < before + 30
     assert server.stop() == -signal.SIGTERM
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/metrics")

@@ -142,6 +142,7 @@ class Service:
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
+    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the queued jobs are counted
     creating: set[OpenJob] = field(default_factory=set)  # jobs that count as queued, and are being written

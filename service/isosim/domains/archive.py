@@ -42,6 +42,7 @@ METHOD = re.compile(r"[a-z0-9_.:-]{1,40}")  # such as soft:0.5
 HIGHEST_KEPT = 1_000_000
 MOST_JSON = 4 << 20  # bytes of a record, which are about 3,000 versions
 CHUNK = 1 << 20  # bytes
+LARGEST = 1 << 40  # bytes of a member; a tar can state more than a file system can seek
 # Appended to an error that names a damaged file.
 REMEDY = "delete the damaged version or file, or export the other domains by name"
 
@@ -387,7 +388,7 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
             raise InvalidInput(
                 f"the file is not an archive made by 'isosim domains export', or is cut off: {error}"
             ) from None
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not 0 <= member.size < LARGEST:
             raise InvalidInput(
                 f"{member.name[:120]!r} is not a regular file; an archive has no links, folders or extended headers"
             )

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from isosim.domains.history import Entry
 from isosim.errors import Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
+from isosim.store.records import FIRST_FAULT
 
 NAME = re.compile(DOMAIN_NAME)
 MOST_LISTED = 20  # a message lists at most this many versions, the newest
@@ -49,12 +50,12 @@ class Version:
     encoder: str  # digest
     encoder_id: str
     method: str
-    files: dict[str, str]  # name -> SHA-256, hex
+    files: Annotated[dict[str, str], FIRST_FAULT]  # name -> SHA-256, hex
     upload: str
     created: str  # ISO 8601, UTC
     job: str | None = None  # the calibration job that made it
     sentences: int | None = None
-    levels: tuple[int, ...] = ()  # latent dimensions of each level of a flow
+    levels: Annotated[tuple[int, ...], FIRST_FAULT] = ()  # latent dimensions of each level of a flow
     seed: int | None = None
     origin: Origin | None = None  # where an imported version was made
 
@@ -72,9 +73,10 @@ class EncoderAliases:
 class Domain:
     """All that changes about a domain. One write replaces it as a whole."""
 
-    versions: dict[int, Version] = field(default_factory=dict)  # by number
-    aliases: dict[str, EncoderAliases] = field(default_factory=dict)  # by encoder digest
-    thresholds: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> facts of a `Target`
+    versions: Annotated[dict[int, Version], FIRST_FAULT] = field(default_factory=dict)  # by number
+    aliases: Annotated[dict[str, EncoderAliases], FIRST_FAULT] = field(default_factory=dict)  # by encoder digest
+    # name -> facts of a `Target`
+    thresholds: Annotated[dict[str, dict[str, Any]], FIRST_FAULT] = field(default_factory=dict)
     move: Migration | None = None  # to another encoder
     next: int = 1  # number of the next version; numbers are never used again
     epoch: int = 0  # how often the domain was deleted

@@ -101,11 +101,14 @@ def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vecto
     Raises:
         InvalidInput: the encoder cannot use the vector. The message begins with `name`, for example `the vector`.
     """
+    dim = artifact.spec.dim
+    if isinstance(value, list) and len(value) > dim:  # before its numbers are converted: a million of them take 0.1 s
+        raise InvalidInput(f"{name} {wrong_length(len(value), dim)}")
     try:
         vector = vector_of(value)
     except InvalidInput as error:
         raise InvalidInput(f"{name} {error}") from None
-    if (why := fault_of(vector, artifact.spec.dim, unit=artifact.unit_vectors)) is not None:
+    if (why := fault_of(vector, dim, unit=artifact.unit_vectors)) is not None:
         raise InvalidInput(f"{name} {why}")
     return vector
 
@@ -117,8 +120,12 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
     'is a vector of zeros, which has no direction'
     """
     if len(vector) != dim:
-        return f"has {len(vector):,} numbers; the encoder's vectors have {dim:,}"
+        return wrong_length(len(vector), dim)
     return next(iter(faults(vector[None], unit=unit).values()), None)
+
+
+def wrong_length(length: int, dim: int) -> str:
+    return f"has {length:,} numbers; the encoder's vectors have {dim:,}"
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:

@@ -46,6 +46,9 @@ SURE = 0.9  # chardet is this confident of escape sequences and of UTF-16, and f
 SEPARATORS = {"\t": "tabs", "|": "bars", ";": "semicolons", ",": "commas"}
 CERTAIN = ("\t", "|")  # separators that do not occur in prose
 UNUSUAL = re.compile(rb"\A%PDF|[\0-\x08\x0e-\x1f]|~\{")  # in UTF-16, in ISO-2022, in HZ and in files that are not text
+# Encodings of Python's own, of names of domains and of old mail. Their text may hold half of a surrogate pair, or take
+# minutes to decode.
+NO_CHARSETS = {"unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7"}
 STATED = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files, which tells Excel the separator
 CODE = re.compile(r"(?=.*[0-9])[!-~]{1,40}|[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9:]{4,}[!-~ ]{0,20}")
 TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")
@@ -215,6 +218,8 @@ def encoding_of(file: BinaryIO, charset: str | None) -> tuple[str, bool]:
     if charset is not None:
         try:
             io.TextIOWrapper(io.BytesIO(), charset)
+            if codecs.lookup(charset).name in NO_CHARSETS:
+                raise LookupError
         except (LookupError, ValueError):  # ValueError: the name contains a NUL character
             raise InvalidInput(
                 f"charset: {charset[:40]!r} is not known; common are utf-8, utf-16, windows-1252 and windows-1251"

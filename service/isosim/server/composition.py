@@ -12,12 +12,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import start_http_server
+import uvicorn
+from starlette.types import Receive, Scope, Send
 from threadpoolctl import threadpool_limits
+from uvicorn.server import ServerState
 
 from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
 from isosim.api.access_log import AccessLog, Observer
+from isosim.api.operations import exposition
 from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
 from isosim.domains.calibrations import StoredCalibrations
@@ -38,6 +41,7 @@ from isosim.observability.traces import tracing
 from isosim.redis_connection import end, refuse_cluster
 from isosim.scoring.drift import DriftMonitor
 from isosim.server.encoders import EncoderParts, EncoderPlan, plans
+from isosim.server.guard import Guard
 from isosim.server.local_worker import LocalWorker, can_calibrate
 from isosim.server.store_watch import watch
 from isosim.settings import Settings, check_exposure
@@ -52,6 +56,7 @@ log = logging.getLogger("isosim")
 # Thresholds of Python's garbage collector. With the default (700), collections took 6 % of the time of a
 # cached request.
 GARBAGE = 20_000, 10, 10
+SCRAPERS = 32  # connections to the port of the metrics; Prometheus keeps one
 LAST_SPANS = 0.5  # minimum seconds for sending the last spans, also after `drain_seconds`
 
 
@@ -122,7 +127,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
             loop=asyncio.get_running_loop(),
         )
-        stack.enter_context(scraped(service))
+        await stack.enter_async_context(scraped(service))
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service), name="store-watch")
@@ -167,26 +172,36 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
     )
 
 
-@contextlib.contextmanager
-def scraped(service: Service) -> Iterator[None]:
-    """Adds the readings to the metrics, and serves these on a port of their own if the settings name one.
+@asynccontextmanager
+async def scraped(service: Service) -> AsyncIterator[None]:
+    """Adds the readings to the metrics, and serves these on a port of their own if the settings name one. Its callers
+    need no key, so its connections have the same limits as the others.
 
     Raises:
         Unavailable: the port cannot be bound.
     """
-    registry, settings = registry_of(service.metrics, service), service.settings
+    registry_of(service.metrics, service)
+    settings = service.settings
     if settings.metrics_port is None:
         yield
         return
+
+    async def metrics(scope: Scope, receive: Receive, send: Send) -> None:
+        await (await exposition(service))(scope, receive, send)
+
+    config = uvicorn.Config(metrics, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none")
+    state, guard = ServerState(), Guard(max_connections=SCRAPERS)
+    protocol = partial(guard, config=config, server_state=state, app_state={})
     try:
-        server, _ = start_http_server(settings.metrics_port, settings.host, registry)
+        server = await asyncio.get_running_loop().create_server(protocol, settings.host, settings.metrics_port)
     except OSError as error:
         raise Unavailable(f"ISOSIM_METRICS_PORT={settings.metrics_port} cannot be bound: {error.strerror}") from error
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
 
 
 def observe(settings: Settings, stack: AsyncExitStack) -> Observer:

@@ -152,7 +152,10 @@ async def calibrate(
             check_no_query(request, [*DIRECT, "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
             async with service.parsing_json:
-                options, intake = await asyncio.to_thread(take_json, body, spool, limits, trace)
+                posted = await asyncio.to_thread(parse_json, CALIBRATE_REQUEST, body)
+            async with service.parsing:
+                intake = await asyncio.to_thread(take_json, posted, spool, limits, trace)
+            options = posted
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
         notices += check_enough(intake, options.method, artifact.spec.dim, facts, notices)
@@ -246,15 +249,14 @@ def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
 CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 
 
-def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
-    options = parse_json(CALIBRATE_REQUEST, body)
+def take_json(options: CalibrateRequest, spool: Spool, limits: Limits, trace: Trace) -> Intake:
     check_domain(options.domain, trace)
     intake = Intake(spool, limits, kind=options.kind)
     intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
         intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
     intake.close()
-    return options, intake
+    return intake
 
 
 @router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))

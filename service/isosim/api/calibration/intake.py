@@ -160,15 +160,16 @@ class Intake(Lines):
 
     def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
         for index, pair in enumerate(labels):
+            at = where(index)
             for text in pair[:2]:
-                self._check_length(text, where(index))
-                check_decoded(text, where(index))
+                self._check_length(text, at)
+                check_decoded(text, at)
                 if not text.strip():
-                    raise EmptyInput(f"{where(index)} has an empty sentence")
+                    raise EmptyInput(f"{at} has an empty sentence")
             try:
-                self._summary.add(stripped(pair), where(index))
+                self._summary.add(stripped(pair), at)
             except InvalidInput as error:
-                raise InvalidInput(f"{where(index)}: {error}") from None
+                raise InvalidInput(f"{at}: {error}") from None
         self.labels += len(labels)
         if self.labels > MAX_LABELS:
             raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")

@@ -234,8 +234,9 @@ async def post_labels(
     async with spooling(service, trace) as spool:
         intake = Intake(spool, limits, kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact))
         if isinstance(body, LabelsRequest):
-            pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
-            await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
+            async with service.parsing:
+                pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
+                await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
         else:
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.take_rest)
