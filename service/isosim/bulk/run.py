@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from isosim.bulk.inputs import Input
 from isosim.bulk.job import Job, Where, differing, manifest_of, present
 from isosim.errors import Conflict, EmptyInput
 from isosim.store.artifacts import json_bytes
-from isosim.store.blobs import opened
+from isosim.store.blobs import opened, remote
 
 SUCCESS = "_SUCCESS"
 
@@ -61,15 +62,10 @@ def run(job: Job, rows: Input, output: str, where: Where, report: Report) -> Sum
         with cluster(where.address, where.cores) as ray:
             began = time.perf_counter()
             work = (one for one in enumerate(rows.blocks(size)) if one[0] in missing)
-            done = sum(size for block in blocks if block not in missing)
-            for outcome in distribute(
-                ray,
-                BlockWorker,
-                (job, output, where),
-                work,
-                gpu=job.options.device == "gpu",
-                local=where.address is None,
-            ):
+            folder = output if remote(output) else str(Path(output).resolve())  # workers have another current folder
+            gpu, local = job.options.device == "gpu", where.address is None
+            done = total - sum(min(size, total - block * size) for block in missing)
+            for outcome in distribute(ray, BlockWorker, (job, folder, where), work, gpu=gpu, local=local):
                 summary.add(outcome)
                 summary.seconds = time.perf_counter() - began
                 report(f"{done + summary.computed:,} rows", (done + summary.computed) / total)

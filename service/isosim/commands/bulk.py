@@ -163,7 +163,7 @@ def pairs(
     if as_json:
         print_json(asdict(found) | search.target.facts | {"domain": job.domain, "version": job.version})
     else:
-        print(f"{output}: {job.domain}@{job.version}, {described(found)}")
+        print(f"{output}: {job.domain}@{job.version}, {described(found, search.target)}")
 
 
 def carry_out(
@@ -229,20 +229,15 @@ def say_failed(summary: "Summary") -> None:
         remark(f"isosim: {count:,} rows have no result: {reason}")
 
 
-def described(found: "FoundPairs") -> str:
+def described(found: "FoundPairs", target: Target) -> str:
     """The result of a search for pairs, in sentences."""
-    lines = [
-        f"similarity ≥ {found.threshold:.4f}: {found.pairs:,} pairs of {found.rows:,} rows",
-        f"  {found.expected_false:,.0f} of them are expected to be false matches, if ",
-    ]
+    lines = [f"similarity ≥ {found.threshold:.4f}: {found.pairs:,} pairs of {found.rows:,} rows"]
     if found.extrapolated:
-        lines[0] += f"; extrapolated, as {found.reference_pairs:,} random pairs are too few to measure this rate"
-    if found.expected_false_interval is None:
-        lines[1] += "all rows are unrelated"
-    else:
-        lines[1] += "they are like the labelled pairs (95 % interval {:,.0f} to {:,.0f})".format(
-            *found.expected_false_interval
-        )
+        lines.append(f"  extrapolated, as {found.reference_pairs:,} random pairs are too few to measure this rate")
+    assumed = "all rows are unrelated" if target.precision is None else "they are like the labelled pairs"
+    lines.append(f"  {found.expected_false:,.0f} of them are expected to be false matches, if {assumed}")
+    if found.expected_false_interval is not None:
+        lines[-1] += " (95 % interval {:,.0f} to {:,.0f})".format(*found.expected_false_interval)
     if found.share_of_duplicates is not None:
         share = "  the found pairs include {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if all are like "
         lines.append(share.format(*found.share_of_duplicates) + "the labelled ones")
