@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isosim.bulk.plan import PART_ROWS
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from loadtest import servers
@@ -31,7 +30,6 @@ TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")
 SHORTEST, LONGEST = 6, 9  # words
 ON_TWO_NODES = 20_000  # sentences
 BAR = 0.85
-FEWEST_PARTS = 20  # minimum number of parts, so that even a short run can be killed when half of them are done
 
 
 def short_sentences(data: Path, count: int) -> list[str]:
@@ -67,9 +65,8 @@ def bare(artifact: EncoderArtifact, texts: list[str], seconds: float, folder: Pa
 
 def command(setup: Setup, source: Path, output: Path, *more: str) -> list[str]:
     store = ["--model-store", str(setup.store), "--encoder", setup.fp32]
-    parts = ["--part-rows", str(max(64, min(PART_ROWS, setup.sentences // FEWEST_PARTS)))]
     embed = ["bulk", "embed", str(source), str(output)]
-    return [sys.executable, "-m", "isosim.cli", *embed, *store, *parts, "--json", *more]
+    return [sys.executable, "-m", "isosim.cli", *embed, *store, "--json", *more]
 
 
 def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, Any]:
@@ -82,17 +79,16 @@ def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, 
     return facts | {"wall_seconds": round(time.perf_counter() - began, 1)}
 
 
-def killed(setup: Setup, source: Path, output: Path, parts: int) -> int:
-    """Runs the command until half of the parts are done, then kills it. Returns the number of done parts."""
+def killed(setup: Setup, source: Path, output: Path, files: int) -> int:
+    """Runs the command until half of the files are there, then kills it. Returns the number of files."""
     popen = subprocess.Popen(command(setup, source, output), cwd=servers.ROOT, stdout=subprocess.DEVNULL)  # noqa: S603
-    done = output / "_done"
-    while not done.is_dir() or len(list(done.iterdir())) < parts / 2:
+    while len(list(output.glob("part-*"))) < files / 2:
         if popen.poll() is not None:
             raise RuntimeError(f"the command ended by itself with {popen.returncode}")
         time.sleep(0.01)
     kill_tree(popen.pid)
     popen.wait()
-    return len(list(done.iterdir()))
+    return len(list(output.glob("part-*")))
 
 
 def kill_tree(pid: int) -> int:
@@ -112,7 +108,7 @@ def kill_tree(pid: int) -> int:
 
 
 def hashes(output: Path) -> dict[str, str]:
-    """SHA-256 of every part's file."""
+    """SHA-256 of every file."""
     found = {}
     for file in sorted(output.glob("part-*")):
         with file.open("rb") as content:
@@ -138,7 +134,7 @@ def two_nodes(setup: Setup, source: Path, folder: Path) -> dict[str, Any]:
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
     share = same(hashes(folder / "alone"), hashes(folder / "together"))
-    return {"nodes": together["nodes"], "files": together["parts"], "same": share, "alone": alone, "together": together}
+    return {"files": together["files"], "same": share, "alone": alone, "together": together}
 
 
 def write(texts: list[str], file: Path) -> Path:
@@ -166,9 +162,9 @@ def measure(setup: Setup) -> Result:
             "encoder": setup.fp32,
             "bare": {"before": before, "after": after, "sentences_per_second": limit},
             "bulk": whole,
-            "ratio": whole["rate"] / limit,
+            "ratio": len(texts) / whole["seconds"] / limit,
             "ratio_with_start": len(texts) / whole["wall_seconds"] / limit,
-            "killed": {"parts_done": done, "resumed": resumed, "same": same(made, hashes(folder / "killed"))},
+            "killed": {"files": done, "resumed": resumed, "same": same(made, hashes(folder / "killed"))},
             "two_nodes": nodes,
         }
 

@@ -20,7 +20,7 @@ COMMANDS = {  # name: (module:function, description in the list of commands)
     "worker": ("commands.serving:worker", "Run calibrations that the API queues in Redis."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),
     "embed": ("commands.embedding:embed", "Turn sentences into vectors, without a server."),
-    "bulk": ("commands.bulk:app", "Embed, score, calibrate, or find similar pairs in files of any size, on Ray."),
+    "bulk": ("commands.bulk:app", "Embed, score, or find similar pairs in files of any size, on Ray."),
     "inspect": ("commands.files:inspect", "Show what a file is and how a calibration would read it."),
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),

@@ -1,26 +1,24 @@
-"""A store with a calibrated domain, texts in files, and two Ray nodes on this machine."""
+"""A store with a calibrated domain, texts in a file, and jobs on them."""
 
-import contextlib
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.bulk.plan import BulkRequest
-from isosim.bulk.run import RunOptions
+from isosim.bulk.engine import Engine
+from isosim.bulk.inputs import Input
+from isosim.bulk.job import Job, Options, Where, prepare
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.scoring.calibration import DomainRef
+from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.store.blobs import opened
 from tests.commands.conftest import calibrate
-from tests.processes import environment
 from tests.text import sentences
 
 ROWS = 900
 TEXTS = sentences(ROWS)
+RAW = {"space": "raw", "normalize": False}
 
 
 @pytest.fixture(scope="session")
@@ -42,50 +40,24 @@ def texts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def asked(source: Path | str, task: str = "embed", **given: object) -> BulkRequest:
-    """A bulk command on the tiny store."""
-    columns = ["text"] if task == "embed" else ["text", "other"]
+def prepared(
+    output: Path | str, store: Path, source: Path | str, task: str = "embed", domain: str = "tickets",
+    encoder: str = "tiny", **given: object,
+) -> tuple[Job, Input, Calibration]:  # fmt: skip
+    """A job on the tiny store, in blocks of 100 rows."""
+    columns = ("text",) if task == "embed" else ("text", "other")
     known = {
-        "columns": columns, "keep": (), "form": None, "delimiter": None, "write": "parquet", "space": "calibrated",
-        "normalize": True, "domain": DomainRef("tickets"), "device": "cpu", "part_rows": 100,
+        "task": task, "columns": columns, "max_characters": 10_000, "device": "cpu",
+        "batch_tokens": 256, "rows": 100,
     }  # fmt: skip
-    return BulkRequest(task=task, input=str(source), **known | given)  # type: ignore[arg-type]
+    options = Options(**known | given)  # type: ignore[arg-type]
+    return prepare(options, str(source), str(output), encoder, DomainRef.parse(domain), Where(store))
 
 
-def run_options(store: Path, address: str | None = None, *, lenient: bool = True) -> RunOptions:
-    return RunOptions(store, address, local_cores=2, cores=1, most=0, lenient=lenient)
-
-
-@pytest.fixture(scope="session")
-def two_nodes() -> Iterator[str]:
-    """The address of a Ray of two nodes with a core each."""
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    for attempts_left in (2, 1, 0):  # Ray gives a node 30 s to start, which a crowded machine exceeds
-        cluster = Cluster(initialize_head=False)
-        try:
-            cluster.add_node(**node, include_dashboard=False)
-            cluster.add_node(**node)
-            break
-        except Exception:  # Ray raises a bare one
-            with contextlib.suppress(AssertionError):  # processes of the failed start that are not gone yet
-                cluster.shutdown()
-            if not attempts_left:
-                raise
-    try:
-        yield cluster.address
-    finally:
-        cluster.shutdown()
-
-
-@pytest.fixture
-def run_bulk(bulk_store: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """`isosim bulk` in a process of its own, on the tiny store."""
-
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "isosim.cli", "bulk", *words]
-        settings = environment(model_store=bulk_store, encoder="tiny")
-        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300, check=False)
-
-    return run
+def make(output: Path | str, store: Path, source: Path | str, **given: object) -> tuple[Job, Calibration]:
+    """All files of a job, from one engine without Ray."""
+    job, rows, calibration = prepared(output, store, source, **given)  # type: ignore[arg-type]
+    engine = Engine(job, Where(store))
+    for number, block in enumerate(rows.blocks(job.options.rows)):
+        opened(str(output)).write(job.name(number), engine(number, block)[0])
+    return job, calibration

@@ -1,47 +1,42 @@
 """Near-duplicates: the pairs that scoring everything against everything finds."""
 
-import csv
-import hashlib
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.bulk.pairs import PairSearch, find, threshold_of
-from isosim.bulk.places import Place
-from isosim.bulk.plan import plan_for
-from isosim.bulk.run import run
+from isosim.bulk.job import Job
+from isosim.bulk.pairs import FoundPairs, PairSearch, begin, find
 from isosim.bulk.search import CellIndex, ExactIndex
 from isosim.commands.in_process import InProcess
-from isosim.domains.calibrations import load_calibration
-from isosim.encoders.store import EncoderStore
 from isosim.errors import Conflict, InvalidInput
-from isosim.scoring.advice import in_single_precision
-from isosim.scoring.calibration import Calibration, DomainRef
+from isosim.scoring.advice import Target, in_single_precision
+from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import score
 from isosim.settings import Settings
-from tests.bulk.conftest import TEXTS, asked, run_options
+from tests.bulk.conftest import RAW, TEXTS, make
 from tests.core.scoring.references import MAP
 
 FMR = 0.002
 
 
+class Vectors(NamedTuple):
+    folder: str
+    job: Job
+    calibration: Calibration
+
+
 @pytest.fixture(scope="module")
-def vectors(bulk_store: Path, texts_file: Path, two_nodes: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def vectors(bulk_store: Path, texts_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Vectors:
     """Raw vectors of the 900 texts, as the command makes them."""
-    place = Place(str(tmp_path_factory.mktemp("vectors") / "v"))
-    wanted = asked(texts_file, space="raw", normalize=False, keep=("id",), part_rows=200)
-    plan, calibration = plan_for(wanted, bulk_store, "tiny", place)
-    run(plan, place, run_options(bulk_store, two_nodes), lambda *_: None)
-    return place, plan, calibration
+    folder = tmp_path_factory.mktemp("vectors") / "v"
+    return Vectors(str(folder), *make(folder, bulk_store, texts_file, rows=200, keep=("id",), **RAW))
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +56,22 @@ def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
     return {(int(i), int(j)): (s, p) for i, j, s, p in zip(*(c.tolist() for c in columns), strict=True)}
 
 
-def search(output: Path, vectors: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
-    place, plan, calibration = vectors
-    pair_search = PairSearch(**{"fmr": FMR, "write": "parquet"} | given)
-    result = find(Place(str(output)), place, plan, calibration, pair_search, 1, lambda *_: None)
-    files = sorted(output.glob("part-*"))
-    return result, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
+def search(output: Path, vectors: Vectors, **given: Any) -> tuple[FoundPairs, list[dict[str, Any]]]:
+    wanted = PairSearch(**{"target": Target(fmr=FMR)} | given)
+    advice = begin(str(output), vectors.job, vectors.calibration, wanted)
+    found = find(str(output), *vectors, wanted, advice, lambda *_: None)
+    files = sorted(output.glob("part-*.parquet"))
+    return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
 
 
 @pytest.mark.parametrize("exact_up_to", [10_000, 0])
 def test_pairs_are_those_of_scoring_everything(
-    tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
+    tmp_path: Path, vectors: Vectors, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
 ) -> None:
     assert len(truth) > 100
-    result, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
-    assert result.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
+    found, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
+    assert found.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
+    assert found.expected_false == pytest.approx(FMR * len(TEXTS) * (len(TEXTS) - 1) / 2)
     assert all(row["i"] < row["j"] for row in rows)
     # At the threshold itself a pair may fall to either side: the two have other batches.
     odd = {(row["i"], row["j"]) for row in rows} ^ truth.keys()
@@ -86,47 +82,34 @@ def test_pairs_are_those_of_scoring_everything(
             assert row["similarity"] == pytest.approx(similarity, abs=1e-6)
             assert row["percentile"] == pytest.approx(percentile, abs=1e-5)
         assert (row["id_i"], row["id_j"]) == (f"t{row['i']}", f"t{row['j']}")
-        assert 1 - row["percentile"] <= FMR
+        assert row["similarity"] >= found.threshold
+        assert row["probability"] is None
     if exact_up_to:
-        assert result.recall is None
+        assert found.recall is None
     else:
-        assert result.recall["found"] == 1.0
-        assert result.recall["pairs"] > 100
+        assert found.recall is not None
+        assert found.recall["found"] == 1.0
+        assert found.recall["pairs"] > 100
 
 
-@pytest.mark.parametrize("write", ["parquet", "csv", "jsonl"])
-def test_clusters_are_the_connected_rows_and_pairs_by_chance_are_expected(
-    tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], write: str
-) -> None:
-    place, plan, calibration = vectors
-    out = Place(str(tmp_path / "out"))
-    wanted = PairSearch(FMR, write, clusters=True, block=250)
-    result = find(out, place, plan, calibration, wanted, 1, lambda *_: None)
-    assert result.expected_false == pytest.approx(FMR * len(TEXTS) * (len(TEXTS) - 1) / 2)
-    content = out.read(f"clusters.{write}")
-    if write == "parquet":
-        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
-    elif write == "csv":
-        rows = [
-            {k: v if k == "id" else int(v) for k, v in row.items()}
-            for row in csv.DictReader(content.decode().splitlines())
-        ]
-    else:
-        rows = [json.loads(line) for line in content.splitlines()]
-    cluster = {row["row"]: row["cluster"] for row in rows}
-    assert cluster.keys() == {row for pair in truth for row in pair} or len(cluster) > 100
-    assert all(cluster[i] == cluster[j] for i, j in truth if i in cluster and j in cluster)
-    assert all(row["id"] == f"t{row['row']}" for row in rows)  # the kept column
-    sizes = Counter(cluster.values())
-    assert all(row["size"] == sizes[row["cluster"]] and cluster[row["cluster"]] == row["cluster"] for row in rows)
-    assert all(row["cluster"] <= row["row"] for row in rows)
-    assert result.clusters == len(sizes)
-    assert result.files[f"clusters.{write}"] == hashlib.sha256(content).hexdigest()
+def test_clusters_are_the_connected_rows(tmp_path: Path, vectors: Vectors) -> None:
+    _, pairs = search(tmp_path / "pairs", vectors)
+    for form in ("parquet", "csv"):
+        found, _ = search(tmp_path / form, vectors, write=form, clusters=True, block=250)
+        file = tmp_path / form / f"clusters.{form}"
+        rows = (pq.read_table(file) if form == "parquet" else pyarrow.csv.read_csv(file)).to_pylist()
+        cluster = {row["row"]: row["cluster"] for row in rows}
+        assert cluster.keys() == {row[end] for row in pairs for end in ("i", "j")}
+        assert all(cluster[row["i"]] == cluster[row["j"]] for row in pairs)
+        assert all(row["id"] == f"t{row['row']}" for row in rows)  # the kept column
+        sizes = Counter(cluster.values())
+        assert all(row["size"] == sizes[row["cluster"]] and cluster[row["cluster"]] == row["cluster"] for row in rows)
+        assert all(row["cluster"] <= row["row"] for row in rows)
+        assert found.clusters == len(sizes)
 
 
-def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vectors: Any, tmp_path: Path) -> None:
+def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vectors: Vectors, tmp_path: Path) -> None:
     """Labels may teach a similarity that fewer random pairs reach than any rate that can be asked for."""
-    place, plan, calibration = vectors
     rare = 0.99999
     levels = np.array([0.5, 0.9])
     taught = replace(
@@ -134,18 +117,16 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
         interval_high=np.ones(2), recalls=np.full(2, 0.4), recall_low=np.full(2, 0.3), recall_high=np.full(2, 0.5),
         precision_low=levels - 0.2, precision_high=levels + 0.05,
     )  # fmt: skip
-    labelled = replace(calibration, model=replace(calibration.model, probability=taught))
-    rate = threshold_of(labelled, 0, 0.9).facts["false_match_rate"]
-    assert rate < 1e-7
-    wanted = PairSearch(rate, "parquet", precision=0.9)
-    result = find(Place(str(tmp_path / "out")), place, plan, labelled, wanted, 1, lambda *_: None)
-    assert result.threshold == in_single_precision(rare)
-    assert result.expected_false == pytest.approx(0.1 * result.pairs)
-    assert result.expected_false_interval == pytest.approx((0.05 * result.pairs, 0.3 * result.pairs))
-    rows = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
-    assert all(row["similarity"] >= rare for row in rows)
+    model = replace(vectors.calibration.model, probability=taught)
+    labelled = vectors._replace(calibration=replace(vectors.calibration, model=model))
+    found, rows = search(tmp_path / "out", labelled, target=Target(precision=0.9))
+    assert found.threshold == in_single_precision(rare)
+    assert found.expected_false == pytest.approx(0.1 * found.pairs)
+    assert found.expected_false_interval == pytest.approx((0.05 * found.pairs, 0.3 * found.pairs))
+    assert found.share_of_duplicates == pytest.approx([0.4, 0.3, 0.5])
+    assert all(row["similarity"] >= rare and row["probability"] is not None for row in rows)
     with pytest.raises(InvalidInput, match="precision"):
-        threshold_of(labelled, 0, 0.99)
+        search(tmp_path / "other", labelled, target=Target(precision=0.99))
 
 
 def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
@@ -165,50 +146,31 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     assert recalls[0] < 0.9 <= recalls[1] <= recalls[2] == 1.0
 
 
-def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_path: Path, vectors: Any) -> None:
-    result, rows = search(tmp_path / "whole", vectors, block=250)
-    place, plan, calibration = vectors
-
-    def stop(stage: str, share: float | None) -> None:
-        if stage.endswith("pairs") and share is not None and share > 0.7:
-            raise KeyboardInterrupt
-
-    out = Place(str(tmp_path / "out"))
-    with pytest.raises(KeyboardInterrupt):
-        find(out, place, plan, calibration, PairSearch(FMR, "parquet", block=250), 1, stop)
-    done = sorted(out.names("_done"))
-    assert done == ["000000.json", "000001.json", "000002.json"]
-    (tmp_path / "out" / "part-000000.parquet").unlink()  # marks alone do not count
-    torn = tmp_path / "out" / "part-000001.parquet"
-    torn.write_bytes(torn.read_bytes()[:-1])
-    again, others = search(tmp_path / "out", vectors, block=250)
-    assert (again.files, others) == (result.files, rows)
+@pytest.mark.parametrize("exact_up_to", [10_000, 0])
+def test_a_search_that_was_interrupted_and_lost_a_file_goes_on(
+    tmp_path: Path, vectors: Vectors, exact_up_to: int
+) -> None:
+    wanted = {"block": 250, "exact_up_to": exact_up_to, "clusters": True}
+    whole = search(tmp_path / "whole", vectors, **wanted)
+    search(tmp_path / "out", vectors, **wanted)
+    for name in ("part-000000", "part-000003", "clusters"):
+        (tmp_path / "out" / f"{name}.parquet").unlink()
+    assert search(tmp_path / "out", vectors, **wanted) == whole
+    names = sorted(file.name for file in (tmp_path / "whole").iterdir())
+    assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
+    with pytest.raises(Conflict, match="block: 250, now 4096"):
+        search(tmp_path / "out", vectors, **wanted | {"block": 4096})
 
 
-def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:
-    calibration = load_calibration(
-        bulk_store, EncoderStore.at(bulk_store).find("tiny"), DomainRef("tickets"), ["CPUExecutionProvider"]
-    )
-    assert not threshold_of(calibration, 0.01).extrapolated
-    assert threshold_of(calibration, 1e-5).extrapolated
+def test_what_a_rate_cannot_mean_is_refused(vectors: Vectors, tmp_path: Path) -> None:
+    def threshold(calibration: Calibration, fmr: float) -> Any:
+        return begin(str(tmp_path / f"{fmr:g}"), vectors.job, calibration, PairSearch(Target(fmr=fmr)))
+
+    assert not threshold(vectors.calibration, 0.01).extrapolated
+    assert threshold(vectors.calibration, 1e-5).extrapolated
     with pytest.raises(InvalidInput, match="at least 1e-07"):
-        threshold_of(calibration, 1e-8)
+        threshold(vectors.calibration, 1e-8)
     with pytest.raises(Conflict, match="no reference"):
-        threshold_of(Calibration("default", 0, "identity", "x"), 0.01)
+        threshold(Calibration("default", 0, "identity", "x"), 0.01)
     with pytest.raises(InvalidInput, match="more than 5 pairs"):
         search(tmp_path / "out", vectors, most=5)
-
-
-def test_the_command_says_what_it_rests_on(
-    run_bulk: Callable[..., Any], tmp_path: Path, texts_file: Path, two_nodes: str
-) -> None:
-    out = str(tmp_path / "out")
-    done = run_bulk("pairs", str(texts_file), out, "--fmr", "1e-4", "--domain", "tickets", "--address", two_nodes)
-    assert done.returncode == 0, done.stderr
-    assert "extrapolated, as" in done.stdout
-    assert "exact search" in done.stdout
-    success = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
-    assert success["extrapolated"] is True
-    assert sum(pq.read_metadata(file).num_rows for file in (tmp_path / "out").glob("part-*")) == success["pairs"]
-    refused = run_bulk("pairs", str(texts_file), out, "--fmr", "1e-8", "--domain", "tickets")
-    assert refused.returncode == 2

@@ -1,37 +1,22 @@
-"""Connects to a Ray cluster, or starts a local Ray for one command, and distributes work to engines on it."""
+"""Connects to a Ray cluster, or starts a local Ray for one command, and distributes blocks to workers on it."""
 
-import logging
 import os
 import shutil
 import tempfile
-import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
 from isosim.errors import BackendFailure, Unavailable
 
-OBJECTS = 128 * 2**20  # size in bytes of a local Ray's object store, which only holds the small results of parts
-AHEAD = 2  # number of parts assigned to an engine at a time, including the one it is processing
-MOST_BLOCKS = 10_000  # maximum number of Ray blocks; if there are more parts, several share a block
+OBJECTS = 256 * 2**20  # bytes of a local Ray's object store, which only holds the rows of blocks in progress
+LOST = 3  # how often a cluster starts a worker again, on another node, after its node was lost; unmeasured
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise calls to Ray during cleanup would start it again
 }
-
-
-@dataclass(frozen=True)
-class Engines:
-    """Number of engines that run at a time, and the resources of each."""
-
-    count: int
-    cores: int  # cores per engine
-    gpu: bool  # whether each engine has a GPU
-    local: bool = True  # whether the engines run on a local Ray instead of a cluster
 
 
 @contextmanager
@@ -46,32 +31,25 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
         import ray  # noqa: PLC0415 - an optional package that takes a second to import
-        import ray.data  # noqa: PLC0415
         from ray._private.node import Node  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
-    logging.getLogger("ray.data").setLevel("CRITICAL")  # Ray would log errors that `map_items` already reports
     # Even if dashboard and usage reports are off, Ray starts the dashboard's process, which asks the metadata services
     # of three clouds whether it runs there. No option prevents this.
     Node.start_api_server = start_nothing  # type: ignore[assignment, method-assign]
     own = None
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         # A short name: Ray creates sockets in this folder, and a socket's path may have at most 107 bytes.
         own = tempfile.mkdtemp(prefix="isosim-ray-")
         os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # Ray would make one and write it to the home folder
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
-    else:
-        options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     try:
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:
             failed = "Ray does not start on this machine" if address is None else f"no Ray cluster answers at {address}"
             raise Unavailable(f"{failed}: {error}") from error
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
         yield ray
     finally:
         ray.shutdown()
@@ -84,60 +62,49 @@ def start_nothing(node: Any, **_: object) -> None:
     node._webui_url = None
 
 
-def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """Plans one engine for each GPU (`gpu`), or one for every `cores` CPU cores. At most `most` engines (0: no limit).
+def distribute(
+    ray: Any, worker: type, arguments: Sequence[Any], blocks: Iterable[tuple[int, Any]], *, gpu: bool, local: bool
+) -> Iterator[Any]:
+    """Lets workers on the cluster make blocks; yields their results as they complete, in any order.
+
+    There is at most one worker for each GPU (`gpu`) or CPU core. A block is read when a worker is free, so that memory
+    does not depend on the size of the input.
+
+    Args:
+        worker: class with the method `make(number, rows)`; a worker is made from `arguments`.
+        blocks: number and rows of each block.
+        local: whether Ray runs on this machine only. Its workers are not started again: they would fail again.
 
     Raises:
-        Unavailable: the cluster has too few resources for one engine.
-    """
-    resources: Mapping[str, float] = ray.cluster_resources()
-    there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
-    if not there:
-        have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-        raise Unavailable(
-            f"no engine fits on this cluster ({have}); an engine needs {'a GPU' if gpu else f'{cores} cores'}"
-        )
-    return Engines(min(there, most or there), cores, gpu, local)
-
-
-def map_items(
-    ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
-) -> Generator[dict[str, Any]]:
-    """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
-
-    A worker is called with {"item": [one item]}. It returns a dictionary: name -> list with one value. The number of
-    items in progress is limited, so that results do not pile up. Close the generator before the `with` block of
-    `cluster` ends.
-
-    Raises:
+        Unavailable: the cluster has no core, or no GPU.
         BackendFailure: Ray stopped with an error.
+        IsosimError, OSError: a worker raised it.
     """
-    data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # A local Ray must not restart an engine: the engine would probably fail again for the same reason. A cluster
-    # restarts the engines of a lost node on other nodes. `ray_remote_args_fn` is deprecated, and Ray 2.64 removes it
-    # without a replacement, so constraints.txt pins an earlier version.
-    once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        done = data.map_batches(
-            worker,
-            fn_constructor_kwargs=dict(arguments),
-            batch_size=1,
-            batch_format="numpy",
-            num_cpus=0 if wanted.gpu else wanted.cores,
-            num_gpus=1 if wanted.gpu else 0,
-            compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
-            ray_remote_args_fn=once,
-        )
-    batches = iter(done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0))
+    from ray.util import ActorPool  # noqa: PLC0415 - see `cluster`
+
+    kind = "GPU" if gpu else "CPU"
+    free = int(ray.cluster_resources().get(kind, 0))
+    if not free:
+        raise Unavailable(f"this Ray cluster has no {kind}")
+    retries = 0 if local else LOST
+    actor = ray.remote(worker).options(
+        num_cpus=0 if gpu else 1, num_gpus=1 if gpu else 0, max_restarts=retries, max_task_retries=retries
+    )
+    pool: Any = ActorPool([])  # a block at a time for each of them
     try:
-        for batch in batches:
-            for row in range(len(next(iter(batch.values())))):
-                yield {name: column[row] for name, column in batch.items()}
+        for block in blocks:
+            if not pool.has_free() and free:
+                pool.push(actor.remote(*arguments))
+                free -= 1
+            elif not pool.has_free():
+                yield pool.get_next_unordered()
+            pool.submit(lambda maker, block: maker.make.remote(*block), block)
+        while pool.has_next():
+            yield pool.get_next_unordered()
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[0]
         raise BackendFailure(
-            f"Ray stopped with an error ({reason}); finished parts are kept: run the command again to continue"
+            f"Ray stopped with an error ({reason}); finished files are kept: run the command again to continue"
         ) from error
-    finally:
-        batches.close()  # also ends the engines

@@ -1,196 +1,185 @@
-"""An engine reads one part of the input and makes the part's output file. It does not depend on Ray."""
+"""An engine makes the file of a block from the block's rows. It does not depend on Ray."""
 
-import hashlib
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from isosim.arrays import Rows, Vectors
-from isosim.bulk.inputs import Part, Records, fault, faults, vector_fault
-from isosim.bulk.places import Place, reaching
-from isosim.bulk.plan import ERROR, ROW, Plan
-from isosim.bulk.readers import reader_of
-from isosim.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
+from isosim.bulk.job import Job, Where
+from isosim.bulk.writing import to_bytes
 from isosim.domains.calibrations import load_calibration
-from isosim.encoders.brought import vector_of
+from isosim.encoders.brought import faults
 from isosim.encoders.onnx_engine import CUDA
 from isosim.encoders.store import EncoderStore
 from isosim.encoders.texts import PooledVector
-from isosim.errors import Conflict, InvalidInput, TokenizerFailure
 from isosim.jobs.offline import open_texts
 from isosim.scoring.calibration import DomainRef
 from isosim.scoring.similarity import flags_of, normalized, score
 
-# Vectors of a part's usable rows, as three values:
-# 1. the vectors (N, D),
-# 2. for each vector, a PooledVector with the text's flags and number of tokens,
-# 3. for each text column, an array (rows,) with the index of each row's vector.
-Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one part."""
+    """Counts of one block."""
 
-    number: int
     rows: int
-    failed: dict[str, int]  # reason -> number of rows that failed for this reason
+    failed: Counter[str]  # reason -> number of rows without a result for this reason
     sentences: int  # number of distinct texts; each was encoded once
-    tokens: int
-    bytes: int
-    sha256: str
-    seconds: float
-    node: str = ""  # id of the Ray node that computed the part
+    bytes: int  # size of the file
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The distinct texts or vectors of a block's usable rows."""
+
+    rows: Rows  # (R,) the usable rows
+    pooled: Vectors  # (N, D)
+    texts: list[PooledVector]  # N
+    sides: list[Rows]  # for each column (R,): index of each row's text
 
 
 class Engine:
-    """Encoder, calibration and reader; they are opened once and used for many parts."""
+    """Encoder and calibration of a job, opened once for many blocks.
 
-    def __init__(self, plan: Plan, store: Path, threads: int, seed: Path | None = None) -> None:
-        """Opens the encoder and the version that the plan names.
+    Raises:
+        Unavailable, CorruptArtifact, NotFound: the encoder or the version is missing, or cannot be opened.
+    """
 
-        Raises:
-            Unavailable, CorruptArtifact, NotFound: the encoder or the version is missing, or cannot be opened.
-        """
-        self.plan = plan
-        artifact = EncoderStore.at(store, seed).find(f"{plan.encoder}@{plan.digest}")
-        self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
-        if plan.options.vectors:
-            self.fault = partial(vector_fault, dim=artifact.spec.dim, unit=artifact.unit_vectors)
-        else:
+    def __init__(self, job: Job, where: Where, threads: int = 1) -> None:
+        self.job, options = job, job.options
+        artifact = EncoderStore.at(where.store, where.seed).find(f"{job.encoder}@{job.digest}")
+        self.dim, self.unit = artifact.spec.dim, artifact.unit_vectors
+        providers = PROVIDERS[options.device]
+        self.calibration = load_calibration(where.store, artifact, DomainRef(job.domain, job.version), providers)
+        if not options.vectors:
             self.encode = open_texts(
                 artifact,
                 threads,
-                providers=PROVIDERS[plan.device],
-                batch_tokens=plan.batch_tokens,
-                # None: all texts of a part are sorted by length before they are batched. Another `window` would change
-                # the batches, and the last bits of the vectors. If `window` changes, increase FORMAT (plan.py).
-                window=None,
+                providers=providers,
+                batch_tokens=options.batch_tokens,
+                window=None,  # all texts of a block are sorted by length before they are batched
             )
-        self.dim = artifact.spec.dim
-        self.calibration = load_calibration(
-            store, artifact, DomainRef(plan.domain, plan.version), PROVIDERS[plan.device]
-        )
-        self.place = Place(plan.input[0].path)
-        self.reader = reader_of(plan.options.form, plan.options.delimiter)
 
-    def __call__(self, part: Part, *, lenient: bool) -> tuple[bytes, Outcome]:
-        """The bytes of the part's output file, and its outcome.
+    def __call__(self, block: int, table: pa.Table) -> tuple[bytes, Outcome]:
+        """The bytes of a block's file, and its counts.
 
         Raises:
-            InvalidInput: a row is unusable, and `lenient` is false.
-            Conflict: the input has changed since the job began.
+            TokenizerFailure, BackendFailure: the texts cannot be encoded.
         """
-        began = time.perf_counter()
-        plan, options = self.plan, self.plan.options
-        path = plan.input[part.source].path
-        with reaching(path):
-            records = self.reader.read(self.place, path, part, options.columns, options.keep)
-        if any(len(cells) != part.rows for cells in records.cells.values()):
-            raise Conflict(f"{path} has changed since the job began")
-        reasons = faults(records, part.rows, self.fault)
-        if not lenient:
-            self._check(path, part, records, reasons)
-        good = np.flatnonzero([reason is None for reason in reasons])
-        pooled, texts, sides = (self._brought if options.vectors else self._encoded)(records, good.tolist())
-        make = self._embedded if plan.task == "embed" else self._scored
-        columns = make(pooled, texts, sides, good, part.rows)
+        options = self.job.options
+        reasons: list[str | None] = [None] * len(table)
+        sides = self._vectors(table, reasons) if options.vectors else self._texts(table, reasons)
+        made = self._embedded(sides, len(table)) if options.task == "embed" else self._scored(sides, len(table))
+        first = block * options.rows
         columns = {
-            ROW: pa.array(np.arange(part.first, part.first + part.rows)),
-            **{name: records.kept[name] for name in options.keep},
-            **columns,
-            ERROR: pa.array(reasons, pa.string()),
+            "row": pa.array(np.arange(first, first + len(table))),
+            **{name: table[name] for name in options.keep},
+            **made,
+            "error": pa.array(reasons, pa.string()),
         }
-        content = to_bytes(pa.table(columns), options.write, plan.provenance())
+        content = to_bytes(pa.table(columns), options.write, self.job.provenance())
         failed = Counter(reason for reason in reasons if reason is not None)
-        tokens = sum(text.tokens for text in texts)
-        digest = hashlib.sha256(content).hexdigest()
-        spent = time.perf_counter() - began
-        return content, Outcome(
-            part.number, part.rows, dict(failed), len(texts), tokens, len(content), digest, round(spent, 3)
-        )
+        sentences = 0 if options.vectors else len(sides.texts)
+        return content, Outcome(len(table), failed, sentences, len(content))
 
-    def _encoded(self, records: Records, good: list[int]) -> Sides:
-        """Encodes the distinct texts of the rows `good`."""
-        columns, distinct = self.plan.options.columns, dict[str, int]()
-        for row in good:
-            for name in columns:
-                distinct.setdefault(records.cells[name][row], len(distinct))
-        try:
-            encodings = self.encode(list(distinct))
-        except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (in one of {len(distinct)} distinct texts)") from error
-        sides = [np.array([distinct[records.cells[name][row]] for row in good], np.intp) for name in columns]
-        return encodings.vectors, encodings.texts(), sides
+    def _reason(self, column: str, reason: str) -> str:
+        return reason if len(self.job.options.columns) == 1 else f"{column}: {reason}"
 
-    def _brought(self, records: Records, good: list[int]) -> Sides:
-        """Reads the vectors of the rows `good`."""
-        columns = self.plan.options.columns
-        pooled = np.empty((len(columns) * len(good), self.dim), np.float32)
-        for number, (name, row) in enumerate(product(columns, good)):
-            pooled[number] = vector_of(records.cells[name][row])
-        sides = [np.arange(len(good)) + number * len(good) for number in range(len(columns))]
-        return pooled, [PooledVector(vector, 0, truncated=False) for vector in pooled], sides
+    def _texts(self, table: pa.Table, reasons: list[str | None]) -> Sides:
+        """Encodes the distinct texts of the usable rows, and fills in why the other rows are unusable."""
+        columns = {name: table[name].to_pylist() for name in self.job.options.columns}
+        for name, cells in columns.items():
+            for row, cell in enumerate(cells):
+                fault = text_fault(cell, self.job.options.max_characters)
+                if fault is not None:
+                    reasons[row] = reasons[row] or self._reason(name, fault)
+        rows = usable(reasons)
+        distinct = dict[str, int]()
+        for row in rows.tolist():
+            for cells in columns.values():
+                distinct.setdefault(cells[row], len(distinct))
+        encodings = self.encode(list(distinct))
+        sides = [np.array([distinct[cells[row]] for row in rows.tolist()], np.intp) for cells in columns.values()]
+        return Sides(rows, encodings.vectors, encodings.texts(), sides)
 
-    def _check(self, path: str, part: Part, records: Records, reasons: Sequence[str | None]) -> None:
-        for row, reason in enumerate(reasons):
-            if reason is not None:
-                more = f" ({records.broken[row]})" if row in records.broken else ""
-                raise InvalidInput(
-                    f"{path}, row {part.first + row} of the input: {reason}{more}; with --on-error null such rows get "
-                    "null results"
-                )
+    def _vectors(self, table: pa.Table, reasons: list[str | None]) -> Sides:
+        """Reads the vectors of the usable rows, and fills in why the other rows are unusable."""
+        columns = {name: table[name].combine_chunks() for name in self.job.options.columns}
+        matrices = []
+        for name, column in columns.items():
+            whole = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(column), self.dim), fill_value=False))
+            matrix = np.zeros((len(table), self.dim), np.float32)
+            matrix[whole] = np.asarray(column.filter(pa.array(whole)).flatten()).reshape(-1, self.dim)
+            matrices.append(matrix)
+            bad = faults(matrix, unit=self.unit)
+            for row in bad:
+                fault = "unusable_vector" if whole[row] else "other_dimension" if column[row].is_valid else "null"
+                reasons[row] = reasons[row] or self._reason(name, fault)
+        rows = usable(reasons)
+        pooled = np.concatenate([matrix[rows] for matrix in matrices])
+        sides = [np.arange(len(rows)) + number * len(rows) for number in range(len(columns))]
+        return Sides(rows, pooled, [PooledVector(vector, 0, truncated=False) for vector in pooled], sides)
 
-    def _embedded(
-        self, pooled: Vectors, texts: list[PooledVector], sides: Sequence[Any], good: Any, count: int
-    ) -> dict[str, pa.Array]:
-        vectors = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
-        vectors = normalized(vectors) if self.plan.options.normalize else vectors
-        flags = {
-            "truncated": np.array([text.truncated for text in texts], bool),
-            UNREADABLE: np.array([text.unreadable for text in texts], bool),
-        }
+    def _embedded(self, given: Sides, count: int) -> dict[str, pa.Array]:
+        options = self.job.options
+        vectors = self.calibration.latents(given.pooled) if options.space == "calibrated" else given.pooled
+        vectors = normalized(vectors) if options.normalize else vectors
+        texts = [given.texts[at] for at in given.sides[0].tolist()]
         return {
-            VECTOR: vector_column(vectors[sides[0]], good, count),
-            **{name: spread(flag[sides[0]].tolist(), good, count, pa.bool_()) for name, flag in flags.items()},
+            "vector": vector_column(vectors[given.sides[0]], given.rows, count),
+            "truncated": spread([text.truncated for text in texts], given.rows, count, pa.bool_()),
+            "unreadable": spread([text.unreadable for text in texts], given.rows, count, pa.bool_()),
         }
 
-    def _scored(
-        self, pooled: Vectors, texts: list[PooledVector], sides: Sequence[Any], good: Any, count: int
-    ) -> dict[str, pa.Array]:
-        if not len(good):
-            numbers = {n: pa.nulls(count, pa.float32()) for n in ("cosine", "similarity")}
-            numbers |= {n: pa.nulls(count, pa.float64()) for n in ("percentile", "probability")}
-            numbers["extrapolated"] = pa.nulls(count, pa.bool_())
-            return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
-        left, right = sides
-        scores = score(self.calibration, texts, pooled, left, right, brought=self.plan.options.vectors)
-        flags_a, flags_b = flags_of(texts, scores, left, right)
-        rates = {"percentile": scores.percentile, "probability": scores.probability}
-        beyond = None if scores.extrapolated is None else scores.extrapolated.tolist()
-        absent = pa.nulls(count, pa.float64())
+    def _scored(self, given: Sides, count: int) -> dict[str, pa.Array]:
+        rows, (left, right) = given.rows, given.sides
+        flags, real = pa.list_(pa.string()), pa.float64()
+        types = {"cosine": pa.float32(), "similarity": pa.float32(), "percentile": real, "probability": real}
+        types |= {"extrapolated": pa.bool_(), "flags_a": flags, "flags_b": flags}
+        values: dict[str, Any] = dict.fromkeys(types)
+        if len(rows):
+            scores = score(self.calibration, given.texts, given.pooled, left, right, brought=self.job.options.vectors)
+            values |= {name: getattr(scores, name) for name in types if not name.startswith("flags")}
+            values["flags_a"], values["flags_b"] = flags_of(given.texts, scores, left, right)
         return {
-            "cosine": spread(scores.cosine, good, count, pa.float32()),
-            "similarity": spread(scores.similarity, good, count, pa.float32()),
-            **{name: absent if v is None else spread(v, good, count, pa.float64()) for name, v in rates.items()},
-            "extrapolated": pa.nulls(count, pa.bool_()) if beyond is None else spread(beyond, good, count, pa.bool_()),
-            "flags_a": spread(flags_a, good, count, pa.list_(pa.string())),
-            "flags_b": spread(flags_b, good, count, pa.list_(pa.string())),
+            name: pa.nulls(count, kind) if values[name] is None else spread(values[name], rows, count, kind)
+            for name, kind in types.items()
         }
 
 
-def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of `count` entries. Entry `rows[i]` is `values[i]`. All other entries are null."""
+def text_fault(cell: str | None, longest: int) -> str | None:
+    """Why a text cannot be embedded; None if it can. The API has the same rules."""
+    if cell is None:
+        return "null"
+    if not cell or cell.isspace():
+        return "empty"
+    return "too_long" if len(cell) > longest else None
+
+
+def usable(reasons: Sequence[str | None]) -> Rows:
+    return np.flatnonzero([reason is None for reason in reasons])
+
+
+def spread(values: Sequence[Any] | npt.NDArray[Any], rows: Rows, count: int, kind: pa.DataType) -> pa.Array:
+    """A column of `count` entries. Entry `rows[i]` is `values[i]`; all other entries are null."""
     every: list[Any] = [None] * count
-    for row, value in zip(rows.tolist(), values, strict=True):
+    for row, value in zip(rows.tolist(), values.tolist() if isinstance(values, np.ndarray) else values, strict=True):
         every[row] = value
     return pa.array(every, kind)
+
+
+def vector_column(vectors: Vectors, rows: Rows, count: int) -> pa.Array:
+    """A column of `count` vectors. Entry `rows[i]` is row i of `vectors` (N, D); all other entries are null."""
+    dim = vectors.shape[1]
+    every = np.zeros((count, dim), np.float32)
+    every[rows] = vectors
+    missing = np.ones(count, bool)
+    missing[rows] = False
+    return pa.FixedSizeListArray.from_arrays(pa.array(every.reshape(-1)), dim, mask=pa.array(missing))

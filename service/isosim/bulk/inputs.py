@@ -1,229 +1,176 @@
-"""The input of a bulk command: its files, their format, and the parts into which they are split."""
+"""Rows of Parquet, CSV and JSON lines in blocks of equal size, read by pyarrow.dataset."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from typing import Any, BinaryIO, Protocol
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import fsspec
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.json
 
-from isosim.bulk.places import Place, reaching
-from isosim.encoders.brought import fault_of, vector_of
-from isosim.errors import EmptyInput, InvalidInput
+from isosim.errors import EmptyInput, InvalidInput, Unavailable
+from isosim.store.blobs import client_options, remote
 
 ENDINGS = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
-MAGIC = "*?["  # a name with one of these characters is a pattern
+COMPRESSED = (".gz", ".bz2", ".zst")  # endings of CSV and JSON lines that pyarrow decompresses
+PARSED = 4 << 20  # bytes of CSV or JSON lines that are parsed together; a longer row is refused
+
+TEXT, VECTOR = pa.string(), pa.list_(pa.float32())
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file of the input."""
-
+class InputFile:
     path: str
     size: int  # bytes
     stamp: str  # ETag (object storage) or modification time; shows whether the content has changed
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of one input file. Each part has its own output file."""
+class Input:
+    """Files that are read as one table."""
 
-    number: int  # number of the part, from 0
-    source: int  # index of the input file
-    first: int  # number of the first row, counted over the whole input
-    rows: int
-    start: int  # Parquet: number of the first row in the file; other formats: position of the first byte
-    stop: int  # in the same unit as `start`: the row or byte after the last one
+    address: str
+    files: tuple[InputFile, ...]
+    dataset: ds.Dataset
 
+    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows in order, in batches of at most `rows` rows. Raises InvalidInput if a row cannot be parsed."""
+        with reading(self.address):
+            yield from self.dataset.scanner(
+                batch_size=rows, use_threads=False, batch_readahead=2, fragment_readahead=1
+            ).to_batches()
 
-@dataclass
-class Records:
-    """The rows of a part of the input."""
+    def blocks(self, rows: int) -> Iterator[pa.Table]:
+        """All rows in order, in tables of exactly `rows` rows; the last one may have fewer."""
+        held: list[pa.RecordBatch] = []
+        count = 0
+        for batch in self.batches(rows):
+            rest = batch
+            while rest.num_rows:
+                taken = rest.slice(0, rows - count)
+                rest = rest.slice(taken.num_rows)
+                held.append(taken)
+                count += taken.num_rows
+                if count == rows:
+                    yield pa.Table.from_batches(held)
+                    held, count = [], 0
+        if held:
+            yield pa.Table.from_batches(held)
 
-    cells: dict[str, Sequence[Any]]  # columns to process; the cells are not checked yet
-    kept: pa.Table  # columns to copy to the output
-    broken: dict[int, str] = field(default_factory=dict)  # row that cannot be parsed -> reason
+    def table(self) -> pa.Table:
+        with reading(self.address):
+            return self.dataset.to_table()
 
-
-Open = Callable[[], BinaryIO]
-
-
-class Reader(Protocol):
-    """Reads one file format."""
-
-    def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Name -> type of each column. A type is None if it is unknown. Empty if the format has no schema."""
-
-    def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Splits a file into parts of at most `rows` rows. Yields each part's number of rows, start and stop."""
-
-    def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records: ...
-
-
-def sources_of(address: str) -> tuple[Place, list[Source]]:
-    """The storage place of an input, and its files, sorted by name. `address` is a file, a folder, or a pattern.
-
-    Skips files whose name begins with `.` or `_`. If there are several files, also skips files with an unknown ending.
-
-    Raises:
-        EmptyInput: there is no file.
-        InvalidInput: a file is compressed.
-    """
-    place = Place(address)
-    with reaching(address):
-        if any(sign in address.rpartition("/")[2] for sign in MAGIC):
-            entries = list(place.fs.glob(place.root, detail=True).values())
-        elif place.fs.isdir(place.root):
-            entries = place.fs.ls(place.root, detail=True)
-        elif place.fs.exists(place.root):
-            entries = [place.fs.info(place.root) | {"name": place.root}]  # obstore leaves out the bucket
-        else:
-            raise EmptyInput(f"{address}: no such file or folder")
-    files = [one for one in entries if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
-    for one in files:
-        if one["name"].endswith(PACKED):
-            raise InvalidInput(
-                f"{one['name']} is compressed and cannot be split into parts; decompress it or convert it to Parquet"
-            )
-    known = [one for one in files if ending(one["name"]) in ENDINGS] if len(files) > 1 else files
-    if not known:
-        raise EmptyInput(f"{address}: no file whose name ends in {', '.join(ENDINGS)}")
-    return place, [Source(one["name"], int(one["size"]), stamp(one)) for one in sorted(known, key=lambda o: o["name"])]
+    def count(self) -> int:
+        """The number of rows."""
+        with reading(self.address):
+            return int(self.dataset.count_rows())
 
 
-def ending(name: str) -> str:
-    _, dot, last = name.rpartition(".")
-    return (dot + last).lower()
-
-
-def stamp(info: dict[str, Any]) -> str:
-    """A file's ETag or modification time. Shows whether the file's content has changed."""
-    return str(info.get("e_tag") or info.get("mtime") or "")
-
-
-def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """The requested format of the files. If no format was requested, the endings of the file names decide.
+@contextmanager
+def reading(address: str) -> Iterator[None]:
+    """Converts the errors of readers and storage clients.
 
     Raises:
-        InvalidInput: an ending is unknown, or the endings mean different formats.
+        InvalidInput: a file cannot be parsed.
+        Unavailable: the storage client is not installed, or cannot reach the storage.
     """
-    forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
-    if len(forms) > 1:
-        raise InvalidInput(
-            f"the input mixes formats: {', '.join(sorted(str(form) for form in forms))}; give a pattern for one of them"
-        )
-    form = forms.pop()
-    if form is None:
-        raise InvalidInput(
-            f"{sources[0].path}: the file's name does not show the format; give --format parquet, csv or jsonl. "
-            "Convert an Excel workbook to CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
-        )
-    return form
-
-
-def opener(place: Place, path: str) -> Open:
-    def open_file() -> BinaryIO:
-        with reaching(path):
-            file: BinaryIO = place.fs.open(path, "rb")
-        return file
-
-    return open_file
-
-
-def check_columns(
-    reader: Reader,
-    place: Place,
-    sources: Sequence[Source],
-    columns: Sequence[str],
-    keep: Sequence[str],
-    wanted: str = "text",
-) -> None:
-    """Checks the columns of all files.
-
-    Raises:
-        InvalidInput: a file lacks a column, a column to process has another type than `wanted`, or a kept column's
-            type differs between files.
-    """
-    first: dict[str, str | None] | None = None
-    for source in sources:
-        schema = reader.schema(opener(place, source.path))
-        if not schema:
-            return
-        for name in (*columns, *keep):
-            if name not in schema:
-                raise InvalidInput(f"{source.path} has no column {name!r}; it has {', '.join(schema)}")
-        for name in columns:
-            if schema[name] not in (None, wanted):
-                raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not {wanted}")
-        types = {name: schema[name] for name in keep}
-        if first is not None and types != first:
-            raise InvalidInput(
-                f"{source.path}: the columns to keep have the types {types}, but in {sources[0].path} they have {first}"
-            )
-        first = types
-
-
-def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> list[Part]:
-    """Splits the input into parts, in order.
-
-    Raises:
-        EmptyInput: the input has no rows.
-    """
-    parts: list[Part] = []
-    first = 0
-    for number, source in enumerate(sources):
-        for count, start, stop in reader.cut(opener(place, source.path), rows):
-            parts.append(Part(len(parts), number, first, count, start, stop))
-            first += count
-    if not parts:
-        raise EmptyInput(f"{sources[0].path}: no rows")
-    return parts
-
-
-def fault(cell: Any, longest: int) -> str | None:
-    """Why a text cannot be embedded; None if it can. The API has the same rules."""
-    if cell is None:
-        return "null"
-    if not isinstance(cell, str):
-        return "not_text"
-    if not cell or cell.isspace():
-        return "empty"
-    if len(cell) > longest:
-        return "too_long"
     try:
-        cell.encode()
-    except UnicodeEncodeError:
-        return "not_unicode"
-    return None
+        yield
+    except ImportError as error:
+        raise Unavailable(f"{address}: {error}; a bucket needs an extra: pip install 'isosim[bucket]'") from error
+    except pa.ArrowException as error:
+        raise InvalidInput(f"{address}: {error}") from error
+    except Exception as error:  # obstore's errors have no base that is importable without it
+        if type(error).__module__.partition(".")[0] != "obstore":
+            raise
+        raise Unavailable(f"{address}: {' '.join(str(error).split('Debug source')[0].split())}") from error
 
 
-def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
-    """Why a cell is not a usable vector of the encoder; None if it is."""
-    if cell is None:
-        return "null"
-    try:
-        vector = vector_of(cell)
-    except InvalidInput:
-        return "not_a_vector"
-    if len(vector) != dim:
-        return "other_dimension"
-    return None if fault_of(vector, dim, unit=unit) is None else "unusable_vector"
+def open_input(address: str, types: Mapping[str, pa.DataType | None], delimiter: str | None = None) -> Input:
+    """Opens a file, a folder or a pattern.
+
+    Args:
+        types: name -> type of each column to read. None is the type in the files; columns of CSV are then text.
+        delimiter: character between the cells of CSV; None: a tab for .tsv, otherwise a comma.
+
+    Raises:
+        EmptyInput: there is no file with content.
+        InvalidInput: the formats differ, a file cannot be parsed, or lacks a column, or a column has another type.
+    """
+    with reading(address):
+        storage, files = files_of(address)
+        forms = {ending(file.path) for file in files}
+        form = ENDINGS[min(forms)]
+        if len({ENDINGS[one] for one in forms}) > 1:
+            raise InvalidInput(f"{address} mixes formats: {', '.join(sorted(forms))}; give a pattern for one of them")
+        layout = layout_of(form, delimiter or ("\t" if ".tsv" in forms else ","))
+        paths = [file.path for file in files]
+        schemas = {}
+        for fragment in ds.dataset(paths, format=layout, filesystem=storage).get_fragments():
+            schema = schemas[fragment.path] = fragment.physical_schema
+            if missing := [name for name in types if name not in schema.names]:
+                raise InvalidInput(f"{fragment.path} has no column {missing[0]!r}; it has {', '.join(schema.names)}")
+        fields = [(name, kind or type_of(name, schemas.values(), form)) for name, kind in types.items()]
+        dataset = ds.dataset(paths, pa.schema(fields), layout, storage)
+        dataset.head(1, use_threads=False)  # raises an error if a column cannot be read as this type
+        return Input(address, files, dataset)
 
 
-def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row, the reason why it is unusable; None if it is usable. The first bad cell gives the reason."""
-    columns: Mapping[str, Any] = records.cells
-    reasons: list[str | None] = [None] * rows
-    for row in range(rows):
-        if row in records.broken:
-            reasons[row] = "malformed"
-            continue
-        for name, cells in columns.items():
-            reason = fault(cells[row])
-            if reason is not None:
-                reasons[row] = reason if len(columns) == 1 else f"{name}: {reason}"
-                break
-    return reasons
+def files_of(address: str) -> tuple[Any, tuple[InputFile, ...]]:
+    """The file system of an input, and its files that are not empty, sorted by name.
+
+    Skips files without a known ending. In a folder, also skips files and folders whose name begins with `.` or `_`.
+    """
+    options: dict[str, Any] = {}
+    if remote(address) and not address.startswith("file:"):
+        from obstore.fsspec import register  # noqa: PLC0415 - an extra
+
+        register(address.partition(":")[0])
+        options = client_options()
+    storage, root = fsspec.core.url_to_fs(address, **options)
+    pattern = any(sign in address for sign in "*?[")
+    found = storage.glob(root, detail=True) if pattern else storage.find(root, detail=True)
+    hidden = re.compile(r"/[._]")
+    files = tuple(
+        InputFile(path, int(one["size"]), str(one.get("e_tag") or one.get("mtime") or ""))
+        for path, one in sorted(found.items())
+        if one["type"] == "file" and one["size"] and ending(path) in ENDINGS
+        if pattern or not hidden.search(path, len(root))
+    )
+    if not files:
+        raise EmptyInput(f"{address}: no file with content whose name ends in {', '.join(ENDINGS)}")
+    return storage, files
+
+
+def ending(path: str) -> str:
+    """The ending of a file's name, in lower case and without that of a compression."""
+    name = path.lower()
+    for packed in COMPRESSED:
+        name = name.removesuffix(packed)
+    return "." + name.rpartition(".")[2]
+
+
+def layout_of(form: str, delimiter: str) -> ds.FileFormat:
+    if form == "csv":
+        return ds.CsvFileFormat(
+            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            ds.CsvFragmentScanOptions(read_options=pyarrow.csv.ReadOptions(block_size=PARSED)),
+        )
+    if form == "jsonl":
+        return ds.JsonFileFormat(ds.JsonFragmentScanOptions(read_options=pyarrow.json.ReadOptions(block_size=PARSED)))
+    return ds.ParquetFileFormat()
+
+
+def type_of(name: str, schemas: Iterable[pa.Schema], form: str) -> pa.DataType:
+    """The type of a column in all files; text where a guess of the reader could change values, like 007 to 7."""
+    fields = [pa.schema([schema.field(name)]) for schema in schemas]
+    kind = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+    guessed = form == "jsonl" and (pa.types.is_temporal(kind) or pa.types.is_null(kind))
+    return TEXT if form == "csv" or guessed else kind

@@ -1,254 +1,161 @@
 """Finds near-duplicates: all pairs of rows that reach the threshold for a false-match rate or a precision."""
 
-import hashlib
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import orjson
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import csv
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from isosim.arrays import Vectors
-from isosim.bulk.places import Place
-from isosim.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
+from isosim.arrays import Rows, Vectors
+from isosim.bulk.inputs import open_input
+from isosim.bulk.job import BLOCK, Form, Job, claim, present
+from isosim.bulk.run import SUCCESS, Report
 from isosim.bulk.search import MARGIN, CellIndex, index_of
-from isosim.bulk.writing import UNREADABLE, VECTOR, to_bytes
-from isosim.errors import Conflict, InvalidInput
+from isosim.bulk.writing import to_bytes
+from isosim.encoders.device import usable_cores
+from isosim.errors import EmptyInput, InvalidInput
 from isosim.scoring.advice import Advice, Target, advise
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import normalized, score
-from isosim.store.artifacts import from_facts
+from isosim.store.artifacts import json_bytes
+from isosim.store.blobs import opened
 
-FORMAT = 1
-VECTORS = "_vectors"
-BLOCK = 4096  # rows in a block; a block's output file has the pairs (row of the block, earlier row)
-EXACT_UP_TO = 100_000  # up to this many rows, all pairs are compared (4 · 10¹² operations, under a minute on two cores)
-RECALL = 0.99  # default recall of the index for more than EXACT_UP_TO rows
+EXACT_UP_TO = 100_000  # rows whose pairs are all compared (4 · 10¹² operations, under a minute on two cores)
+RECALL = 0.99  # share of the pairs that the index for more rows must find
+MOST = 50_000_000  # pairs; the search fails if there are more, usually because of many exact copies
 
-Report = Callable[[str, float | None], None]
+PAIRS = pa.schema(
+    {"i": pa.int64(), "j": pa.int64(), "similarity": pa.float32(), "cosine": pa.float32()}
+    | dict.fromkeys(("percentile", "probability"), pa.float64())
+)
+
+Ends = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class PairSearch:
-    """The requested false-match rate or precision, and the limits of the search."""
+    """What is searched for, and how."""
 
-    fmr: float  # false-match rate: the requested one, or the one at the threshold for `precision`
-    write: str  # format of the output
-    exact_up_to: int = EXACT_UP_TO  # up to this many rows, all pairs are compared
-    recall: float = RECALL
-    seed: int = 0
-    # Maximum number of pairs. If there are more pairs, usually because of many exact copies, the search fails.
-    most: int = 50_000_000
-    block: int = BLOCK
+    target: Target  # a false-match rate or a precision
+    write: Form = "parquet"
     clusters: bool = False  # whether to write a file of clusters as well
-    precision: float | None = None  # requested precision; None: `fmr` was requested instead
+    exact_up_to: int = EXACT_UP_TO
+    recall: float = RECALL
+    most: int = MOST
+    seed: int = 0
+    block: int = BLOCK  # rows in a block; its file has the pairs (row of the block, earlier row)
 
 
 @dataclass(frozen=True)
-class PairSearchResult:
-    """Counts, files and threshold of a search."""
+class FoundPairs:
+    """Counts and threshold of a search."""
 
-    rows: int
-    without_text: int
+    rows: int  # with a readable text
     pairs: int
-    files: dict[str, str]  # name -> SHA-256
     threshold: float
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None  # fields of class Recall (search.py); None for an exact search
-    # Estimated number of false pairs. If a precision was requested: (1 − precision) × number of pairs found. Otherwise:
-    # false-match rate × N (N − 1) / 2, which assumes that all N rows are unrelated.
-    expected_false: float = 0.0
-    clusters: int | None = None  # number of clusters; None: not requested
-    # 95 % interval. None if no precision was requested, or if the version is from a release that stored no interval.
-    expected_false_interval: tuple[float, float] | None = None
+    # Estimated number of false pairs. For a precision: (1 − precision) × number of pairs found. For a false-match rate:
+    # rate × N (N − 1) / 2, which assumes that all N rows are unrelated.
+    expected_false: float
+    expected_false_interval: tuple[float, float] | None  # 95 %; None for a false-match rate
+    # Estimated share of all duplicates that reach the threshold, and its 95 % interval; None for a false-match rate.
+    share_of_duplicates: list[float] | None
+    clusters: int | None  # None: not requested
 
 
-def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
-    """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
+def begin(output: str, job: Job, calibration: Calibration, search: PairSearch) -> Advice:
+    """Claims OUTPUT for a search among the vectors of `job`, and returns the similarity that reaches its target.
 
     Raises:
-        Conflict: the version lacks labelled pairs for a precision, or random pairs for a false-match rate.
-        InvalidInput: the rate is out of range, the rate is so low that identical texts would not match, or no threshold
-            reaches the precision.
+        Conflict: OUTPUT belongs to another job, or the version lacks labelled pairs for a precision, or random pairs
+            for a false-match rate.
+        InvalidInput: the rate is so low that identical texts would not match, or no threshold reaches the precision.
     """
-    model = calibration.model
-    if precision is not None:
-        return advise(model, calibration.domain, Target(precision=precision))
-    advice = advise(model, calibration.domain, Target(fmr=fmr))
-    assert model.reference is not None  # noqa: S101 - `advise` checks this
-    identical = float(model.reference.false_match_rate(np.ones(1))[0])
-    if identical > fmr:
-        raise InvalidInput(
-            f"fmr: {fmr:g} is too low: even a threshold of 1, the similarity of identical texts, has a false-match "
-            f"rate of {identical:.1e} in {calibration.domain!r}; give a larger rate"
-        )
+    fmr, reference = search.target.fmr, calibration.model.reference
+    advice = advise(calibration.model, calibration.domain, search.target)
+    if fmr is not None and reference is not None:
+        identical = float(reference.false_match_rate(np.ones(1))[0])
+        if identical > fmr:
+            raise InvalidInput(
+                f"fmr: {fmr:g} is too low: even a threshold of 1, the similarity of identical texts, has a "
+                f"false-match rate of {identical:.1e} in {calibration.domain!r}; give a larger rate"
+            )
+    claim(opened(output), job.facts | asdict(search) | {"task": "pairs"})
     return advice
 
 
-def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors, pa.Table]:
-    """Indices (N,) of the rows that have a readable text, the vectors (N, D) of these rows, and the columns to copy."""
-    rows, parts, kept = [], [], []
-    for part in plan.parts:
-        table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
-        table = table.filter(pc.is_valid(table[VECTOR]))
-        table = table.filter(pc.invert(table[UNREADABLE]))  # the vector of an unreadable text says little about it
-        array = table[VECTOR].combine_chunks()
-        rows.append(table["row"].to_numpy())
-        parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
-        kept.append(table.select(list(keep)))
-    return np.concatenate(rows), np.concatenate(parts), pa.concat_tables(kept)
-
-
 def find(
-    output: Place,
-    vectors: Place,
-    plan: Plan,
-    calibration: Calibration,
-    search: PairSearch,
-    threads: int,
-    report: Report,
-) -> PairSearchResult:
-    """Searches pairs, scores them as /similarity does, and writes a file for every block of rows.
+    output: str, vectors: str, job: Job, calibration: Calibration, search: PairSearch, advice: Advice, report: Report
+) -> FoundPairs:
+    """Searches the vectors that `job` has written, scores the pairs as /similarity does, and writes a file for every
+    block of rows. Skips blocks whose file is present.
 
     Raises:
-        Conflict: OUTPUT belongs to another plan.
-        InvalidInput: there are more pairs than `search.most`.
+        InvalidInput: no row has a readable text, or there are more pairs than `search.most`.
     """
-    advice = threshold_of(calibration, search.fmr, search.precision)
-    facts = {
-        "format": FORMAT, "task": "pairs", "wanted": asdict(search), "input": [asdict(one) for one in plan.input],
-        "columns": plan.options.columns, "keep": plan.options.keep, "digest": plan.digest, "domain": plan.domain,
-        "version": plan.version, "software": plan.software,
-    }  # fmt: skip
-    names = output.names()
-    if PLAN in names:
-        check_same(orjson.loads(output.read(PLAN)), facts, output.address)
-    elif names:
-        raise Conflict(f"{output.address} holds {sorted(names)[0]} but no {PLAN}; give an empty or a new folder")
-    else:
-        output.create(PLAN, orjson.dumps(facts) + b"\n")
+    target, form = opened(output), search.write
     report("reading vectors", None)
-    rows, pooled, kept = load(vectors, plan, plan.options.keep)
-    if SUCCESS in names:
-        return from_facts(PairSearchResult, orjson.loads(output.read(SUCCESS)))
+    rows, pooled, kept = load(vectors, job)
     report("indexing", None)
     unit = in_blocks(calibration, pooled)
     radius = advice.similarity - MARGIN
     index = index_of(
-        unit, radius, exact_up_to=search.exact_up_to, wanted=search.recall, seed=search.seed, threads=threads
+        unit, radius, exact_up_to=search.exact_up_to, wanted=search.recall, seed=search.seed, threads=usable_cores()
     )
-    bare = replace(calibration, model=replace(calibration.model, domain_test=None))
-    files: dict[str, str] = {}
-    count = 0
-    done = output.names(DONE)
+    facts = job.provenance(task="pairs", space="", **{name: str(value) for name, value in search.target.facts.items()})
+    there = present(target)
+    count = len(ends_of(output, form))
     for number, start in enumerate(range(0, len(unit), search.block)):
-        stop = min(start + search.block, len(unit))
-        mark = f"{number:06}.json"
-        name = f"part-{number:06}.{search.write}"
-        told = orjson.loads(output.read(f"{DONE}/{mark}")) if mark in done else None
-        if told is not None and names.get(name) == told["bytes"]:
+        name, stop = f"part-{number:06}.{form}", min(start + search.block, len(unit))
+        if name in there:
             index.pass_over(start, stop)
-        else:
-            block = []
-            for left, right in index.pairs(start, stop, radius):
-                block.append(score_pairs(bare, pooled, left, right, search, advice.similarity))
-                if count + sum(len(one["i"]) for one in block) > search.most:
-                    raise InvalidInput(
-                        f"more than {search.most:,} pairs among the first {stop:,} of {len(unit):,} rows; give a "
-                        "lower --fmr, or remove exact copies first"
-                    )
-            told = write(output, name, mark, block, rows, kept, plan, search)
-        count += told["pairs"]
-        files[name] = told["sha256"]
+            continue
+        block = [PAIRS.empty_table()]
+        for left, right in index.pairs(start, stop, radius):
+            block.append(scored(calibration, pooled, left, right, advice.similarity))
+            count += len(block[-1])
+            if count > search.most:
+                raise InvalidInput(
+                    f"more than {search.most:,} pairs among the first {stop:,} of {len(unit):,} rows; give a lower "
+                    "--fmr, or remove exact copies first"
+                )
+        target.write(name, to_bytes(numbered(pa.concat_tables(block), rows, kept), form, facts))
         report(f"{count:,} pairs", stop / len(unit))
-    recall = asdict(index.recall) if isinstance(index, CellIndex) else None
-    clusters = None
+    groups = None
     if search.clusters:
         report("clustering", None)
-        clusters, name, digest = write_clusters(output, sorted(files), rows, kept, plan, search)
-        files[name] = digest
-    expected, interval = expected_false(search, advice, len(rows), count)
-    result = PairSearchResult(
-        plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall,
-        expected, clusters, interval,
+        table, groups = clusters_of(ends_of(output, form), rows, kept)
+        target.write(f"clusters.{form}", to_bytes(table, form, facts))
+    expected, interval = expected_false(search.target, advice, len(rows), count)
+    share = advice.facts.get("recall")
+    found = FoundPairs(
+        len(rows), count, advice.similarity, advice.extrapolated, advice.pairs,
+        asdict(index.recall) if isinstance(index, CellIndex) else None, expected, interval,
+        None if share is None else [share, *advice.facts["recall_interval"]], groups,
     )  # fmt: skip
-    output.write(SUCCESS, orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
-    if output.names(DONE):
-        output.remove(DONE)
-    return result
+    target.write(SUCCESS, json_bytes(asdict(found)))
+    return found
 
 
-def expected_false(
-    search: PairSearch, advice: Advice, rows: int, found: int
-) -> tuple[float, tuple[float, float] | None]:
-    """Expected number of false pairs among the `found` pairs, and the 95 % interval of this number.
+def load(vectors: str, job: Job) -> tuple[Rows, Vectors, pa.Table]:
+    """Numbers (N,) of the rows that have a readable text, the vectors (N, D) of these rows, and the columns to copy.
 
-    The interval is None if no precision was requested, or if the version is from a release that stored no interval.
+    The vector of an unreadable text says little about it.
     """
-    if search.precision is None:
-        return search.fmr * rows * (rows - 1) / 2, None
-    interval = None
-    if (shares := advice.facts.get("precision_interval")) is not None:
-        interval = ((1 - shares[1]) * found, (1 - shares[0]) * found)
-    return (1 - search.precision) * found, interval
-
-
-def write_clusters(
-    output: Place, names: Sequence[str], every: Any, kept: pa.Table, plan: Plan, search: PairSearch
-) -> tuple[int, str, str]:
-    """Writes the clusters: sets of rows that are connected through pairs.
-
-    The file has a line for each row that is in a pair: the row's number, the cluster's id (its lowest row number), the
-    cluster's size, and the kept columns.
-
-    Args:
-        every: sorted numbers of the rows in `kept`.
-
-    Returns:
-        The number of clusters, the file's name and its SHA-256.
-    """
-    ends = [read_ends(output.read(name), search.write) for name in names]
-    i, j = np.concatenate([np.empty((2, 0), np.int64), *ends], axis=1)
-    rows, places = np.unique(np.concatenate([i, j]), return_inverse=True)
-    left, right = np.split(places, 2)
-    joined = coo_array((np.ones(len(left)), (left, right)), shape=(len(rows), len(rows)))
-    count, group = connected_components(joined, directed=False)
-    lowest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, group, rows)
-    columns = {"row": rows, "cluster": lowest[group], "size": np.bincount(group, minlength=count)[group]}
-    facts = plan.provenance() | {"isosim.task": "clusters", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
-    table = pa.table(
-        {name: pa.array(values, pa.int64()) for name, values in columns.items()}
-        | {name: kept[name].take(np.searchsorted(every, rows)) for name in kept.column_names if name not in columns}
-    )
-    name, content = f"clusters.{search.write}", to_bytes(table, search.write, facts)
-    output.write(name, content)
-    return int(count), name, hashlib.sha256(content).hexdigest()
-
-
-def read_ends(content: bytes, form: str) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":  # (2, pairs)
-    """The columns i and j of a file of pairs, as the two rows of an array."""
-    names = ["i", "j"]
-    if form == "jsonl":
-        lines = [orjson.loads(line) for line in content.splitlines()]
-        return np.array([[line[name] for line in lines] for name in names], np.int64).reshape(2, len(lines))
-    if form == "parquet":
-        table = pq.read_table(io.BytesIO(content), columns=names)
-    else:
-        table = csv.read_csv(
-            io.BytesIO(content),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64())),
-        )
-    return np.array([table[name].to_numpy() for name in names], np.int64).reshape(2, len(table))
+    types = dict.fromkeys(job.options.keep) | {"row": pa.int64(), "vector": None, "unreadable": pa.bool_()}
+    table = open_input(f"{vectors}/part-*", types).table()
+    table = table.filter(pc.and_(pc.is_valid(table["vector"]), pc.invert(pc.fill_null(table["unreadable"], True))))
+    if not len(table):
+        raise InvalidInput(f"{vectors}: no row has a readable text")
+    column = table["vector"].combine_chunks()
+    pooled = np.asarray(column.flatten(), np.float32).reshape(len(table), column.type.list_size)
+    return table["row"].to_numpy(), pooled, table.select(list(job.options.keep)).combine_chunks()
 
 
 def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
@@ -259,44 +166,69 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
     return unit
 
 
-def score_pairs(
-    calibration: Calibration, pooled: Vectors, left: Any, right: Any, search: PairSearch, threshold: float
-) -> dict[str, Any]:
-    """Scores pairs as /similarity does, and returns columns with the pairs at or above the threshold."""
+def scored(calibration: Calibration, pooled: Vectors, left: Rows, right: Rows, threshold: float) -> pa.Table:
+    """Scores the pairs (left[n], right[n]) of rows of `pooled` as /similarity does; those at or above the threshold."""
+    if not len(left):
+        return PAIRS.empty_table()
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
-    if not len(needed):
-        return {"i": left, "j": right, **dict.fromkeys(("similarity", "cosine", "percentile"), np.empty(0))}
-    scores = score(calibration, [], pooled[needed], a, b)
-    assert scores.percentile is not None  # noqa: S101 - the domain has a reference
-    reached = scores.similarity >= threshold if search.precision is not None else 1.0 - scores.percentile <= search.fmr
-    columns = {
+    scores = score(calibration, [], pooled[needed], a, b, brought=True)  # `brought`: without the out-of-domain test
+    none = np.full(len(left), np.nan)
+    values: dict[str, npt.NDArray[Any]] = {
         "i": left, "j": right, "similarity": scores.similarity, "cosine": scores.cosine,
-        "percentile": scores.percentile,
+        "percentile": none if scores.percentile is None else scores.percentile,
+        "probability": none if scores.probability is None else scores.probability,
     }  # fmt: skip
-    if scores.probability is not None:
-        columns["probability"] = scores.probability
-    return {name: column[reached] for name, column in columns.items()}
+    reached = scores.similarity >= np.float32(threshold)
+    return pa.table([pa.array(values[one.name][reached], one.type, from_pandas=True) for one in PAIRS], schema=PAIRS)
 
 
-def write(
-    output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
-    search: PairSearch,
-) -> dict[str, Any]:  # fmt: skip
-    """Writes a file of pairs, sorted by i and j. Then writes a record, which marks the file as finished. Returns the
-    record."""
-    filled = [one for one in block if len(one["i"])] or block[:1]
-    columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
-    order = np.lexsort((columns["j"], columns["i"]))
-    i, j = columns.pop("i")[order], columns.pop("j")[order]
-    types = {"similarity": pa.float32(), "cosine": pa.float32()}
-    table = {"i": pa.array(rows[i], pa.int64()), "j": pa.array(rows[j], pa.int64())}
-    table |= {key: pa.array(values[order], types.get(key, pa.float64())) for key, values in columns.items()}
-    for column in kept.column_names:
-        table |= {f"{column}_i": kept[column].take(i), f"{column}_j": kept[column].take(j)}
-    facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
-    content = to_bytes(pa.table(table), search.write, facts)
-    output.write(name, content)
-    told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    output.write(f"{DONE}/{mark}", orjson.dumps(told))
-    return told
+def numbered(pairs: pa.Table, rows: Rows, kept: pa.Table) -> pa.Table:
+    """The pairs in order, with the numbers of their rows in the input, and the kept columns of both."""
+    pairs = pairs.sort_by([("i", "ascending"), ("j", "ascending")])
+    ends = {end: pairs[end].to_numpy() for end in ("i", "j")}
+    columns = {name: pairs[name] for name in pairs.column_names}
+    columns |= {end: pa.array(rows[at], pa.int64()) for end, at in ends.items()}
+    columns |= {
+        f"{name}_{end}": kept[name].take(pa.array(at)) for name in kept.column_names for end, at in ends.items()
+    }
+    return pa.table(columns)
+
+
+def ends_of(output: str, form: str) -> Ends:
+    """The rows i and j of all pairs in OUTPUT. (P, 2)"""
+    try:
+        table = open_input(f"{output}/part-*.{form}", {"i": pa.int64(), "j": pa.int64()}).table()
+    except EmptyInput:
+        return np.empty((0, 2), np.int64)
+    return np.stack([table["i"].to_numpy(), table["j"].to_numpy()], 1)
+
+
+def clusters_of(ends: Ends, rows: Rows, kept: pa.Table) -> tuple[pa.Table, int]:
+    """The clusters, sets of rows that are connected through pairs, and their number.
+
+    The table has an entry for each row that is in a pair: the row's number, the cluster's id (its lowest row number),
+    the cluster's size, and the kept columns.
+
+    Args:
+        ends: rows i and j of the pairs. (P, 2)
+        rows: sorted numbers of the rows in `kept`.
+    """
+    members, places = np.unique(ends, return_inverse=True)
+    left, right = places.reshape(-1, 2).T
+    joined = coo_array((np.ones(len(left)), (left, right)), shape=(len(members), len(members)))
+    count, group = connected_components(joined, directed=False)
+    lowest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, group, members)
+    columns = {"row": members, "cluster": lowest[group], "size": np.bincount(group, minlength=count)[group]}
+    copied = kept.take(pa.array(np.searchsorted(rows, members)))
+    return pa.table(columns | {name: copied[name] for name in copied.column_names if name not in columns}), int(count)
+
+
+def expected_false(target: Target, advice: Advice, rows: int, found: int) -> tuple[float, tuple[float, float] | None]:
+    """Expected number of false pairs among the `found` pairs, and its 95 % interval, which only a precision has."""
+    if target.precision is None:
+        return advice.target["fmr"] * rows * (rows - 1) / 2, None
+    shares = advice.facts.get("precision_interval")
+    interval = None if shares is None else ((1 - shares[1]) * found, (1 - shares[0]) * found)
+    return (1 - target.precision) * found, interval
