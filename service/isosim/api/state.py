@@ -42,6 +42,7 @@ MAX_EVENT_STREAMS = 256
 # Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
 # core busy. At most one may be a workbook or Parquet file.
 MOST_READERS = 4
+MOST_FILES = 24  # each has at most twice ISOSIM_MAX_CALIBRATION_BYTES
 SHARES = 4  # one API key of several may take 1/SHARES of the queue of jobs and of the event streams
 
 
@@ -138,6 +139,7 @@ class Service:
     domains_listed: int | None = None  # number of domains in the store, when they were last listed
     event_streams: Places = field(default_factory=lambda: Places(MAX_EVENT_STREAMS))  # open event streams of jobs
     file_readers: Places = field(default_factory=lambda: Places(MOST_READERS))  # files and archives read or written
+    temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
     uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from isosim.api.calibration.files import memory_of_reader
+from isosim.api.state import MOST_FILES
 from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
 from tests.processes import Serve, Server, command, wait_until
 from tests.tables import FILES, TEXTS, table
@@ -207,6 +209,18 @@ def test_readers_together_take_less_than_a_container_has_left(left: int | None) 
     else:
         assert whole + 3 * lines < left
     assert memory_of_reader(1000, whole=True) == LEAST_MEMORY
+
+
+def test_no_more_files_arrive_at_once_than_the_temporary_folder_has_room_for(reading_server: Server) -> None:
+    address = ("127.0.0.1", reading_server.client.base_url.port)
+    head = b"POST /inspect HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\ncontent-length: 1000\r\n\r\na"
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_FILES):
+            stack.enter_context(socket.create_connection(address)).sendall(head)  # type: ignore[arg-type]
+        answer = wait_until(lambda: found if (found := inspect(reading_server, b"a\nb\n")).status_code != 200 else None)
+        assert (answer.status_code, answer.json()["error_type"]) == (429, "Overloaded")
+        assert "24 files are arriving" in answer.json()["error"]
+    wait_until(lambda: inspect(reading_server, b"a\nb\n").status_code == 200)
 
 
 def test_a_file_that_is_too_large_is_refused_while_it_streams(reading_server: Server) -> None:

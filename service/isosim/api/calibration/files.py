@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from isosim.access.grants import Grant
 from isosim.api.calibration.schemas import Inspection
 from isosim.api.policy import needs
-from isosim.api.requests import documented, json_response, media_type, sent_as
+from isosim.api.requests import TraceDep, documented, json_response, media_type, sent_as
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
@@ -124,9 +124,15 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 
 @asynccontextmanager
-async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """An unnamed file. The system deletes it when the process ends, or is killed."""
-    with await asyncio.to_thread(temporary_file) as file:
+async def temporary(service: Service, grant: Grant) -> AsyncIterator[BinaryIO]:
+    """An unnamed file. The system deletes it when the process ends, or is killed.
+
+    Raises:
+        Overloaded: there are MOST_FILES already, or half of them are this API key's of several.
+    """
+    files = service.temporary_files
+    files.check(grant, service.share(files.most, 2), "files are arriving or being read", "send the request again later")
+    with files.taken(grant), await asyncio.to_thread(temporary_file) as file:
         try:
             yield file
         finally:
@@ -221,7 +227,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
     settings = service.settings
     size = settings.max_calibration_bytes
     trace: Trace = request.scope["state"]["trace"]
-    async with temporary(service) as file:
+    async with temporary(service, trace.grant) as file:
         await store(request, file, size, "a random sample of 20,000 sentences is enough")
         whole, left = held_whole(file), threading.Event()
 
@@ -267,7 +273,8 @@ async def feed_sentences(
 
     Raises what `read_file` and `feed` raise.
     """
-    async with temporary(service) as out:
+    trace: Trace = request.scope["state"]["trace"]
+    async with temporary(service, trace.grant) as out:
         facts = await read_file(request, service, replace(reading, give="sentences"), out)
         await parse(service, feed, pieces(out))
         return facts
@@ -296,6 +303,7 @@ async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
 async def inspect(
     request: Request,
     service: ServiceDep,
+    trace: TraceDep,
     reading: ReadingDep,
     give: Annotated[
         Literal["facts", "sentences", "rows"],
@@ -313,6 +321,6 @@ async def inspect(
     if give == "facts":
         return json_response(await read_file(request, service, reading, None))
     async with AsyncExitStack() as stack:
-        out = await stack.enter_async_context(temporary(service))
+        out = await stack.enter_async_context(temporary(service, trace.grant))
         await read_file(request, service, reading, out)
         return StreamingResponse(sent(stack.pop_all(), out), media_type="application/x-ndjson")

@@ -42,7 +42,7 @@ async def export_domain(
     digest = service.encoders.home(await service.store(service.domains.read, ref.name)).digest
     wanted = await service.store(selected, service.domains, domain, digest)
     async with AsyncExitStack() as stack:
-        out = await stack.enter_async_context(temporary(service))
+        out = await stack.enter_async_context(temporary(service, trace.grant))
         with one_of_few(service, trace.grant):
             await service.store.within(LONG, write_archive, service.domains, [wanted], out)
         name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
@@ -72,7 +72,7 @@ async def import_archive(
     kind, _ = content_type(request)
     check_no_form(kind, "domains/import")
     encoders = EncodersOfStore(EncoderStore.at(service.settings.model_store, service.settings.seed_store))
-    async with temporary(service) as file:
+    async with temporary(service, trace.grant) as file:
         await store(
             request,
             file,
