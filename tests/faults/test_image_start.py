@@ -91,8 +91,14 @@ def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news
 
 def test_an_image_that_starts_on_an_emptied_volume_has_another_store_with_few_domains(image: Image, news: Path) -> None:
     def facts(server: Server, message: str) -> dict[str, object]:
-        lines = (json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{"))
-        return next(line for line in lines if line["message"] == message)
+        """Of a line of the log, which a thread writes a little later."""
+
+        def logged() -> list[dict[str, object]]:
+            lines = (json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{"))
+            return [line for line in lines if line["message"] == message]
+
+        found: dict[str, object] = wait_until(logged)[0]
+        return found
 
     server = image()
     wait_until(lambda: metric(server, "isosim_servable_domains") == 3)  # default, films, news
