@@ -112,14 +112,14 @@ def test_text_given_to_one_replica_becomes_a_version_on_a_worker_that_the_other_
 
 
 @pytest.mark.parametrize(("fault", "remedy"), [("kill", "start"), ("pause", "unpause")])
-def test_a_job_whose_worker_is_gone_in_mid_fit_goes_on_at_the_other_and_publishes_once(
+def test_a_job_whose_worker_is_gone_in_mid_work_goes_on_at_the_other_and_publishes_once(
     replicas: list[Server], stack: dict[str, list[Container]], fault: str, remedy: str
 ) -> None:
     """`pause`: the first worker comes back while the second one is done, and has nothing to publish any more."""
     first, second = replicas
-    body = {"domain": fault, "texts": MANY, "method": "flow"}
+    body = {"domain": fault, "texts": MANY, "method": "sn"}
     job = first.client.post("/calibrate", json=body).raise_for_status().json()["job"]
-    wait_until(lambda: state(first, job).get("stage") in {"fitting", "measuring"}, 300)
+    wait_until(lambda: state(first, job).get("stage") == "embedding", 300)
     (at_it,) = [worker for worker in stack["worker"] if job in worker.log()]
     (idle,) = [worker for worker in stack["worker"] if worker is not at_it]
     at_it.engine.docker(fault, at_it.id)
@@ -146,8 +146,8 @@ def test_a_bucket_that_hangs_and_comes_back_loses_nothing_and_scoring_goes_on(
 ) -> None:
     first, second = replicas
     before = score(first, "tickets").json()["version"]
-    running = first.client.post("/calibrate", json={"domain": "slow", "texts": MANY, "method": "flow"}).json()["job"]
-    wait_until(lambda: state(first, running).get("stage") == "fitting", 300)
+    running = first.client.post("/calibrate", json={"domain": "slow", "texts": MANY, "method": "sn"}).json()["job"]
+    wait_until(lambda: state(first, running).get("stage") == "embedding", 300)
     with Load(first, "tickets") as load:
         load.answered(10)
         objects.hang()
