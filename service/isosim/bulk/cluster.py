@@ -11,6 +11,7 @@ from typing import Any
 from isosim.errors import BackendFailure, Unavailable
 
 OBJECTS = 256 * 2**20  # bytes of a local Ray's object store, which only holds the rows of blocks in progress
+AHEAD = 2  # blocks that a worker has at a time, so that it never waits for the next one
 LOST = 3  # how often a cluster starts a worker again, on another node, after its node was lost; unmeasured
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -80,27 +81,32 @@ def distribute(
         BackendFailure: Ray stopped with an error.
         IsosimError, OSError: a worker raised it.
     """
-    from ray.util import ActorPool  # noqa: PLC0415 - see `cluster`
-
     kind = "GPU" if gpu else "CPU"
-    free = int(ray.cluster_resources().get(kind, 0))
-    if not free:
+    most = int(ray.cluster_resources().get(kind, 0))
+    if not most:
         raise Unavailable(f"this Ray cluster has no {kind}")
     retries = 0 if local else LOST
     actor = ray.remote(worker).options(
         num_cpus=0 if gpu else 1, num_gpus=1 if gpu else 0, max_restarts=retries, max_task_retries=retries
     )
-    pool: Any = ActorPool([])  # a block at a time for each of them
+    workers: list[Any] = []
+    running: dict[Any, Any] = {}  # result to come -> its worker
     try:
         for block in blocks:
-            if not pool.has_free() and free:
-                pool.push(actor.remote(*arguments))
-                free -= 1
-            elif not pool.has_free():
-                yield pool.get_next_unordered()
-            pool.submit(lambda maker, block: maker.make.remote(*block), block)
-        while pool.has_next():
-            yield pool.get_next_unordered()
+            if len(workers) < most:
+                workers.append(actor.remote(*arguments))
+                free = workers[-1]
+            elif len(running) < AHEAD * most:
+                free = workers[len(running) % most]
+            else:
+                (done,), _ = ray.wait(list(running))
+                free = running.pop(done)
+                yield ray.get(done)
+            running[free.make.remote(*block)] = free
+        while running:
+            (done,), _ = ray.wait(list(running))
+            del running[done]
+            yield ray.get(done)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:

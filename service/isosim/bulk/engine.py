@@ -1,5 +1,6 @@
 """An engine makes the file of a block from the block's rows. It does not depend on Ray."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Outcome:
     rows: int
     failed: Counter[str]  # reason -> number of rows without a result for this reason
     sentences: int  # number of distinct texts; each was encoded once
-    bytes: int  # size of the file
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Engine:
         Raises:
             TokenizerFailure, BackendFailure: the texts cannot be encoded.
         """
-        options = self.job.options
+        began, options = time.perf_counter(), self.job.options
         reasons: list[str | None] = [None] * len(table)
         sides = self._vectors(table, reasons) if options.vectors else self._texts(table, reasons)
         made = self._embedded(sides, len(table)) if options.task == "embed" else self._scored(sides, len(table))
@@ -87,7 +88,7 @@ class Engine:
         content = to_bytes(pa.table(columns), options.write, self.job.provenance())
         failed = Counter(reason for reason in reasons if reason is not None)
         sentences = 0 if options.vectors else len(sides.texts)
-        return content, Outcome(len(table), failed, sentences, len(content))
+        return content, Outcome(len(table), failed, sentences, time.perf_counter() - began)
 
     def _reason(self, column: str, reason: str) -> str:
         return reason if len(self.job.options.columns) == 1 else f"{column}: {reason}"

@@ -33,7 +33,7 @@ class Summary:
     computed: int = 0  # rows of this run; the files of the others were there
     sentences: int = 0  # distinct texts of each block, encoded in this run
     failed: Counter[str] = field(default_factory=Counter)  # reason -> number of rows of this run without a result
-    seconds: float = 0.0  # from the start of the workers
+    seconds: float = 0.0  # from the start of the first block to the end of the last
 
     def add(self, outcome: Outcome) -> None:
         self.computed += outcome.rows
@@ -60,12 +60,13 @@ def run(job: Job, rows: Input, output: str, where: Where, report: Report) -> Sum
     summary = Summary(total, len(blocks))
     if missing:
         with cluster(where.address, where.cores) as ray:
-            began = time.perf_counter()
+            began = None
             work = (one for one in enumerate(rows.blocks(size)) if one[0] in missing)
             folder = output if remote(output) else str(Path(output).resolve())  # workers have another current folder
             gpu, local = job.options.device == "gpu", where.address is None
             done = total - sum(min(size, total - block * size) for block in missing)
             for outcome in distribute(ray, BlockWorker, (job, folder, where), work, gpu=gpu, local=local):
+                began = began or time.perf_counter() - outcome.seconds
                 summary.add(outcome)
                 summary.seconds = time.perf_counter() - began
                 report(f"{done + summary.computed:,} rows", (done + summary.computed) / total)
