@@ -31,7 +31,7 @@ FIT = ("calibrate", "export", "label", "train")
 class Forked:
     """A command in a process of its own, with the methods of `subprocess.Popen` that the tests call."""
 
-    def __init__(self, stem: "Stem", pid: int, args: Sequence[str]) -> None:
+    def __init__(self, stem: "Stem", pid: int, args: Sequence[object]) -> None:
         self.stem, self.pid, self.args = stem, pid, args
 
     @property
@@ -82,9 +82,9 @@ class Stem:
         self.socket.close()
         self._process.wait(10)
 
-    def start(self, words: Sequence[str], env: Mapping[str, str], files: Sequence[int]) -> Forked:
+    def start(self, words: Sequence[object], env: Mapping[str, str], files: Sequence[int]) -> Forked:
         """`isosim …` with these files as standard input, output and error, in a session of its own."""
-        asked = json.dumps({"words": [*words], "env": dict(env), "cwd": str(Path.cwd())}).encode()
+        asked = json.dumps({"words": [*map(str, words)], "env": dict(env), "cwd": str(Path.cwd())}).encode()
         with self._lock:
             socket.send_fds(self.socket, [len(asked).to_bytes(4, "big")], [*files])
             self.socket.sendall(asked)
@@ -118,23 +118,23 @@ def stem(process: int, *modules: str) -> Stem:
 Started = Forked | subprocess.Popen[bytes]
 
 
-def begin(words: Sequence[str], env: Mapping[str, str], files: Sequence[int]) -> Started:
+def begin(words: Sequence[object], env: Mapping[str, str], files: Sequence[int]) -> Started:
     """Starts `isosim …`; from nothing if its environment asks for that."""
     if all(env.get(name) == BASE.get(name) for name in AT_START):
         modules = (*MODULES, *FITTING) if words[:1] and words[0] in FIT else MODULES
         return stem(os.getpid(), *modules).start(words, env, files)
-    command = [sys.executable, "-m", "isosim.cli", *words]
+    command = [sys.executable, "-m", "isosim.cli", *map(str, words)]
     out, err, into = files[1], files[2], files[0]
     return subprocess.Popen(command, env=env, stdin=into, stdout=out, stderr=err, start_new_session=True)
 
 
-def start(words: Sequence[str], env: Mapping[str, str], out: IO[Any]) -> Started:
+def start(words: Sequence[object], env: Mapping[str, str], out: IO[Any]) -> Started:
     """Starts `isosim …`, with its output in a file."""
     with Path(os.devnull).open() as nothing:
         return begin(words, env, [nothing.fileno(), out.fileno(), out.fileno()])
 
 
-def run(words: Sequence[str], env: Mapping[str, str], given: bytes, timeout: float) -> tuple[int, bytes, bytes]:
+def run(words: Sequence[object], env: Mapping[str, str], given: bytes, timeout: float) -> tuple[int, bytes, bytes]:
     """Runs `isosim …` to its end; its exit code, and what it wrote to standard output and standard error."""
     (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = (os.pipe(), os.pipe(), os.pipe())
     try:

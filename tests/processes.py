@@ -142,7 +142,7 @@ def start(command: list[str], log: Path, **settings: Any) -> forks.Started:
         return forks.start(command, environment(**settings), file)
 
 
-def command(*words: str, stdin: str | bytes = "", **settings: Any) -> "subprocess.CompletedProcess[str]":
+def command(*words: object, stdin: str | bytes = "", **settings: Any) -> "subprocess.CompletedProcess[str]":
     """`isosim …` in a process of its own, to its end; its standard input is a pipe with bytes or text."""
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
     code, out, err = forks.run(words, environment(**settings), given, 120)

@@ -55,6 +55,7 @@ def test_without_onnxruntime_the_rest_is_checked_because_no_encoder_is_loaded(
 
 
 def test_settings_that_are_misspelt_or_out_of_range_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISOSIM_REQUIRE_ALL", raising=False)
     monkeypatch.setenv("ISOSIM_API_KEY_FILE", "/keys")
     monkeypatch.setenv("ISOSIM_COLOUR_OF_THE_DOOR", "red")
     monkeypatch.setenv("ISOSIM_PORT", "70000")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Self
 
 from isosim.commands.shared import domain_store, known
@@ -27,14 +28,15 @@ class InProcess:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        # No second ONNX session, which runs a single batch with more threads. A short command would lose more time by
-        # loading this session than it would gain.
-        planned = plan(settings, settings.encoder, exclusive=False, max_queued_texts=2 * CHUNK, max_wait=float("inf"))
+        # As a server plans its batches, because texts that share a batch may get other last bits.
+        planned = plan(settings, settings.encoder, exclusive=True, max_queued_texts=2 * CHUNK, max_wait=float("inf"))
         self.artifact = planned.artifact
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            planned.execution,
+            # 0: no second ONNX session, which runs a single batch with more threads. A short command would lose more
+            # time by loading this session than it would gain.
+            replace(planned.execution, threads_alone=0),
             gpu_memory=settings.gpu_memory_bytes,
             remote=remote_options(settings),
             memory=MemoryCache(settings.memory_cache_bytes),
