@@ -215,11 +215,16 @@ def test_no_more_files_arrive_at_once_than_the_temporary_folder_has_room_for(rea
     address = ("127.0.0.1", reading_server.client.base_url.port)
     head = b"POST /inspect HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\ncontent-length: 1000\r\n\r\na"
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_FILES + 1):  # one more, since the first of the files below may have a place
-            stack.enter_context(socket.create_connection(address)).sendall(head)  # type: ignore[arg-type]
-        answer = wait_until(lambda: found if (found := inspect(reading_server, b"a\nb\n")).status_code != 200 else None)
+
+        def refused() -> Any:
+            """What one more file is told when another has begun to arrive; None if it was read."""
+            stack.enter_context(socket.create_connection(address)).sendall(head)
+            answer = inspect(reading_server, b"a\nb\n")
+            return None if answer.status_code == 200 else answer
+
+        answer = wait_until(refused)
         assert (answer.status_code, answer.json()["error_type"]) == (429, "Overloaded")
-        assert "24 files are arriving" in answer.json()["error"]
+        assert f"{MOST_FILES} files are arriving" in answer.json()["error"]
     wait_until(lambda: inspect(reading_server, b"a\nb\n").status_code == 200)
 
 
