@@ -207,8 +207,10 @@ def serve(connection: socket.socket) -> None:
 def become(files: Sequence[int], words: list[str], env: dict[str, str], cwd: str) -> None:
     """Runs a command in this process, which has just been forked, and ends it."""
     from isosim.cli import main
+    from isosim.server import announcements
 
     os.setsid()
+    announcements.STARTED = time.perf_counter()
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)
     for target, file in enumerate(files):

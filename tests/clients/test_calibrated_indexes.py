@@ -140,8 +140,10 @@ INDEXES: dict[str, tuple[Values, str]] = {  # the values of an index, and their 
 }
 
 
-@pytest.mark.parametrize("space", ["calibrated", "raw"])
-@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [*((name, "calibrated") for name in INDEXES), ("FAISS IndexFlatL2", "raw"), ("mem0, Qdrant", "raw")],
+)
 def test_a_threshold_in_the_unit_of_an_index_lets_its_share_of_random_pairs_through(
     name: str, space: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_
     suite = ROOT / "tests" / "clients"
     done = subprocess.run(
         [PYTHON, "-m", "pytest", suite, "-c", suite / "pytest.ini", "--confcutdir", suite, "-p", "no:cacheprovider"],
-        env=clean | where, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        env=clean | where, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     if done.returncode or "asked for another machine" in done.stdout + done.stderr:
         pytest.fail(done.stdout[-8000:] + done.stderr[-2000:], pytrace=False)
