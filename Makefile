@@ -24,7 +24,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
 	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or ray or training)"
 
-test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (75 minutes)
+test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (an hour)
 	$(PYTEST)
 
 check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, spelling, pins and licences
