@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +35,16 @@ class Held:
     def let_go(self) -> None:
         os.kill(self.child, signal.SIGCONT)
 
+    def breathe(self) -> None:
+        """Lets it go for a moment, in which it gives a sign of life."""
+        self.let_go()
+        time.sleep(0.05)
+        os.kill(self.child, signal.SIGSTOP)
+
 
 def held_job(server: Server, process: Process, domain: str, stage: str = "embedding", **options: Any) -> Held:
     """`process` runs the job: the server, by its own worker, or another worker."""
-    job = post(server, domain, LONG[:3000], **options)  # long enough to be met in each of its stages
+    job = post(server, domain, LONG[:8000], **options)  # long enough to be met in each of its stages
     wait_until(lambda: state(server, job)["stage"] == stage, 180, every=0.005)
     child = at_work(process)
     os.kill(child, signal.SIGSTOP)

@@ -59,6 +59,7 @@ def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serv
                 wait_until(lambda: date(server)[:19] != before[:19])  # noqa: B023 - used up within the round
                 assert state(server, held.job)["status"] == "running"
                 load.answered(5)
+                held.breathe()
         load.nothing_was_lost(10)
         jump("+10d")
         held.let_go()
