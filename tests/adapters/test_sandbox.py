@@ -225,8 +225,11 @@ def test_the_child_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Watching(threading.Event):
         def is_set(self) -> bool:
-            for task in Path("/proc/self/task").glob("*/children"):
-                seen.extend(Path(f"/proc/{child}/environ").read_bytes() for child in task.read_text().split())
+            children = [
+                child for task in Path("/proc/self/task").glob("*/children") for child in task.read_text().split()
+            ]
+            readers = [child for child in children if b"jobs.sandbox" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            seen.extend(Path(f"/proc/{reader}/environ").read_bytes() for reader in readers)
             return bool(seen)
 
     with tempfile.TemporaryFile() as file, pytest.raises(CallerLeft):

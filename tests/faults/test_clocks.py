@@ -67,5 +67,5 @@ def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serv
 
         connection.sendall(upload[half:].encode())
         answer = connection.recv(65536).decode()
-        assert answer.startswith("HTTP/1.1 202 ")
+        assert answer.startswith("HTTP/1.1 202 "), answer
     assert whole_versions(store, "held") == [1]
