@@ -35,8 +35,8 @@ PAGES = [
 MIGRATION = "docs/how-to/migrate-encoder.md"  # its server runs two encoders; the page exports the second itself
 
 
-OPENAI = "docs/how-to/openai.md"  # its clients are told how many numbers a vector of the default encoder has
 VECTORS = "docs/how-to/vector-database.md"  # its server is for vectors that are brought
+NAMING_384 = ("docs/how-to/openai.md", VECTORS)  # these say how many numbers a vector of the default encoder has
 
 
 def what_a_reader_has(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_every_command_runs(
 ) -> None:
     """On a fresh store, in an empty folder, with the server the page speaks to."""
     store = tmp_path / "model_store"
-    shutil.copytree(request.getfixturevalue("minilm_store") if page == OPENAI else readers_store, store)
+    shutil.copytree(request.getfixturevalue("minilm_store") if page in NAMING_384 else readers_store, store)
     following: dict[str, str] = {}
     if page == VECTORS:  # the page registers it; a server of the exported encoder would not know it
         register(store, "ours", 384, unit=True)
