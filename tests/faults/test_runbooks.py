@@ -111,7 +111,7 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     assert metric(server, "isosim_calibration_load_failures_total") >= 1
     shows(
         site.look("calibration-load-failing"),
-        "champion of news not loaded", "weights.safetensors", "isosim domains rollback news",
+        "champion of news not loaded", "weights.safetensors", "isosim domains promote news 1",
     )  # fmt: skip
     shows(site.look("errors"), "CorruptArtifact", '"route":"/similarity"', '"request_id"')
     shows(site.look("calibration-load-failing", "What to do", DOMAIN="news"), '"champion":1')
@@ -144,7 +144,7 @@ def test_the_pages_on_redis(site: Site) -> None:
     wait_until(lambda: "Redis refuses vectors" in server.log.read_text())
     shows(site.look("cache-writes-dropped"), "Redis refuses vectors: OutOfMemoryError")
     subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
-    shows(site.look("redis-errors"), "ping ", "connected_clients")
+    shows(site.look("redis-errors"), "ms a lookup", "connected_clients")
     shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
