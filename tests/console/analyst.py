@@ -22,7 +22,7 @@ class Analyst:
     url: str
     elsewhere: list[str] = field(default_factory=list)  # requests to other hosts
     errors: list[str] = field(default_factory=list)  # on the browser's console
-    expected: list[str] = field(default_factory=lambda: [ANSWERED])  # parts of errors that are none
+    expected: list[str] = field(default_factory=lambda: [ANSWERED])  # an error that contains one of these is no fault
 
     @classmethod
     def at(cls, context: Any, url: str) -> Self:

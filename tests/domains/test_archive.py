@@ -441,7 +441,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a size below zero": (negative, "not a regular file|cut off"),
     "a file that was changed": (lambda m: packed({**m, "news/2/report.json": b"{}"}), "does not match"),
     "a record of another kind": (lambda m: packed({**m, "news/domain.json": b"[]"}), "not a JSON object"),
-    "20,000 versions that are none": (
+    "20,000 entries that are not versions": (
         lambda m: packed({**m, "news/domain.json": json.dumps({"versions": {n: {} for n in range(20_000)}}).encode()}),
         "domain: [1-9] validation error",
     ),

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.shared import AsJson, EncoderId, Store, need_training, stored
+from isosim.commands.shared import AsJson, EncoderId, Store, encoder_of, need_training, stored
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.encoders.store import EncoderStore
 from isosim.jobs.job import METHODS
 from isosim.jobs.offline import open_texts
 from isosim.jobs.text_lines import read_text
@@ -44,7 +43,7 @@ def evaluate(
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     named, numbers = method_names(methods), seed_numbers(seeds)
-    artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+    artifact = encoder_of(settings)
     text = None if fit_on is None else read_text(fit_on)
     with bar("reading") as progress:
         from isosim.fitting.methods import is_flow  # noqa: PLC0415 - torch takes seconds; the bar says so

@@ -12,6 +12,7 @@ from isosim.commands.shared import (
     EncoderId,
     Store,
     domain_store,
+    encoder_of,
     need_training,
     settings_with,
     stored,
@@ -19,7 +20,6 @@ from isosim.commands.shared import (
     versions,
 )
 from isosim.commands.terminal import bar, print_json, remark
-from isosim.encoders.store import EncoderStore
 from isosim.errors import InvalidInput
 from isosim.store.blobs import opened
 from isosim.store.identity import create
@@ -107,7 +107,7 @@ def bundle(
         from isosim.export.model_store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         progress("writing the graph", None)
-        artifact = EncoderStore.at(settings.model_store, settings.seed_store).find(settings.encoder)
+        artifact = encoder_of(settings)
         if artifact.kind != "onnx":
             where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
             raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
