@@ -83,7 +83,7 @@ class Process:
 
     def kill(self) -> None:
         self.may_end = True
-        with contextlib.suppress(ProcessLookupError):
+        if self.popen.poll() is None:  # one that has ended may have left its number to another
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 

@@ -1,5 +1,6 @@
 """The machine's clock jumps by hours, forward and back: nothing alive is taken for dead, nothing in use is swept."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from tests.text import sentences
 
 JUMPS = ("+1h", "-2h", "+10d", "-10d")
 Jump = Callable[[str], None]
+# The library that fakes the clock also shifts what `time.sleep` waits for, until it is refused. `select` it leaves alone.
+SLEEP = "import select, time\n\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 
 
 @pytest.fixture
@@ -22,6 +25,8 @@ def jump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jump:
     setting = tmp_path / "clock"
     setting.write_text("+0\n")
     told = subprocess.check_output(["faketime", "-f", "+0", "env"], text=True)
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(SLEEP)
     library = next(line.partition("=")[2] for line in told.splitlines() if line.startswith("LD_PRELOAD="))
     for name, value in {
         "LD_PRELOAD": library.replace("libfaketime.so", "libfaketimeMT.so"),
@@ -29,6 +34,7 @@ def jump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jump:
         "FAKETIME_CACHE_DURATION": "1",  # s; to look at the setting in every call costs more than all else
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path / "python"), os.environ.get("PYTHONPATH")])),
     }.items():
         monkeypatch.setenv(name, value)
 
