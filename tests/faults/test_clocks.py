@@ -15,7 +15,7 @@ from tests.text import sentences
 
 JUMPS = ("+1h", "-2h", "+10d", "-10d")
 Jump = Callable[[str], None]
-# The library that fakes the clock also shifts what `time.sleep` waits for, until it is refused. `select` it leaves alone.
+# The library that fakes the clock shifts what `time.sleep` waits for as well, until it is refused; `select` it lets be.
 SLEEP = "import select, time\n\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 
 
