@@ -16,10 +16,10 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.api.access_log import AccessLog, scoring
-from isosim.api.trace import Scored
+from isosim.api.access_log import Observer, scoring
 from isosim.encoders.embedding import CacheLookup, Embeddings, Timings
 from isosim.scoring.calibration import Calibration
+from isosim.scoring.similarity import Scored
 from tests.observability.conftest import Line, event, events, lines_of
 from tests.processes import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
@@ -84,9 +84,9 @@ def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
 def test_only_slow_and_failed_requests_are_logged_where_that_is_asked_for(
     indiscreet: Callable[..., Server], store: Path
 ) -> None:
-    log = AccessLog(lambda *_: None, "slow")
-    assert [log.wants(200, seconds, probe=False) for seconds in (0.9, 1.0)] == [False, True]
-    assert [log.wants(status, 0.1, probe=True) for status in (200, 503)] == [False, True]
+    log = Observer(lambda *_: None, "slow")
+    assert [log.logs(200, seconds, probe=False) for seconds in (0.9, 1.0)] == [False, True]
+    assert [log.logs(status, 0.1, probe=True) for status in (200, 503)] == [False, True]
     server = indiscreet(model_store=store, encoder="tiny", access_log="off")
     server.client.post("/similarity", json=PAIR)
     server.client.post("/fail/RuntimeError")

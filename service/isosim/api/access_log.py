@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.types import Scope
 
-from isosim.api.trace import Scored, Trace, stages
+from isosim.api.trace import Trace, stages
 from isosim.errors import Forbidden, IsosimError
 from isosim.observability.logs import Facts, about, told
 from isosim.observability.tracing import Attributes, posting
+from isosim.scoring.similarity import Scored
 
 if TYPE_CHECKING:
     from isosim.observability.otlp import RequestSpan, Tracing
@@ -31,39 +32,26 @@ def method_of(scope: Scope) -> str:
     return scope["method"] if scope["method"] in METHODS else "_OTHER"
 
 
-class AccessLog:
-    """Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off").
-
-    A request has failed if its status is 5xx or 424 (the encoder failed). A failed request is logged with its cause, at
-    level `error`. Requests of probes are logged only if they failed, and at level `info`.
-    """
-
-    def __init__(self, write: Callable[[str, str, str, Facts], None], which: Literal["all", "slow", "off"]) -> None:
-        self.write = write
-        self.least = {"all": 0.0, "slow": SLOW, "off": math.inf}[which]  # shortest duration that is logged, in s
-
-    def wants(self, status: int, seconds: float, *, probe: bool) -> bool:
-        return failed(status) or (seconds >= self.least and not probe)
-
-    def __call__(self, facts: dict[str, Any], trace: Trace) -> None:
-        status, cause = facts["status"], trace.cause
-        if failed(status) and cause is not None:
-            facts |= told(cause)
-            if isinstance(cause, IsosimError):  # its type and message say where it comes from
-                del facts["stack"]
-        level = "error" if failed(status) and not trace.probe else "info"
-        self.write(level, LOGGER, f"{facts['method']} {facts['route']} {status}", facts)
-
-
 def failed(status: int) -> bool:
     return status >= 500 or status == 424
 
 
-class Observer:
-    """Counts, logs and traces requests; the middleware calls it when a request begins and ends."""
+Write = Callable[[str, str, str, Facts], None]  # writes a line: level, logger, message, facts
 
-    def __init__(self, access: AccessLog | None = None, tracing: "Tracing | None" = None) -> None:
-        self.access, self.tracing = access, tracing
+
+class Observer:
+    """Counts, logs and traces requests; the middleware calls it when a request begins and ends.
+
+    Logs every request (`which`: "all"), only slow and failed requests ("slow"), or only failed requests ("off"). A
+    request has failed if its status is 5xx or 424 (the encoder failed). A failed request is logged with its cause, at
+    level `error`. Requests of probes are logged only if they failed, and at level `info`.
+    """
+
+    def __init__(
+        self, write: Write | None, which: Literal["all", "slow", "off"] = "all", tracing: "Tracing | None" = None
+    ) -> None:
+        self.write, self.tracing = write, tracing
+        self.least = {"all": 0.0, "slow": SLOW, "off": math.inf}[which]  # shortest duration that is logged, in s
         self.under_way = 0
         self.answered = 0
         self.aborted = 0  # number of requests cancelled before the answer was complete
@@ -89,7 +77,7 @@ class Observer:
             self.aborted += 1
         else:
             self.answered += 1
-        logged = self.access is not None and self.access.wants(status, seconds, probe=trace.probe)
+        logged = self.logs(status, seconds, probe=trace.probe)
         if not logged and span is None:
             return
         facts = facts_of(scope, trace, route, status, seconds)
@@ -98,8 +86,22 @@ class Observer:
             # By OpenTelemetry's conventions, 4xx is not a failure of the server.
             failure = (trace.error_type or str(status)) if status >= 500 else None
             span.end(f"{facts['method']} {route}", attributes(scope, trace, facts), parts, failure)
-        if self.access is not None and logged:
-            self.access(facts, trace)
+        if logged:
+            self._log(facts, trace)
+
+    def logs(self, status: int, seconds: float, *, probe: bool) -> bool:
+        """Whether a request is logged."""
+        return self.write is not None and (failed(status) or (seconds >= self.least and not probe))
+
+    def _log(self, facts: dict[str, Any], trace: Trace) -> None:
+        assert self.write is not None  # noqa: S101 - see `logs`
+        status, cause = facts["status"], trace.cause
+        if failed(status) and cause is not None:
+            facts |= told(cause)
+            if isinstance(cause, IsosimError):  # its type and message say where it comes from
+                del facts["stack"]
+        level = "error" if failed(status) and not trace.probe else "info"
+        self.write(level, LOGGER, f"{facts['method']} {facts['route']} {status}", facts)
 
 
 def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float) -> dict[str, Any]:

@@ -71,7 +71,7 @@ READINGS = (
     Reading("isosim_requests_in_flight", "Requests in progress", attrgetter("observer.under_way")),
     Reading("isosim_queued_texts", "Texts admitted and not yet answered", attrgetter("encoders.queued")),
     Reading("isosim_memory_cache_bytes", "Bytes held by the in-memory cache",
-            lambda service: service.encoders.first.embedder.memory.size),
+            lambda service: service.encoders.first.embedder.cache.size),
     Reading("isosim_resident_calibration_bytes", "Bytes of the calibrations in memory",
             attrgetter("encoders.registry.size")),
     Reading("isosim_resident_calibration_limit_bytes",

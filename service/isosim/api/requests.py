@@ -20,8 +20,8 @@ from isosim.api.trace import Trace
 from isosim.api.validation import MOST_UNKNOWN, parse_json, too_many
 from isosim.errors import NotFound, UnsupportedMedia
 from isosim.jobs.job import Job
-from isosim.migration.encoders import Resolution
-from isosim.scoring.calibration import DOMAIN_NAME, DomainRef
+from isosim.migration.encoders import LoadedEncoder
+from isosim.scoring.calibration import DOMAIN_NAME, Calibration, DomainRef
 
 
 def check_encoding(head: Head) -> None:
@@ -156,7 +156,7 @@ class ScoringRoute(APIRoute):
         check_json(head, self)
 
 
-async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resolution:
+async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> tuple[Calibration, LoadedEncoder]:
     """Finds the calibration and encoder to use for a domain. All routes resolve domains through this function.
 
     Raises:
@@ -171,10 +171,10 @@ async def resolve(service: Service, trace: Trace, ref: DomainRef | str) -> Resol
     # not free; the charge is refunded below if the domain resolves.
     if unread:
         await service.limits.admit(trace.grant, 1)
-    resolution = await service.encoders.resolve(ref)
+    found = await service.encoders.resolve(ref)
     if unread:
         await service.limits.owe(trace.grant, -1)
-    return resolution
+    return found
 
 
 async def permitted_domain(

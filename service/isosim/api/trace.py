@@ -3,22 +3,11 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from isosim import CONTRACT
 from isosim.access.grants import NOBODY, Grant
-from isosim.encoders.embedding import Embeddings
 from isosim.observability.tracing import Attributes, Stage
-from isosim.scoring.calibration import Calibration
-
-
-class Scored(NamedTuple):
-    """A scoring request that was answered, as headers, access log and trace report it."""
-
-    calibration: Calibration
-    embeddings: Embeddings
-    spent: float  # seconds that applying the calibration took
-    ended: float  # time.perf_counter() when the calibration had been applied
+from isosim.scoring.similarity import Scored
 
 
 @dataclass(slots=True)
@@ -46,6 +35,7 @@ class Trace:
             (b"x-request-id", self.request_id.encode()),
             CONTRACT_HEADER,
             *(() if scored is None else scored.calibration.origin),
+            *(UNREADABLE if scored is not None and scored.unreadable else ()),
             *own,
             *(NOTHING_COMPUTED if scored is None or not scored.embeddings.timings.inference else timed(scored)),
             (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
@@ -54,6 +44,7 @@ class Trace:
 
 # Lets a client check whether it supports the version of the server's HTTP contract.
 CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())
+UNREADABLE = [(b"x-isosim-flags", b"unreadable")]
 NOTHING_COMPUTED = [
     (b"x-tokenization-time", b"0.000"),
     (b"x-queue-time", b"0.000"),

@@ -9,8 +9,9 @@ from typing import Self
 from isosim.commands.shared import domain_store, known
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.registry import Registry
-from isosim.encoders.embedding import Embeddings, MemoryCache
+from isosim.encoders.embedding import Embeddings
 from isosim.encoders.texts import Text
+from isosim.encoders.vector_cache import VectorCache
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.advice import DecisionThreshold, decision_threshold
 from isosim.scoring.calibration import Calibration
@@ -39,8 +40,7 @@ class InProcess:
             replace(planned.execution, threads_alone=0),
             gpu_memory=settings.gpu_memory_bytes,
             remote=remote_options(settings),
-            memory=MemoryCache(settings.memory_cache_bytes),
-            shared=None,
+            cache=VectorCache(settings.memory_cache_bytes),
         )
         calibrations = StoredCalibrations(domain_store(settings))
         calibrations.calibrators[self.artifact.digest] = self.loaded.calibrator

@@ -6,7 +6,6 @@ Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed([Text(
 import asyncio
 import copy
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Self
@@ -15,8 +14,8 @@ import numpy as np
 
 from isosim.arrays import Vectors
 from isosim.encoders.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
-from isosim.encoders.lookups import SharedLookups
-from isosim.encoders.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
+from isosim.encoders.texts import Judge, KeyMaker, PooledVector, Text, Tokenize
+from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import IsosimError, NotReady
 
 # Registers a callback for when the client closes its connection; returns a function that unregisters the callback.
@@ -62,34 +61,6 @@ class Embeddings(NamedTuple):
     brought: bool = False  # whether the caller sent vectors instead of texts
 
 
-class MemoryCache:
-    """Least-recently-used cache of vectors in this process; not thread-safe."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity  # bytes
-        self.size = 0  # bytes of all entries
-        self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: bytes) -> PooledVector | None:
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
-
-    def put(self, key: bytes, entry: PooledVector) -> None:
-        cost = entry.vector.nbytes + ENTRY_OVERHEAD
-        if key in self._entries or cost > self.capacity:
-            return
-        self._entries[key] = entry
-        self.size += cost
-        while self.size > self.capacity:
-            _, oldest = self._entries.popitem(last=False)
-            self.size -= oldest.vector.nbytes + ENTRY_OVERHEAD
-
-
 class Embedder:
     """Computes vectors of texts through caches and a batcher. A context manager; lives on one event loop."""
 
@@ -99,14 +70,12 @@ class Embedder:
         encoder: BatchEncoder,
         *,
         encoder_digest: str,
-        dim: int,
-        memory: MemoryCache,
-        shared: SharedCache | None,
+        cache: VectorCache,
         plan: BatchingPlan,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
         self.key = KeyMaker(encoder_digest)
-        self.codec, self.memory, self.shared = VectorCodec(dim), memory, shared
+        self.cache = cache  # encoders may have one together: its keys say whose vector it is
         self.batcher = MicroBatcher(
             tokenize,
             encoder,
@@ -115,7 +84,6 @@ class Embedder:
             on_death=self._fail_all,
             on_batch=on_batch,
         )
-        self.lookups = None if shared is None else SharedLookups(shared, self.codec)
         self._under_way: dict[bytes, PendingText] = {}
         self._stack = ExitStack()
 
@@ -125,8 +93,7 @@ class Embedder:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        if self.lookups is not None:
-            self.lookups.close()
+        self.cache.close()
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -160,11 +127,11 @@ class Embedder:
                 wanted[key] = text
             rows.append(row)
         started = time.perf_counter()
-        known = {key: pooled for key in wanted if (pooled := self.memory.get(key)) is not None}
+        known = {key: pooled for key in wanted if (pooled := self.cache.get(key)) is not None}
         lookup = CacheLookup(memory_hits=len(known))
         missing = [key for key in wanted if key not in known]
-        if missing and self.lookups is not None:
-            lookup = await self._look_further(self.lookups, missing, known, judge)
+        if missing and self.cache.shared is not None:
+            lookup = await self._look_further(missing, known, judge)
             missing = [key for key in missing if key not in known]
         timings = Timings(cache=time.perf_counter() - started)
         if missing:
@@ -177,16 +144,14 @@ class Embedder:
         return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
 
     async def _look_further(
-        self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
+        self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
     ) -> CacheLookup:
         """Adds the shared cache's entries of these keys to `known`."""
         memory_hits, shared_hits = len(known), 0
-        for key, found in zip(keys, await shared.find(keys, judge), strict=True):
-            if found is not None:
-                shared_hits += 1
-                self.memory.put(key, found)
+        for key, found in zip(keys, await self.cache.find(keys, judge), strict=True):
+            shared_hits += found is not None
             # The vector in memory is preferred: another request may have computed it during the lookup.
-            pooled = self.memory.get(key) or found
+            pooled = self.cache.get(key) or found
             if pooled is not None:
                 known[key] = pooled
         return CacheLookup(memory_hits, shared_hits, len(keys) - shared_hits)
@@ -245,9 +210,7 @@ class Embedder:
         if self._under_way.get(pending.key) is pending:
             del self._under_way[pending.key]
         if pending.result is not None:
-            self.memory.put(pending.key, pending.result)
-            if self.shared is not None:
-                self.shared.put([(pending.key, self.codec.encode(pending.key, pending.result))])
+            self.cache.put(pending.key, pending.result)
         for waiter in list(pending.waiters):
             waiter.pending_texts.discard(pending)
             if waiter.future.done():
@@ -261,6 +224,3 @@ class Embedder:
 def as_new(error: IsosimError) -> IsosimError:
     """Copies the error for a waiter. A shared error would collect the tracebacks of all its waiters."""
     return copy.copy(error)
-
-
-ENTRY_OVERHEAD = 400  # bytes of Python objects per entry: key, tuple, array header, dictionary slot (sys.getsizeof)

@@ -1,11 +1,10 @@
-"""Texts, their vectors, and the keys and entries of the vector caches."""
+"""Texts, their vectors, and the keys of the vector cache."""
 
 import hashlib
 import logging
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -105,50 +104,3 @@ class KeyMaker:
         except UnicodeEncodeError:
             raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
         return key.digest()
-
-
-HEADER = struct.Struct("<BBHQ")
-VERSION = 7  # of the format of entries; those of another version are misses
-DTYPE = np.dtype("<f4")
-TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
-CHECK = 8  # bytes of the checksum
-
-
-class VectorCodec:
-    """Encodes cache entries: version byte, flag byte, token count, hash of the token ids
-    (`PooledVector.unknown_hash`), vector as float32, checksum.
-
-    The checksum covers entry and key. A changed entry is a miss. An entry stored under a wrong key is also a miss.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def encode(self, key: bytes, pooled: PooledVector) -> bytes:
-        flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
-        header = HEADER.pack(VERSION, flags, min(pooled.tokens, 0xFFFF), pooled.unknown_hash)
-        entry = header + pooled.vector.astype(DTYPE).tobytes()
-        return entry + checksum(key, entry)
-
-    def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
-        """The stored vector, or None if version, size or checksum do not match."""
-        if len(entry) != HEADER.size + self.dim * DTYPE.itemsize + CHECK:
-            return None
-        version, flags, tokens, unknown_hash = HEADER.unpack_from(entry)
-        if version != VERSION or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
-            return None
-        vector = np.frombuffer(entry, DTYPE, self.dim, offset=HEADER.size).astype(np.float32)
-        return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE), unknown_hash)
-
-
-def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes
-    return hashlib.blake2b(entry, digest_size=CHECK, key=key).digest()
-
-
-class SharedCache(Protocol):
-    """A vector cache shared between processes. It never raises: an error is a miss."""
-
-    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Returns at once; entries are stored in the background."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from isosim.domains.domain import Domain
 from isosim.domains.registry import Registry, moved_away
@@ -71,9 +71,7 @@ class LoadedEncoder:
         # The calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take
         # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-        embedder = Embedder(
-            tokenizer, graph, encoder_digest=artifact.digest, dim=spec.dim, plan=execution.plan, **embedding
-        )
+        embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
         return cls(artifact, tokenizer, graph, embedder, calibrator)
 
     @property
@@ -92,13 +90,6 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
     if artifact.remote is not None:
         return RemoteTokenizer(artifact.id, artifact.spec.max_length)
     return FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-
-
-class Resolution(NamedTuple):
-    """The version that scores a request, and the version's encoder."""
-
-    calibration: Calibration
-    encoder: LoadedEncoder
 
 
 class Encoders:
@@ -190,12 +181,12 @@ class Encoders:
             raise Conflict(f"this server does not run encoder {lacking}; name it in ISOSIM_NEXT_ENCODER and restart")
         return old, new
 
-    async def resolve(self, ref: DomainRef) -> Resolution:
+    async def resolve(self, ref: DomainRef) -> tuple[Calibration, LoadedEncoder]:
         """The calibration and the encoder that a request for `ref` uses. Raises as `Registry.resolve` does."""
         calibration = await self.registry.resolve(ref)
         encoder = self.find(calibration.encoder)
         assert encoder is not None  # noqa: S101 - the registry serves only encoders that were added
-        return Resolution(calibration, encoder)
+        return calibration, encoder
 
     async def follow(self, domain: str) -> None:
         """Applies a change that was just stored.

@@ -16,9 +16,9 @@ from prometheus_client.process_collector import ProcessCollector
 
 from isosim import __version__
 from isosim.encoders.batching import BatchStats
-from isosim.encoders.embedding import Embeddings
 from isosim.jobs.job import Job, Status
 from isosim.scoring.calibration import Calibration
+from isosim.scoring.similarity import Scored
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -102,9 +102,11 @@ class Metrics:
             series = self._answers[route, status] = self.requests.labels(route, str(status))
         series.observe(seconds)
 
-    def observe_embeddings(self, embeddings: Embeddings, calibration: float) -> None:
-        """Observes the texts of a scoring request. `calibration`: seconds that applying the calibration took."""
-        timings, lookup = embeddings.timings, embeddings.lookup
+    def observe_scored(self, scored: Scored) -> None:
+        timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
+        truncated = sum([text.truncated for text in scored.embeddings.texts])
+        if truncated:
+            self.truncated.inc(truncated)
         missed = lookup.shared_hits + lookup.joined + lookup.computed
         if lookup.memory_hits:
             self._lookups["memory", "hit"].inc(lookup.memory_hits)
@@ -119,7 +121,7 @@ class Metrics:
             self._stages["tokenization"].observe(timings.tokenization)
             self._stages["queue"].observe(timings.queue)
             self._stages["inference"].observe(timings.inference)
-        self._stages["calibration"].observe(calibration)
+        self._stages["calibration"].observe(scored.spent)
 
     def observe_batch(self, batch: BatchStats) -> None:
         self.batch_texts.observe(batch.texts)

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
-from isosim.api.access_log import AccessLog, Observer
+from isosim.api.access_log import Observer
 from isosim.api.operations import exposition
 from isosim.api.readings import registry_of
 from isosim.api.state import Listings, Phase, Service
@@ -29,8 +29,8 @@ from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache, beat
 from isosim.encoders.device import memory_limit, plan_resident
-from isosim.encoders.embedding import MemoryCache
 from isosim.encoders.onnx_engine import on_gpu
+from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
 from isosim.jobs.store import JobStore
@@ -100,8 +100,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_gone=drift.forget,
             on_failure=lambda _: metrics.load_failures.inc(),
         )
-        encoders, memory = Encoders(registry), MemoryCache(settings.memory_cache_bytes)
-        parts = EncoderParts(settings, metrics, calibrations, encoders, memory, shared)
+        encoders, vectors = Encoders(registry), VectorCache(settings.memory_cache_bytes, shared)
+        parts = EncoderParts(settings, metrics, calibrations, encoders, vectors)
         for planned in filter(None, (first, following)):
             await parts.open(planned, stack)
         worker = None
@@ -206,12 +206,9 @@ async def scraped(service: Service) -> AsyncIterator[None]:
 
 def observe(settings: Settings, stack: AsyncExitStack) -> Observer:
     """The access log and traces as configured. The remaining spans are sent when `stack` closes."""
-    access, lines = None, logs.line_queue()
-    if lines is not None:
-        which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
-        access = AccessLog(lines.line, which)
-    traces = tracing("isosim")
-    observer = Observer(access, traces)
+    lines, traces = logs.line_queue(), tracing("isosim")
+    which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
+    observer = Observer(None if lines is None else lines.line, which, traces)
     if traces is not None:
         stack.push_async_callback(send_last, traces, observer)
     return observer

@@ -12,12 +12,11 @@ from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.encoders import probe
 from isosim.encoders.device import Execution, plan_execution, plan_remote, usable_cores
-from isosim.encoders.embedding import MemoryCache
 from isosim.encoders.onnx_engine import OnnxEncoder, choose_providers, on_gpu
 from isosim.encoders.remote import RemoteEncoder
 from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.encoders.texts import SharedCache
+from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import IsosimError, Unavailable
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.server import announcements
@@ -110,14 +109,13 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
 
 @dataclass
 class EncoderParts:
-    """Opens encoders that share caches, metrics and the model store. The exit stack closes them."""
+    """Opens encoders that share the cache, metrics and the model store. The exit stack closes them."""
 
     settings: Settings
     metrics: "Metrics"
     calibrations: StoredCalibrations
     encoders: Encoders
-    memory: MemoryCache  # shared by all encoders; its keys include the encoder
-    shared: SharedCache | None
+    cache: VectorCache  # of all encoders; its keys include the encoder
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
         """Loads an encoder, adds it to `encoders` and warms it up. Then checks that it still computes the vector that
@@ -136,8 +134,7 @@ class EncoderParts:
             planned.execution,
             gpu_memory=self.settings.gpu_memory_bytes,
             remote=remote_options(self.settings) | {"on_request": metrics.observe_remote},
-            memory=self.memory,
-            shared=self.shared,
+            cache=self.cache,
             on_batch=metrics.observe_batch,
         )
         stack.enter_context(loaded.embedder)

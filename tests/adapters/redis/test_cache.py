@@ -12,8 +12,7 @@ import redis as sync_redis
 
 from isosim.circuit_breaker import FAILURES, PAUSE, CircuitBreaker
 from isosim.encoders.cache import BACKLOG, PREFIX, RedisCache
-from isosim.encoders.lookups import MOST_KEYS, SharedLookups
-from isosim.encoders.texts import VectorCodec
+from isosim.encoders.vector_cache import MOST_KEYS, VectorCache
 from tests.processes import RedisServer
 
 TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away
@@ -235,7 +234,7 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
     os.kill(redis_server.popen.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        lookups = SharedLookups(cache, VectorCodec(4))
+        lookups = VectorCache(0, cache)
         answers = await asyncio.gather(*(lookups.find([b"a"] * MOST_KEYS, None) for _ in range(20)))
         took = time.monotonic() - began
     finally:

@@ -11,8 +11,9 @@ import pytest
 
 from isosim.arrays import Vectors
 from isosim.encoders.batching import INLINE_SIZE, BatchingPlan, BatchStats
-from isosim.encoders.embedding import Embedder, Embeddings, MemoryCache
+from isosim.encoders.embedding import Embedder, Embeddings
 from isosim.encoders.texts import Judge, PooledVector, Side, Text, Tokens
+from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import (
     BackendFailure,
     CallerLeft,
@@ -23,7 +24,7 @@ from isosim.errors import (
     Overloaded,
     TokenizerFailure,
 )
-from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
+from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
     chosen = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100, "max_wait": 60.0} | options
     plan = BatchingPlan(**{name: chosen.pop(name) for name in list(chosen) if name in BatchingPlan.__slots__})
     with Embedder(
-        tokenize, encode, encoder_digest="e", dim=DIM, memory=MemoryCache(0), shared=None,
+        tokenize, encode, encoder_digest="e", cache=VectorCache(0),
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isosim.encoders.batching import BatchingPlan
-from isosim.encoders.embedding import CacheLookup, Embedder, MemoryCache
-from isosim.encoders.texts import PooledVector, Side, Text, VectorCodec
-from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
+from isosim.encoders.embedding import CacheLookup, Embedder
+from isosim.encoders.texts import PooledVector, Side, Text
+from isosim.encoders.vector_cache import SharedCache, VectorCache, decoded, encoded
+from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
 
 
 class FakeSharedCache:
@@ -40,13 +40,9 @@ def encoder() -> FakeEncoder:
 
 
 @contextmanager
-def embedder(encode: FakeEncoder, **options: Any) -> Iterator[Embedder]:
-    settings = {"memory": MemoryCache(1 << 20), "shared": None} | options
+def embedder(encode: FakeEncoder, shared: SharedCache | None = None, memory: int = 1 << 20) -> Iterator[Embedder]:
     plan = BatchingPlan(max_batch_tokens=12, max_batch_texts=4, max_queued_texts=1000)
-    with Embedder(
-        letters, encode, encoder_digest="e", dim=DIM, plan=plan,
-        **settings,
-    ) as made:  # fmt: skip
+    with Embedder(letters, encode, encoder_digest="e", cache=VectorCache(memory, shared), plan=plan) as made:
         yield made
 
 
@@ -75,7 +71,7 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
 
 @pytest.mark.anyio
 async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
-    with embedder(encoder, memory=MemoryCache(0)) as made:
+    with embedder(encoder, memory=0) as made:
         encoder.free.clear()
         tasks = [asyncio.create_task(made.embed(texts_of("same", str(n)))) for n in range(3)]
         await asyncio.sleep(0.02)
@@ -149,13 +145,12 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
 @pytest.mark.anyio
 async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: FakeEncoder, garbage: bytes) -> None:
     shared = FakeSharedCache()
-    codec = VectorCodec(DIM)
     with embedder(encoder, shared=shared) as made:
         key = made.key(Text("abc"))
         shared.entries[key] = garbage
         found = await made.embed(texts_of("abc"))
     assert encoder.seen == ["abc"]
-    stored = codec.decode(key, shared.entries[key])
+    stored = decoded(key, shared.entries[key])
     assert stored is not None
     assert stored.vector.tobytes() == found.vectors[0].tobytes()
 
@@ -171,7 +166,7 @@ async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(e
         first = await made.embed(texts_of("abc"))
         of_another_process = PooledVector(first.vectors[0] + np.float32(1), 3, False)
         key = made.key(Text("abc"))
-        shared.entries[key] = made.codec.encode(key, of_another_process)
+        shared.entries[key] = encoded(key, of_another_process)
         answer.set()
         assert (await slow).vectors.tobytes() == first.vectors.tobytes()
     assert encoder.seen == ["abc"]
@@ -197,6 +192,6 @@ async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_fo
 async def test_a_cached_vector_does_not_keep_its_whole_batch_in_memory(encoder: FakeEncoder) -> None:
     with embedder(encoder) as made:
         await made.embed(texts_of("a", "b", "c"))
-        entry = made.memory.get(made.key(Text("a")))
+        entry = made.cache.get(made.key(Text("a")))
     assert entry is not None
     assert entry.vector.base is None

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from isosim.arrays import Vectors
-from isosim.encoders.lookups import LOOKUPS, MOST_KEYS, SharedLookups
-from isosim.encoders.texts import Judge, PooledVector, VectorCodec
+from isosim.encoders.texts import Judge, PooledVector
+from isosim.encoders.vector_cache import LOOKUPS, MOST_KEYS, VectorCache, encoded
 
 pytestmark = pytest.mark.anyio
-CODEC = VectorCodec(4)
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ class Shared:
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self.asked.append(list(keys))
         await self.free.wait()
-        return [CODEC.encode(key, PooledVector(vector(key), 3, False)) if key.islower() else None for key in keys]
+        return [encoded(key, PooledVector(vector(key), 3, False)) if key.islower() else None for key in keys]
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         raise AssertionError("a lookup stores nothing")
@@ -46,7 +45,7 @@ def letters(found: Sequence[PooledVector | None]) -> list[int | None]:
 
 async def test_what_is_asked_at_once_is_one_lookup_and_each_gets_its_own() -> None:
     shared = Shared()
-    lookups = SharedLookups(shared, CODEC)
+    lookups = VectorCache(0, shared)
     left = asyncio.create_task(lookups.find([b"x"], None))
     others = [asyncio.create_task(lookups.find(keys, None)) for keys in ([b"a", b"A"], [b"b"])]
     await asyncio.sleep(0)
@@ -58,7 +57,7 @@ async def test_what_is_asked_at_once_is_one_lookup_and_each_gets_its_own() -> No
 async def test_while_lookups_are_under_way_the_next_one_gathers() -> None:
     shared = Shared()
     shared.free.clear()
-    lookups = SharedLookups(shared, CODEC)
+    lookups = VectorCache(0, shared)
     tasks = []
     for number in range(LOOKUPS + 3):
         tasks.append(asyncio.create_task(lookups.find([b"%c" % (97 + number)], None)))
@@ -71,7 +70,7 @@ async def test_while_lookups_are_under_way_the_next_one_gathers() -> None:
 
 async def test_a_lookup_of_several_requests_is_bounded_and_one_alone_is_not() -> None:
     shared = Shared()
-    lookups = SharedLookups(shared, CODEC)
+    lookups = VectorCache(0, shared)
     sizes = (MOST_KEYS - 1, 2, 2 * MOST_KEYS)
     found = await asyncio.gather(*(lookups.find([b"a"] * size, None) for size in sizes))
     assert [len(one) for one in found] == list(sizes)
@@ -90,7 +89,7 @@ async def test_texts_are_judged_together_by_the_test_of_each_and_one_that_fails_
         return judge
 
     one, other, broken = judging("one"), judging("other"), judging("broken")
-    lookups = SharedLookups(Shared(), CODEC)
+    lookups = VectorCache(0, Shared())
     asked = (([b"a", b"A"], one), ([b"b"], other), ([b"c"], one), ([b"d"], None), ([b"e"], broken), ([b"B"], other))
     found = await asyncio.gather(*(lookups.find(keys, judge) for keys, judge in asked))
     assert [letters(texts) for texts in found] == [[97, None], [98], [99], [100], [101], [None]]
@@ -100,7 +99,7 @@ async def test_texts_are_judged_together_by_the_test_of_each_and_one_that_fails_
 async def test_closing_ends_a_lookup_and_leaves_nobody_waiting() -> None:
     shared = Shared()
     shared.free.clear()
-    lookups = SharedLookups(shared, CODEC)
+    lookups = VectorCache(0, shared)
     task = asyncio.create_task(lookups.find([b"a"], None))
     await asyncio.sleep(0.01)
     lookups.close()

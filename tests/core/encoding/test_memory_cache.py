@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.encoders.embedding import ENTRY_OVERHEAD, MemoryCache
 from isosim.encoders.texts import PooledVector
+from isosim.encoders.vector_cache import ENTRY_OVERHEAD, VectorCache
 
 COST = 4 * 4 + ENTRY_OVERHEAD  # bytes of an entry of four dimensions
 
@@ -18,12 +18,12 @@ def key(number: int) -> bytes:
     return number.to_bytes(2, "big")
 
 
-def held(cache: MemoryCache, numbers: range) -> list[int]:
+def held(cache: VectorCache, numbers: range) -> list[int]:
     return [number for number in numbers if cache.get(key(number)) is not None]
 
 
 def test_the_least_recently_used_entry_goes_first() -> None:
-    cache = MemoryCache(3 * COST)
+    cache = VectorCache(3 * COST)
     for number in range(3):
         cache.put(key(number), entry(number))
     cache.get(key(0))
@@ -33,7 +33,7 @@ def test_the_least_recently_used_entry_goes_first() -> None:
 
 
 def test_what_was_put_is_what_is_got() -> None:
-    cache = MemoryCache(10 * COST)
+    cache = VectorCache(10 * COST)
     stored = entry(7)
     cache.put(key(7), stored)
     assert cache.get(key(7)) is stored
@@ -41,7 +41,7 @@ def test_what_was_put_is_what_is_got() -> None:
 
 
 def test_the_first_entry_of_a_key_stays() -> None:
-    cache = MemoryCache(10 * COST)
+    cache = VectorCache(10 * COST)
     first = entry(1)
     cache.put(key(1), first)
     cache.put(key(1), entry(2))
@@ -50,21 +50,21 @@ def test_the_first_entry_of_a_key_stays() -> None:
 
 
 def test_one_byte_short_of_room_for_three_is_room_for_two() -> None:
-    cache = MemoryCache(3 * COST - 1)
+    cache = VectorCache(3 * COST - 1)
     for number in range(3):
         cache.put(key(number), entry(number))
     assert held(cache, range(3)) == [1, 2]
 
 
 def test_a_cache_of_no_capacity_holds_nothing() -> None:
-    cache = MemoryCache(0)
+    cache = VectorCache(0)
     cache.put(key(1), entry(1))
     assert cache.get(key(1)) is None
     assert (len(cache), cache.size) == (0, 0)
 
 
 def test_an_entry_larger_than_the_cache_does_not_empty_it() -> None:
-    cache = MemoryCache(2 * COST)
+    cache = VectorCache(2 * COST)
     cache.put(key(1), entry(1))
     cache.put(key(2), entry(2, dim=1000))
     assert held(cache, range(3)) == [1]
@@ -77,7 +77,7 @@ def test_an_entry_larger_than_the_cache_does_not_empty_it() -> None:
 def test_its_bytes_are_counted_right_and_never_exceed_the_capacity(
     capacity: int, calls: list[tuple[str, int, int]]
 ) -> None:
-    cache = MemoryCache(capacity)
+    cache = VectorCache(capacity)
     for call, number, dim in calls:
         if call == "put":
             cache.put(key(number), entry(number, dim))

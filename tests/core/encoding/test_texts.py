@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isosim.encoders.texts import KeyMaker, PooledVector, Text, VectorCodec
+from isosim.encoders.texts import KeyMaker, PooledVector, Text
+from isosim.encoders.vector_cache import decoded, encoded
 
 DIM = 7
 KEY = b"of the text"
@@ -30,8 +31,7 @@ def test_a_vector_comes_back_from_the_cache_bit_by_bit(
     unreadable: bool,
     unknown_hash: int,
 ) -> None:
-    codec = VectorCodec(DIM)
-    found = codec.decode(KEY, codec.encode(KEY, PooledVector(vector, tokens, truncated, unreadable, unknown_hash)))
+    found = decoded(KEY, encoded(KEY, PooledVector(vector, tokens, truncated, unreadable, unknown_hash)))
     assert found is not None
     assert (found.vector.tobytes(), found.vector.dtype) == (vector.tobytes(), np.dtype(np.float32))
     assert (found.tokens, found.truncated, found.unreadable) == (tokens, truncated, unreadable)
@@ -40,35 +40,30 @@ def test_a_vector_comes_back_from_the_cache_bit_by_bit(
 
 @given(entry=st.binary(max_size=48))
 def test_what_is_no_entry_of_ours_is_a_miss_and_never_an_error(entry: bytes) -> None:
-    codec = VectorCodec(DIM)
-    assert codec.decode(KEY, entry) is None
+    assert decoded(KEY, entry) is None
 
 
 def test_entries_of_another_version_or_size_are_misses() -> None:
     pooled = PooledVector(np.ones(DIM, np.float32), 5, True)
-    codec = VectorCodec(DIM)
-    entry = codec.encode(KEY, pooled)
-    assert codec.decode(KEY, entry) is not None
-    assert VectorCodec(DIM + 1).decode(KEY, entry) is None
-    assert codec.decode(KEY, entry[:-1]) is None
-    assert codec.decode(KEY, entry + b"\0") is None
-    assert codec.decode(KEY, bytes([9]) + entry[1:]) is None
-    assert codec.decode(KEY, b"") is None
+    entry = encoded(KEY, pooled)
+    assert decoded(KEY, entry) is not None
+    assert decoded(KEY, entry[:-1]) is None
+    assert decoded(KEY, entry + b"\0") is None
+    assert decoded(KEY, bytes([9]) + entry[1:]) is None
+    assert decoded(KEY, b"") is None
 
 
 def test_an_entry_with_one_flipped_bit_or_of_another_text_is_a_miss() -> None:
-    codec = VectorCodec(DIM)
-    entry = codec.encode(KEY, PooledVector(np.ones(DIM, np.float32), 5, True))
+    entry = encoded(KEY, PooledVector(np.ones(DIM, np.float32), 5, True))
     for place in range(8 * len(entry)):
         flipped = bytearray(entry)
         flipped[place // 8] ^= 1 << place % 8
-        assert codec.decode(KEY, bytes(flipped)) is None
-    assert codec.decode(b"of another", entry) is None
+        assert decoded(KEY, bytes(flipped)) is None
+    assert decoded(b"of another", entry) is None
 
 
 def test_more_tokens_than_an_entry_can_say_are_capped() -> None:
-    codec = VectorCodec(DIM)
-    entry = codec.encode(KEY, PooledVector(np.ones(DIM, np.float32), 70_000, False))
+    entry = encoded(KEY, PooledVector(np.ones(DIM, np.float32), 70_000, False))
     assert struct.unpack_from("<BBH", entry)[2] == 0xFFFF
 
 

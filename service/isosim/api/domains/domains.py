@@ -225,17 +225,17 @@ async def post_labels(
             body = await service.scoring(parse_json, LABELS_REQUEST, content)
     if not await accepted_before(service, trace, idempotency_key):
         (await service.store(service.domains.read, domain)).check_revision(domain, body.revision)
-    base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
-    if base.calibration.model.reference is None:
+    base, encoder = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
+    if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
-    if base.encoder.artifact.kind == "vectors":
+    if encoder.artifact.kind == "vectors":
         limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
     async with spooling(service, trace) as spool:
-        intake = Intake(spool, limits, kind=body.kind, parse=partial(parse_label, artifact=base.encoder.artifact))
+        intake = Intake(spool, limits, kind=body.kind, parse=partial(parse_label, artifact=encoder.artifact))
         if isinstance(body, LabelsRequest):
             async with service.parsing:
-                pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
+                pairs = await asyncio.to_thread(pairs_of, body.labels, encoder.artifact)
                 await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
         else:
             await stream(request, intake.feed)
@@ -244,15 +244,15 @@ async def post_labels(
         record = await service.store(service.domains.read, domain)
         wanted = JobRequest(
             domain=domain,
-            encoder=base.encoder.digest,
-            encoder_id=base.encoder.artifact.id,
-            method=base.calibration.method,
+            encoder=encoder.digest,
+            encoder_id=encoder.artifact.id,
+            method=base.method,
             promote=body.promote,
             seed=body.seed,
             labels=intake.labels,
             kind=body.kind,
-            base=base.calibration.version,
-            champion=record.served(base.encoder.digest).champion,
+            base=base.version,
+            champion=record.served(encoder.digest).champion,
         )
         return await accept(service, trace, wanted, spool, [], idempotency_key)
 
@@ -265,7 +265,7 @@ async def check_targets(
     if not record.targets or now is None:
         return
     try:
-        champion = (await resolve(service, trace, DomainRef(domain, now))).calibration
+        champion = (await resolve(service, trace, DomainRef(domain, now)))[0]
     except (CorruptArtifact, NotFound):
         return  # a damaged or deleted champion reaches no target
     lost = await service.scoring(lost_targets, champion.model, wanted.model, domain, record.targets)
@@ -276,11 +276,11 @@ async def check_targets(
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Loads and verifies a version, and then makes the version the champion for its encoder."""
     record = await service.store(service.domains.read, domain)
-    wanted = await resolve(service, trace, DomainRef(domain, body.version))
-    digest = wanted.encoder.digest
+    wanted, _ = await resolve(service, trace, DomainRef(domain, body.version))
+    digest = wanted.encoder
     if record.served(digest).champion != body.version:
         record.check_revision(domain, body.revision)
-    await check_targets(service, trace, record, wanted.calibration, body.without)
+    await check_targets(service, trace, record, wanted, body.without)
     promoted = await service.store(service.domains.promote, domain, digest, body.version, revision=record.revision)
     return await state_after(service, domain, promoted)
 
@@ -300,8 +300,8 @@ async def rollback(
         return await state_after(service, domain, record)  # a retry: an earlier request made this change
     record.check_revision(domain, body.revision)
     if (previous := record.served(digest).previous) is not None:
-        wanted = await resolve(service, trace, DomainRef(domain, previous))
-        await check_targets(service, trace, record, wanted.calibration, body.without)
+        wanted, _ = await resolve(service, trace, DomainRef(domain, previous))
+        await check_targets(service, trace, record, wanted, body.without)
     swapped = await service.store(service.domains.rollback, domain, digest, revision=record.revision)
     return await state_after(service, domain, swapped)
 

@@ -65,8 +65,8 @@ async def get_threshold(
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision or a rate of false hits."""
     target = Target(fmr, precision, false_hit_rate, gallery)
-    resolution = await resolve(service, trace, domain)
-    calibration, artifact = resolution.calibration, resolution.encoder.artifact
+    calibration, encoder = await resolve(service, trace, domain)
+    artifact = encoder.artifact
     if precision is not None and calibration.model.probability is None:
         await service.store(check_no_labels_wait, service.jobs, calibration.domain, artifact.digest)
     facts: dict[str, Any] = {}
@@ -95,8 +95,7 @@ def check_no_labels_wait(jobs: JobStore, domain: str, digest: str) -> None:
 @router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))
 async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceDep) -> Thresholds:
     """Saved targets of a domain, with their thresholds for the version that the domain uses."""
-    resolution = await resolve(service, trace, domain)
-    calibration = resolution.calibration
+    calibration, _ = await resolve(service, trace, domain)
     record = await service.store(service.domains.read, domain)
     decide = partial(decision_threshold, calibration)
     decisions = await service.scoring(
@@ -130,10 +129,10 @@ async def put_threshold(
     for each pair whether it matches. The target applies to all versions and encoders of the domain. This PUT request
     may be repeated."""
     target = body.target
-    resolution = await resolve(service, trace, domain)
+    calibration, _ = await resolve(service, trace, domain)
     record = await service.store(service.domains.set_target, domain, name, target, revision=body.revision)
     await service.encoders.follow(domain)
-    notice = decision_threshold(resolution.calibration, target).notice
+    notice = decision_threshold(calibration, target).notice
     return SavedTarget(domain=domain, name=name, target=target.facts, revision=record.revision, notice=notice)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from isosim.api.parameters import fault
 from isosim.api.requests import resolve
 from isosim.api.state import Service
-from isosim.api.trace import Scored, Trace
+from isosim.api.trace import Trace
 from isosim.arrays import Vectors
 from isosim.encoders.brought import refuse_texts
 from isosim.encoders.embedding import Embeddings
@@ -20,7 +20,7 @@ from isosim.errors import EmptyInput, EncoderMismatch, InvalidInput
 from isosim.migration.encoders import LoadedEncoder
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.distances import Space
-from isosim.scoring.similarity import Scores, normalized, score
+from isosim.scoring.similarity import Scored, Scores, normalized, score
 
 MAX_TEXTS = 2048  # texts in a request to /embed, /v1/embeddings or /rerank; also OpenAI's limit
 INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
@@ -187,27 +187,17 @@ class ScoringRequest:
             if small
             else await self.service.scoring(score, *inputs, brought=made.brought)
         )
-        # Drift is measured for the current champion only. The version may be another: the request may have named it,
-        # or the champion may have changed since scoring began.
-        if self.service.encoders.registry.is_champion(self.calibration):
-            self.service.drift.observe(self.calibration, result)
-        if result.unreadable is not None:
-            self.trace.headers["x-isosim-flags"] = "unreadable"
-        self._record(time.perf_counter() - started)
+        self._record(time.perf_counter() - started, result)
         return result
 
-    def _record(self, spent: float) -> None:
-        """Records the answer for headers, log and metrics. `spent`: seconds that applying the calibration took."""
-        made = self.made
-        self.trace.scored = Scored(self.calibration, made, spent, time.perf_counter())
-        truncated = 0
-        for text in made.texts:
-            truncated += text.truncated
-            if text.unreadable:
-                self.trace.headers["x-isosim-flags"] = "unreadable"
-        if truncated:
-            self.service.metrics.truncated.inc(truncated)
-        self.service.metrics.observe_embeddings(made, spent)
+    def _record(self, spent: float, scores: Scores | None = None) -> None:
+        """Records the answer, once for all that tell of it. `spent`: seconds that applying the calibration took."""
+        scored = self.trace.scored = Scored(self.calibration, self.made, spent, time.perf_counter(), scores)
+        self.service.metrics.observe_scored(scored)
+        # Drift is measured for the current champion only. The version may be another: the request may have named it,
+        # or the champion may have changed since scoring began.
+        if scores is not None and self.service.encoders.registry.is_champion(self.calibration):
+            self.service.drift.observe(self.calibration, scores)
 
     @property
     def usage(self) -> dict[str, Any]:
