@@ -55,7 +55,7 @@ GROUP_OF_FIXTURE = {
 
 
 # What begins first, each as one: these wait more than they compute, and use containers, networks and times of the whole
-# machine. A browser drops its connections when a network appears, so that it runs where nothing else makes one meanwhile.
+# machine. A browser drops its connections when a network appears: it runs where nothing else makes one meanwhile.
 FIRST = (
     ("tests/console/", "tests/deploy/", "tests/faults/test_redis.py"),
     ("tests/faults/", "tests/server/test_lifecycle.py", "tests/server/test_process.py"),
