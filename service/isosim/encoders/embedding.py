@@ -106,8 +106,7 @@ class Embedder:
         """Vectors of the texts, rounded as the cache rounds them.
 
         `watch` reports that the client has closed its connection; texts that no other request needs are then dropped.
-        `judge`, the domain's out-of-domain test, checks the texts that were computed or read from the shared cache;
-        one call of `judge` may check texts of several requests.
+        `judge`, the domain's out-of-domain test, checks the texts that were computed, a batch at a time.
 
         Raises:
             CallerLeft: the client closed its connection before the vectors were computed.
@@ -131,7 +130,7 @@ class Embedder:
         lookup = CacheLookup(memory_hits=len(known))
         missing = [key for key in wanted if key not in known]
         if missing and self.cache.shared is not None:
-            lookup = await self._look_further(missing, known, judge)
+            lookup = await self._look_further(missing, known)
             missing = [key for key in missing if key not in known]
         timings = Timings(cache=time.perf_counter() - started)
         if missing:
@@ -143,12 +142,10 @@ class Embedder:
         vectors = np.array([pooled.vector for pooled in results])
         return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
 
-    async def _look_further(
-        self, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
-    ) -> CacheLookup:
+    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector]) -> CacheLookup:
         """Adds the shared cache's entries of these keys to `known`."""
         memory_hits, shared_hits = len(known), 0
-        for key, found in zip(keys, await self.cache.find(keys, judge), strict=True):
+        for key, found in zip(keys, await self.cache.find(keys), strict=True):
             shared_hits += found is not None
             # The vector in memory is preferred: another request may have computed it during the lookup.
             pooled = self.cache.get(key) or found
