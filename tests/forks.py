@@ -67,7 +67,7 @@ class Stem:
 
     def __init__(self, modules: Sequence[str]) -> None:
         self.socket, theirs = socket.socketpair()
-        self.codes: dict[int, int] = {}  # exit codes of processes that have ended
+        self.codes: dict[int, int] = {}  # exit code of the last process with a number, once it has ended
         self._lock = threading.RLock()
         self._rest = b""
         with theirs:
@@ -104,6 +104,7 @@ class Stem:
                 for news in map(json.loads, lines):
                     if "started" in news:
                         started = news["started"]
+                        self.codes.pop(started, None)  # of an earlier process with the same number
                     else:
                         self.codes[news["ended"]] = news["code"]
         return started
