@@ -51,10 +51,11 @@ HANDLING = 16  # number of characters added to the length of each text, for the 
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
-MIN_FILL = 0.7  # minimum share of real tokens in a batch, the rest is padding; not measured
+# Minimum share of real tokens in a batch, the rest is padding. On a CPU, texts of 8 and 24 tokens (0.67) take 1.3 times as
+# long together as one after the other, texts of 8 and 12 (0.83) 0.8 times as long.
+MIN_FILL = 0.7
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
-LEAD = 0.25  # seconds; only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)
@@ -449,8 +450,7 @@ def pack(
     `waiting` is in order of arrival. A text longer than `max_tokens` becomes a batch of its own.
     """
     oldest = waiting[0]
-    window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
-    by_length = sorted(window, key=attrgetter("length"))
+    by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:
         low += 1

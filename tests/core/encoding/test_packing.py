@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.encoders.batching import LEAD, MIN_FILL, WINDOW, PendingText, pack
+from isosim.encoders.batching import MIN_FILL, WINDOW, PendingText, pack
 from isosim.encoders.texts import Text
 
 
@@ -74,11 +74,3 @@ def test_a_text_longer_than_the_budget_makes_a_batch_of_its_own() -> None:
 def test_only_the_oldest_of_very_many_texts_are_looked_at() -> None:
     waiting = pending_texts([50] + [10] * (WINDOW - 1) + [50])
     assert pack(waiting, max_tokens=1000, max_texts=8) == [waiting[0]]
-
-
-def test_nobody_is_overtaken_by_a_text_that_arrived_much_later() -> None:
-    oldest, older, late = pending_texts([5, 9, 5])
-    older.arrived, late.arrived = LEAD / 2, LEAD * 2
-    assert pack([oldest, older, late], max_tokens=12, max_texts=2) == [oldest]
-    late.arrived = LEAD / 2
-    assert pack([oldest, older, late], max_tokens=12, max_texts=2) == [oldest, late]
