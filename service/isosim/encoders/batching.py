@@ -51,8 +51,8 @@ HANDLING = 16  # number of characters added to the length of each text, for the 
 FREE_SIZE = 12_000  # in characters, plus HANDLING for each text; about 64 pairs
 FREE_REQUESTS = 16
 INLINE_SIZE = 400  # maximum number of characters tokenized on the event loop; takes 0.05 ms (Chinese: 0.5 ms)
-# Minimum share of real tokens in a batch, the rest is padding. On a CPU, texts of 8 and 24 tokens (0.67) take 1.3 times as
-# long together as one after the other, texts of 8 and 12 (0.83) 0.8 times as long.
+# Minimum share of real tokens in a batch, the rest is padding. On a CPU, texts of 8 and 24 tokens (0.67) take 1.3 times
+# as long together as one after the other, texts of 8 and 12 (0.83) 0.8 times as long.
 MIN_FILL = 0.7
 WINDOW = 1024  # number of the oldest waiting texts from which a batch is chosen
 NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that no text can cause
