@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from isosim.api.access_log import Observer, scoring
-from isosim.encoders.embedding import CacheLookup, Embeddings, Timings
+from isosim.encoders.embedding import Embeddings, Work
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.similarity import Scored
 from tests.observability.conftest import Line, event, events, lines_of
@@ -75,8 +75,8 @@ def test_the_line_of_a_domain_that_a_key_may_not_use_names_it(serve: Serve, stor
 def test_a_line_says_how_many_texts_another_request_had_computed() -> None:
     nothing = np.zeros(0, np.intp)
     records = [
-        Scored(Calibration("d", 1, "sn", "e"), Embeddings([], nothing, nothing, Timings(), lookup), 0.0, 0.0)
-        for lookup in (CacheLookup(joined=2), CacheLookup(computed=2))
+        Scored(Calibration("d", 1, "sn", "e"), Embeddings([], nothing, nothing, work), 0.0, 0.0)
+        for work in (Work(joined=2), Work(computed=2))
     ]
     assert [(scoring(record)["tokens"], scoring(record).get("joined")) for record in records] == [(0, 2), (0, None)]
 

@@ -125,23 +125,23 @@ def facts_of(scope: Scope, trace: Trace, route: str, status: int, seconds: float
 def scoring(scored: Scored) -> dict[str, Any]:
     """Facts of a scoring request: its domain and version, its cache hits, and the duration of each stage."""
     embeddings = scored.embeddings
-    timings, lookup = embeddings.timings, embeddings.lookup
+    work = embeddings.work
     facts: dict[str, Any] = {
         "domain": scored.calibration.domain,
         "version": scored.calibration.version,
         "texts": len(embeddings.rows),
-        "tokens": timings.tokens,
-        "memory_hits": lookup.memory_hits,
-        "redis_hits": lookup.shared_hits,
-        "cache_ms": milliseconds(timings.cache),
-        "tokenization_ms": milliseconds(timings.tokenization),
-        "queue_ms": milliseconds(timings.queue),
-        "inference_ms": milliseconds(timings.inference),
+        "tokens": work.tokens,
+        "memory_hits": work.memory_hits,
+        "redis_hits": work.shared_hits,
+        "cache_ms": milliseconds(work.cache),
+        "tokenization_ms": milliseconds(work.tokenization),
+        "queue_ms": milliseconds(work.queue),
+        "inference_ms": milliseconds(work.inference),
         "calibration_ms": milliseconds(scored.spent),
     }
     # Number of texts that another request was already computing; only that request's log entry counts their tokens.
-    if lookup.joined:
-        facts["joined"] = lookup.joined
+    if work.joined:
+        facts["joined"] = work.joined
     return facts
 
 

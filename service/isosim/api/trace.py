@@ -37,7 +37,7 @@ class Trace:
             *(() if scored is None else scored.calibration.origin),
             *(UNREADABLE if scored is not None and scored.unreadable else ()),
             *own,
-            *(NOTHING_COMPUTED if scored is None or not scored.embeddings.timings.inference else timed(scored)),
+            *(NOTHING_COMPUTED if scored is None or not scored.embeddings.work.inference else timed(scored)),
             (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
         ]
 
@@ -54,12 +54,12 @@ NOTHING_COMPUTED = [
 
 
 def timed(scored: Scored) -> list[tuple[bytes, bytes]]:
-    timings = scored.embeddings.timings
+    work = scored.embeddings.work
     return [
-        (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
-        (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
-        (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
-        (b"x-compute-tokens", b"%d" % timings.tokens),
+        (b"x-tokenization-time", b"%.3f" % (work.tokenization * 1e3)),
+        (b"x-queue-time", b"%.3f" % (work.queue * 1e3)),
+        (b"x-inference-time", b"%.3f" % (work.inference * 1e3)),
+        (b"x-compute-tokens", b"%d" % work.tokens),
     ]
 
 
@@ -72,19 +72,19 @@ def stages(scored: Scored, started: float) -> list[Stage]:
     The durations may add up to more than the request took: each is the duration for the slowest text, which may be a
     different text in each stage. A stage that would begin before `started` is therefore shortened.
     """
-    timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
+    work = scored.embeddings.work
     parts: list[tuple[str, float, Attributes]] = [
         ("calibration", scored.spent, {"isosim.method": scored.calibration.method})
     ]
-    if lookup.joined or lookup.computed:
+    if work.joined or work.computed:
         parts += [
-            ("inference", timings.inference, {"isosim.tokens": timings.tokens}),
-            ("queue", timings.queue, {}),
-            ("tokenize", timings.tokenization, {}),
+            ("inference", work.inference, {"isosim.tokens": work.tokens}),
+            ("queue", work.queue, {}),
+            ("tokenize", work.tokenization, {}),
         ]
-    counts = {"memory_hits": lookup.memory_hits, "redis_hits": lookup.shared_hits}
-    counts |= {"joined": lookup.joined, "computed": lookup.computed}
-    parts.append(("cache", timings.cache, {f"isosim.cache.{name}": count for name, count in counts.items()}))
+    counts = {"memory_hits": work.memory_hits, "redis_hits": work.shared_hits}
+    counts |= {"joined": work.joined, "computed": work.computed}
+    parts.append(("cache", work.cache, {f"isosim.cache.{name}": count for name, count in counts.items()}))
     parts_of_request: list[Stage] = []
     end = scored.ended
     for name, seconds, attributes in parts:

@@ -26,8 +26,9 @@ def nothing() -> None:
     """Does nothing; used as the unregister function if no connection is watched."""
 
 
-class Timings(NamedTuple):
-    """Time that a request spent in each step, in seconds, and the number of tokens computed for it.
+class Work(NamedTuple):
+    """What a request cost: seconds in each step, tokens computed, and its distinct texts by the source of their
+    vectors.
 
     If two requests need the same text at once, its tokens count only for the request that submitted it.
     """
@@ -36,12 +37,7 @@ class Timings(NamedTuple):
     queue: float = 0.0
     inference: float = 0.0
     tokens: int = 0
-    cache: float = 0.0  # time in the caches, nearly all of it in Redis
-
-
-class CacheLookup(NamedTuple):
-    """Counts of a request's distinct texts, by the source of their vectors."""
-
+    cache: float = 0.0  # seconds in the cache, nearly all of them in Redis
     memory_hits: int = 0
     shared_hits: int = 0
     shared_misses: int = 0
@@ -55,8 +51,7 @@ class Embeddings(NamedTuple):
     texts: list[PooledVector]
     vectors: Vectors
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
-    timings: Timings
-    lookup: CacheLookup = CacheLookup()
+    work: Work = Work()
     asked: Sequence[Text] = ()  # the distinct texts, in the order of `vectors`; empty if the caller sent vectors
     brought: bool = False  # whether the caller sent vectors instead of texts
 
@@ -127,31 +122,33 @@ class Embedder:
             rows.append(row)
         started = time.perf_counter()
         known = {key: pooled for key in wanted if (pooled := self.cache.get(key)) is not None}
-        lookup = CacheLookup(memory_hits=len(known))
+        memory_hits = len(known)
         missing = [key for key in wanted if key not in known]
+        shared_hits = shared_misses = 0
         if missing and self.cache.shared is not None:
-            lookup = await self._look_further(missing, known)
+            shared_hits = await self._look_further(missing, known)
+            shared_misses = len(missing) - shared_hits
             missing = [key for key in missing if key not in known]
-        timings = Timings(cache=time.perf_counter() - started)
+        looked = time.perf_counter() - started, memory_hits, shared_hits, shared_misses
+        work = Work(0.0, 0.0, 0.0, 0, *looked)
         if missing:
             pending_texts, new = self._join(missing, wanted, judge)
-            lookup = CacheLookup(*lookup[:3], joined=len(pending_texts) - len(new), computed=len(new))
-            timings = await self._compute(pending_texts, new, watch, timings.cache)
+            spent = await self._compute(pending_texts, new, watch)
+            work = Work(*spent, *looked, joined=len(pending_texts) - len(new), computed=len(new))
             known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
         results = [known[key] for key in wanted]
         vectors = np.array([pooled.vector for pooled in results])
-        return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
+        return Embeddings(results, vectors, np.array(rows, np.intp), work, list(wanted.values()))
 
-    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector]) -> CacheLookup:
-        """Adds the shared cache's entries of these keys to `known`."""
-        memory_hits, shared_hits = len(known), 0
-        for key, found in zip(keys, await self.cache.find(keys), strict=True):
-            shared_hits += found is not None
+    async def _look_further(self, keys: list[bytes], known: dict[bytes, PooledVector]) -> int:
+        """Adds the shared cache's entries of these keys to `known`; how many it has."""
+        found = await self.cache.find(keys)
+        for key, shared in zip(keys, found, strict=True):
             # The vector in memory is preferred: another request may have computed it during the lookup.
-            pooled = self.cache.get(key) or found
+            pooled = self.cache.get(key) or shared
             if pooled is not None:
                 known[key] = pooled
-        return CacheLookup(memory_hits, shared_hits, len(keys) - shared_hits)
+        return len(found) - found.count(None)
 
     def _join(
         self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
@@ -167,9 +164,9 @@ class Embedder:
         return pending_texts, new
 
     async def _compute(
-        self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
-    ) -> Timings:
-        """Submits the new texts and waits for all pending ones; `cache`: seconds already spent in the caches."""
+        self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None
+    ) -> tuple[float, float, float, int]:
+        """Submits the new texts and waits for all pending ones. Returns the first four fields of `Work`."""
         began = time.perf_counter()
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
@@ -194,7 +191,7 @@ class Embedder:
             # Earlier requests submitted some of the texts. Only the time since this request began is counted.
             waited = time.perf_counter() - began
             tokenization, queue, inference = min(tokenization, waited), min(queue, waited), min(inference, waited)
-        return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
+        return tokenization, queue, inference, sum([pending.length for pending in new])
 
     def _leave(self, waiter: Waiter) -> None:
         """Removes a waiter; texts without a waiter are dropped before they are tokenized or run."""

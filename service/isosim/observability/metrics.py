@@ -103,24 +103,24 @@ class Metrics:
         series.observe(seconds)
 
     def observe_scored(self, scored: Scored) -> None:
-        timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
+        work = scored.embeddings.work
         truncated = sum([text.truncated for text in scored.embeddings.texts])
         if truncated:
             self.truncated.inc(truncated)
-        missed = lookup.shared_hits + lookup.joined + lookup.computed
-        if lookup.memory_hits:
-            self._lookups["memory", "hit"].inc(lookup.memory_hits)
+        missed = work.shared_hits + work.joined + work.computed
+        if work.memory_hits:
+            self._lookups["memory", "hit"].inc(work.memory_hits)
         if missed:
             self._lookups["memory", "miss"].inc(missed)
-            self._lookups["redis", "hit"].inc(lookup.shared_hits)
-            self._lookups["redis", "miss"].inc(lookup.shared_misses)
-            self.shared_work.inc(lookup.joined)
-        if lookup.shared_hits or lookup.shared_misses:
-            self._stages["cache"].observe(timings.cache)
-        if timings.tokens:
-            self._stages["tokenization"].observe(timings.tokenization)
-            self._stages["queue"].observe(timings.queue)
-            self._stages["inference"].observe(timings.inference)
+            self._lookups["redis", "hit"].inc(work.shared_hits)
+            self._lookups["redis", "miss"].inc(work.shared_misses)
+            self.shared_work.inc(work.joined)
+        if work.shared_hits or work.shared_misses:
+            self._stages["cache"].observe(work.cache)
+        if work.tokens:
+            self._stages["tokenization"].observe(work.tokenization)
+            self._stages["queue"].observe(work.queue)
+            self._stages["inference"].observe(work.inference)
         self._stages["calibration"].observe(scored.spent)
 
     def observe_batch(self, batch: BatchStats) -> None:

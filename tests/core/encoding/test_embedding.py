@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isosim.encoders.batching import BatchingPlan
-from isosim.encoders.embedding import CacheLookup, Embedder
+from isosim.encoders.embedding import Embedder, Embeddings, Work
 from isosim.encoders.texts import PooledVector, Side, Text
 from isosim.encoders.vector_cache import SharedCache, VectorCache, decoded, encoded
 from tests.core.encoding.fake_encoder import FakeEncoder, letters, vector_of
@@ -69,6 +69,15 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
     assert len(encoder.seen) == computed
 
 
+def counts(**some: int) -> tuple[float, ...]:
+    """The counts of texts in a request's work; those that are not given are 0."""
+    return Work(**some)[5:]
+
+
+def counted(answer: Embeddings) -> tuple[float, ...]:
+    return answer.work[5:]
+
+
 @pytest.mark.anyio
 async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
     with embedder(encoder, memory=0) as made:
@@ -79,9 +88,9 @@ async def test_a_text_under_way_for_one_request_is_not_computed_for_another(enco
         answers = await asyncio.gather(*tasks)
     assert encoder.seen.count("same") == 1
     assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
-    assert [answer.timings.tokens for answer in answers] == [5, 1, 1]
-    assert [answer.lookup for answer in answers] == [
-        CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)
+    assert [answer.work.tokens for answer in answers] == [5, 1, 1]
+    assert [counted(answer) for answer in answers] == [
+        counts(computed=2), counts(joined=1, computed=1), counts(joined=1, computed=1)
     ]  # fmt: skip
 
 
@@ -102,9 +111,9 @@ async def test_a_request_that_joins_a_waiting_text_has_not_waited_for_it_longer_
         joined, took = await late, time.perf_counter() - began
         first = await early
         await held
-    assert joined.lookup == CacheLookup(joined=1)
-    assert first.timings.queue >= 0.3
-    assert joined.timings.queue <= took
+    assert counted(joined) == counts(joined=1)
+    assert first.work.queue >= 0.3
+    assert joined.work.queue <= took
 
 
 @pytest.mark.anyio
@@ -131,11 +140,11 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         assert found.vectors.tobytes() == computed.vectors.tobytes()
         assert [text.truncated for text in found.texts] == [text.truncated for text in computed.texts] == [False, True]
     assert len(encoder.seen) == 2
-    assert [answer.lookup for answer in (computed, remembered, read, again)] == [
-        CacheLookup(shared_misses=2, computed=2),
-        CacheLookup(memory_hits=2),
-        CacheLookup(shared_hits=2),
-        CacheLookup(memory_hits=2),
+    assert [counted(answer) for answer in (computed, remembered, read, again)] == [
+        counts(shared_misses=2, computed=2),
+        counts(memory_hits=2),
+        counts(shared_hits=2),
+        counts(memory_hits=2),
     ]
     exact = np.stack([vector_of([ord(letter) for letter in text.content[:8]]) for text in texts])
     assert computed.vectors.tobytes() == exact.tobytes()
@@ -177,9 +186,9 @@ async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_fo
     encoder: FakeEncoder,
 ) -> None:
     with embedder(encoder) as made:
-        first = (await made.embed(texts_of("abc", "abc", "de"))).timings
-        second = (await made.embed(texts_of("abc", "x"))).timings
-        third = (await made.embed(texts_of("abc", "x"))).timings
+        first = (await made.embed(texts_of("abc", "abc", "de"))).work
+        second = (await made.embed(texts_of("abc", "x"))).work
+        third = (await made.embed(texts_of("abc", "x"))).work
     assert (first.tokens, second.tokens, third.tokens) == (5, 1, 0)
     for timings in (first, second):
         assert timings.tokenization >= 0

@@ -32,7 +32,7 @@ from isosim.api.scoring.schemas import (
 from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.brought import brought_vector
-from isosim.encoders.embedding import Embeddings, Timings
+from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector
 from isosim.errors import Conflict, InvalidInput
@@ -107,7 +107,7 @@ def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embedd
         for side, value in enumerate(pair)
     ]
     texts = [PooledVector(row, 0, truncated=False) for row in rows]
-    return Embeddings(texts, np.array(rows), np.arange(len(rows)), Timings(), brought=True)
+    return Embeddings(texts, np.array(rows), np.arange(len(rows)), brought=True)
 
 
 async def answer_of(
