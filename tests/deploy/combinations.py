@@ -103,9 +103,9 @@ EVERYTHING: Values = {
     },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {
-        "enabled": True, "labels": {"release": "prometheus"}, "disabled": ["IsosimErrors"],
-        "overrides": {"IsosimSlow": {"for": "30m", "labels": {"severity": "info"}}},
-        "runbookBase": "https://example.com/runbooks/",
+        "enabled": True, "labels": {"release": "prometheus"}, "disabled": ["IsosimRestarting"],
+        "overrides": {"IsosimRedisDown": {"for": "30m", "labels": {"severity": "info"}}},
+        "runbookBase": "https://example.com/runbooks",
     },
     "dashboard": {"enabled": True},
     "serviceAccount": {"annotations": {"a": "b"}},

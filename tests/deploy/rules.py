@@ -9,7 +9,7 @@ import yaml
 
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, render
 
-RUNBOOKS = ROOT / "docs" / "runbooks"
+RUNBOOKS = ROOT / "docs" / "runbooks.md"
 
 
 VARIABLES = {"$__rate_interval": "5m", "$namespace": ".*", "$service": ".*", "$route": "/.*", "$domain": ".*"}
@@ -51,11 +51,6 @@ def of_the_dashboard() -> Iterator[tuple[str, str]]:
             yield f"${variable['name']}", f"count by ({found[2]}) ({plain(found[1])})"
 
 
-def page_of(alert: str) -> str:
-    """IsosimRedisDown: isosim-redis-down.md"""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() + ".md"
-
-
 def of_the_adapter() -> Iterator[tuple[str, str]]:
     for rule in yaml.safe_load((CHART / "files" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]:
         yield "the adapter's series", rule["seriesQuery"]
@@ -74,9 +69,8 @@ def of_keda() -> Iterator[tuple[str, str]]:
 
 
 def of_the_runbooks() -> Iterator[tuple[str, str]]:
-    for page in RUNBOOKS.glob("*.md"):
-        for query in re.findall(r"^```promql\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.M | re.S):
-            yield page.name, query
+    for query in re.findall(r"^```promql\n(.+?)\n```$", RUNBOOKS.read_text(encoding="utf-8"), re.M | re.S):
+        yield RUNBOOKS.name, query
 
 
 def plain(expression: str) -> str:

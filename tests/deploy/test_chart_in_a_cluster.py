@@ -250,10 +250,10 @@ def test_every_route_is_published_but_probes_and_metrics(rendered: dict[str, lis
 def test_alerts_are_overridden_left_out_and_linked(rendered: dict[str, list[Manifest]]) -> None:
     alerts = {rule["alert"]: rule for rule in rules_of(rendered["hpa"]) if "alert" in rule}
     before = alerts_of_the_files()
-    assert before.keys() - alerts.keys() == {"IsosimErrors"}
-    slow = alerts["IsosimSlow"]
-    assert (slow["for"], slow["labels"]["severity"], slow["expr"]) == ("30m", "info", before["IsosimSlow"]["expr"])
-    assert slow["annotations"]["runbook_url"] == "https://example.com/runbooks/isosim-slow.md"
+    assert before.keys() - alerts.keys() == {"IsosimRestarting"}
+    changed, name = alerts["IsosimRedisDown"], "IsosimRedisDown"
+    assert (changed["for"], changed["labels"]["severity"], changed["expr"]) == ("30m", "info", before[name]["expr"])
+    assert changed["annotations"]["runbook_url"] == "https://example.com/runbooks#isosimredisdown"
     assert alerts["IsosimDown"]["annotations"]["description"] == before["IsosimDown"]["annotations"]["description"]
 
 

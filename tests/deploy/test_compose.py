@@ -134,9 +134,9 @@ def test_prometheus_scrapes_the_api(project: Engine, api: Server) -> None:
     assert httpx.get(f"{url}/rules").json()["data"]["groups"]
     wait_until(lambda: httpx.get(f"{url}/alertmanagers").json()["data"]["activeAlertmanagers"], seconds=60)
     alerts = f"http://127.0.0.1:{project.environment['ALERTMANAGER_PORT']}/api/v2"
-    sent = [{"labels": {"alertname": "IsosimSlow", "severity": "warning"}}]
+    sent = [{"labels": {"alertname": "IsosimRedisDown", "severity": "warning"}}]
     httpx.post(f"{alerts}/alerts", json=sent).raise_for_status()
-    (told,) = wait_until(lambda: httpx.get(f"{alerts}/alerts", params={"filter": 'alertname="IsosimSlow"'}).json())
+    (told,) = wait_until(lambda: httpx.get(f"{alerts}/alerts", params={"filter": 'alertname="IsosimRedisDown"'}).json())
     assert [receiver["name"] for receiver in told["receivers"]] == ["operators"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.rules import expressions, groups, of_the_dashboard, page_of
+from tests.deploy.rules import expressions, groups, of_the_dashboard
 from tests.deploy.watching import Prometheus, Told, watched
 from tests.processes import Process, RedisServer, Server, serve_with, start, wait_until
 from tests.text import sentences
@@ -98,14 +98,14 @@ def test_nothing_fires_on_a_healthy_server(site: Site) -> None:
 def test_a_killed_server_is_told_of_and_its_return_as_well(site: Site) -> None:
     """From the process to the webhook, and back."""
     site.server.kill()
-    (alert,) = wait_until(lambda: site.told.of("IsosimTargetDown", "firing")[:1])
+    (alert,) = wait_until(lambda: site.told.of("IsosimNotReady", "firing")[:1])
     instance = site.server.url.removeprefix("http://")
     assert alert["labels"] == {
-        "alertname": "IsosimTargetDown", "instance": instance, "job": "isosim", "severity": "warning",
+        "alertname": "IsosimNotReady", "instance": instance, "job": "isosim", "severity": "warning",
     }  # fmt: skip
-    assert alert["annotations"]["summary"] == f"{instance} does not answer."
-    assert alert["annotations"]["runbook_url"] == f"docs/runbooks/{page_of('IsosimTargetDown')}"
+    assert alert["annotations"]["summary"] == f"{instance} takes no requests."
+    assert alert["annotations"]["runbook_url"] == "docs/runbooks.md#isosimnotready"
     (critical,) = wait_until(lambda: site.told.of("IsosimDown", "firing")[:1])
     assert critical["labels"]["severity"] == "critical"
     site.again()
-    wait_until(lambda: site.told.of("IsosimTargetDown", "resolved") and site.told.of("IsosimDown", "resolved"))
+    wait_until(lambda: site.told.of("IsosimNotReady", "resolved") and site.told.of("IsosimDown", "resolved"))

@@ -16,7 +16,7 @@ PAGES = [
 FENCE = re.compile(r"^\s*```.*?^\s*```", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = re.compile(r"[a-z]+:")
-INDEXED = ("docs/runbooks/isosim-", "docs/README.md")  # the runbooks have an index of their own
+INDEXED = ("docs/README.md",)
 
 
 def prose(page: Path) -> str:

@@ -1,4 +1,4 @@
-"""Runbooks: a server is brought into the state of a page, and the page's commands show what it says and cure it."""
+"""Runbooks: a server is brought into the state of a section, and its commands show what it says and cure it."""
 
 import hashlib
 import re
@@ -29,22 +29,23 @@ from tests.processes import (
 from tests.stores import files_of, jobs_of, post_job
 from tests.text import sentences
 
-RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 KEY = "the-operators-key"
-# Pages without a command that runs outside a cluster: `kubectl` and queries alone.
+# Sections without a command that runs outside a cluster: `kubectl` and queries alone.
 OF_A_CLUSTER = {
-    "champions-differ", "down", "encoder-mismatch", "encoders-differ", "log-lines-dropped", "not-ready", "queueing",
-    "readiness-flapping", "refusing", "restarting", "scores-shifted", "slow", "target-down",
-    *(f"{slo}-{pace}-burn" for slo in ("availability", "latency", "freshness") for pace in ("fast", "slow")),
+    "ChampionsDiffer", "Down", "EncoderMismatch", "FreshnessBurn", "LatencyBurn", "NotReady", "Restarting",
 }  # fmt: skip
 
 
-def commands(page: str, section: str) -> list[str]:
-    """The shell lines of a section that need no cluster."""
-    text = (RUNBOOKS / f"isosim-{page}.md").read_text(encoding="utf-8")
-    part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = "\n".join(re.findall(r"^```sh\n(.+?)\n```$", part, re.M | re.S)).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line and not line.startswith("kubectl ")]
+def sections() -> dict[str, list[str]]:
+    """The shell lines of each alert's section that need no cluster."""
+    found = re.findall(r"^## Isosim(\w+)\n(.+?)(?=^## |\Z)", RUNBOOKS.read_text(encoding="utf-8"), re.M | re.S)
+    return {name: commands(text) for name, text in found}
+
+
+def commands(text: str) -> list[str]:
+    blocks = "\n".join(re.findall(r"^```sh\n(.+?)\n```$", text, re.M | re.S)).replace("\\\n", " ")
+    return [line for line in blocks.splitlines() if line and not line.startswith("kubectl ")]
 
 
 class Site:
@@ -54,22 +55,20 @@ class Site:
         self.server, self.redis = server, redis
         self.settings = environment(**settings)
 
-    def look(self, page: str, section: str = "What to look at", **places: str) -> str:
-        """Everything that the page's commands print."""
-        port = 0 if self.redis is None else self.redis.port
-        names = {
-            "URL": self.server.url, "KEY": KEY, "LOG": self.server.log, "PYTHON": sys.executable, "PORT": port,
-        }  # fmt: skip
+    def look(self, alert: str, cure: bool = False, **places: str) -> str:
+        """Everything that the section's commands print; only with `cure` those that change something."""
+        names = {"URL": self.server.url, "KEY": KEY, "LOG": self.server.log, "PYTHON": sys.executable}
         prelude = "\n".join(f"{name}={shlex.quote(str(value))}" for name, value in names.items()) + (
-            '\nlogs() { cat "$LOG"; }\nworker_logs() { cat "$LOG"; }\nisosim() { "$PYTHON" -m isosim.cli "$@"; }'
-            '\nredis() { redis-cli -p "$PORT" "$@"; }\n'
+            '\nlogs() { cat "$LOG"; }\nworker_logs() { cat "$LOG"; }\nisosim() { "$PYTHON" -m isosim.cli "$@"; }\n'
         )
         said = ""
-        for command in commands(page, section):
+        for command in sections()[alert]:
+            if ("-X POST" in command) is not cure:
+                continue
             line = re.sub(r"\b(DOMAIN|NAME)\b", lambda match: places[match[0]], command)
             done = subprocess.run(
                 ["bash", "-c", prelude + line], env=self.settings, capture_output=True, text=True, timeout=120,
-                check=False, cwd=RUNBOOKS.parents[1],
+                check=False, cwd=RUNBOOKS.parent,
             )  # fmt: skip
             assert "not found" not in done.stderr, done.stderr
             said += done.stdout + done.stderr
@@ -80,12 +79,10 @@ def shows(said: str, *words: str) -> None:
     assert [word for word in words if word not in said] == [], said
 
 
-def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
-    pages = {path.stem.removeprefix("isosim-") for path in RUNBOOKS.glob("isosim-*.md")}
-    with_commands = {page for page in pages if commands(page, "What to look at")}
-    assert pages - with_commands == OF_A_CLUSTER
-    played = set(re.findall(r'\blook\(\s*"([a-z-]+)"', Path(__file__).read_text()))
-    assert with_commands == played
+def test_every_section_is_played_or_named_as_one_of_a_cluster() -> None:
+    with_commands = {alert for alert, lines in sections().items() if lines}
+    assert sections().keys() - with_commands == OF_A_CLUSTER
+    assert with_commands == set(re.findall(r'\blook\(\s*"(\w+)"', Path(__file__).read_text()))
 
 
 @pytest.fixture
@@ -104,57 +101,50 @@ def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) ->
     return Site(server, redis_server, **settings)
 
 
-def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> None:
+def test_the_sections_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> None:
     server = site.server
     refused(ask(server, "news"), "weights.safetensors")
     wait_until(lambda: "CorruptArtifact" in server.log.read_text())
     assert metric(server, "isosim_calibration_load_failures_total") >= 1
     shows(
-        site.look("calibration-load-failing"),
+        site.look("CalibrationLoadFailing"),
         "champion of news not loaded", "weights.safetensors", "isosim domains promote news 1",
     )  # fmt: skip
-    shows(site.look("errors"), "CorruptArtifact", '"route":"/similarity"', '"request_id"')
-    shows(site.look("calibration-load-failing", "What to do", DOMAIN="news"), '"champion":1')
+    shows(site.look("AvailabilityBurn"), "CorruptArtifact", '"route":"/similarity"', '"request_id"')
+    shows(site.look("CalibrationLoadFailing", cure=True, DOMAIN="news"), '"champion":1')
     assert score(server, "news").json()["version"] == 1
-    assert "weights.safetensors" not in site.look("calibration-load-failing").rpartition("champion of news")[2][300:]
-    shows(site.look("domain-drift", DOMAIN="news"), '"drift"', '"caller":"operator"')
-    assert ask(server, "gone").status_code == 404
-    shows(site.look("domains-lost"), '"store_id"', '"message":"model store listed"', "films")
-    wait_until(lambda: '"status":404' in site.look("unknown-domains"))
+    assert "weights.safetensors" not in site.look("CalibrationLoadFailing").rpartition("champion of news")[2][300:]
+    shows(site.look("DomainsLost"), '"store_id"', '"message":"model store listed"', "films")
 
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")
     wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 0)
     wait_until(lambda: "stay in force" in server.log.read_text())  # lines are written a moment later
-    shows(site.look("keys-file-broken"), "the API keys read before stay in force", "line 2")
+    shows(site.look("KeysFileBroken"), "the API keys read before stay in force", "line 2")
     assert score(server, "news").status_code == 200
     (tmp_path / "keys").write_text(right)
     wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 1)
     wait_until(lambda: "is valid again" in server.log.read_text())
-    shows(site.look("keys-file-broken"), "is valid again")
+    shows(site.look("KeysFileBroken"), "is valid again")
 
 
-def test_the_pages_on_redis(site: Site) -> None:
+def test_the_sections_on_redis(site: Site) -> None:
     server, redis = site.server, site.redis
     assert redis is not None
-    subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
-    shows(site.look("cache-writes-dropped"), "noeviction", "maxmemory-policy volatile-lru", "used_memory_human")
     subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "1"], check=True)
     server.client.post("/embed", json={"inputs": sentences(3)}).raise_for_status()
     wait_until(lambda: "Redis refuses vectors" in server.log.read_text())
-    shows(site.look("cache-writes-dropped"), "Redis refuses vectors: OutOfMemoryError")
+    shows(site.look("RedisDown"), "ms a lookup", "Redis refuses vectors: OutOfMemoryError")
     subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
-    shows(site.look("redis-errors"), "ms a lookup", "connected_clients")
-    shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()
     wait_until(lambda: metric(server, "isosim_redis_up") == 0)
     assert score(server, "films").status_code == 200
-    shows(site.look("redis-down"), "cannot be used: the connection is refused", "Redis cannot be used")
+    shows(site.look("RedisDown"), "cannot be used: the connection is refused", "Redis cannot be used")
     redis.start()
-    wait_until(lambda: "Redis answers again" in site.look("redis-down"))
+    wait_until(lambda: "Redis answers again" in site.look("RedisDown"))
 
 
-def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path: Path) -> None:
+def test_the_sections_on_jobs(site: Site, worker: Callable[..., Process], tmp_path: Path) -> None:
     """One that fails, and one that waits for a worker."""
     store = tmp_path / "news"
     artifact, jobs = EncoderStore.at(store).find("tiny"), jobs_of(store)
@@ -166,10 +156,9 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     failing = job("fails", "of no kind")
     words = [sys.executable, "-m", "isosim.cli", "worker", "--burst"]
     subprocess.run(words, env=site.settings, timeout=600, check=True)
-    shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')
     waiting = job("waits")
-    shows(site.look("jobs-piling"), waiting, '"status":"queued"')
-    shows(site.look("jobs-not-taken"), waiting, '"notices":[]')
+    said = site.look("JobsNotTaken")
+    shows(said, failing, '"status":"failed"', '"error":', waiting, '"status":"queued"', '"notices":[]')
     worker(model_store=store)
     wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)
 
@@ -180,24 +169,23 @@ def remote() -> Iterator[RemoteServer]:
         yield running
 
 
-def test_the_pages_on_remote_encoders(serve: Serve, remote: RemoteServer, tmp_path: Path) -> None:
+def test_the_sections_on_remote_encoders(serve: Serve, remote: RemoteServer, tmp_path: Path) -> None:
     register(tmp_path / "far", "far", remote.url, "m", lambda _: None)
     settings = {"model_store": tmp_path / "far", "encoder": "far"}
     server = serve(**settings)
     site = Site(server, None, **settings)
-    shows(site.look("remote-encoder-errors", NAME="far"), "far")
     remote.seed = 1
     pair = {"pairs": [sentences(2)]}
     assert server.client.post("/similarity", json=pair).status_code == 503
     assert server.client.get("/readyz").status_code == 503
     wait_until(lambda: "EncoderChanged" in server.log.read_text())
-    shows(site.look("encoder-changed", NAME="far"), remote.url, "encoder_changed")
+    shows(site.look("EncoderChanged", NAME="far"), remote.url, "encoder_changed")
     remote.seed = 0
     wait_until(lambda: server.client.get("/readyz").status_code == 200)
     assert server.client.post("/similarity", json=pair).status_code == 200
 
     remote.answer = lambda *_: (401, b'{"error": "no such key"}', {})
     assert server.client.post("/similarity", json={"pairs": [sentences(4)[2:]]}).status_code == 424
-    shows(site.look("remote-encoder-down", NAME="far"), remote.url, "401")
+    shows(site.look("RemoteEncoderDown", NAME="far"), remote.url, "401")
     remote.answer = None
     assert wait_until(lambda: server.client.post("/similarity", json={"pairs": [sentences(4)[2:]]}).status_code == 200)

@@ -37,7 +37,7 @@ from isosim.store.blobs import check, opened
 from isosim.store.identity import identify
 
 TIMEOUT = 5.0  # s for an answer of the server or of Redis; unmeasured
-STALE = 10.0  # s; the runbooks on freshness also call an older server out of date
+STALE = 10.0  # s; the runbook on freshness also calls an older server out of date
 LOOKUPS = 20  # number of timed lookups in Redis
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-rocm")
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to ask a server that binds all addresses
