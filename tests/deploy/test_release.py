@@ -212,7 +212,7 @@ def test_the_charts_archive_renders_as_the_chart_does(tmp_path: Path) -> None:
     assert "nonsense" in refused["refused"]  # the schema is in the archive
 
 
-def test_actionlint_finds_nothing_in_the_workflow_and_something_in_a_broken_one(tmp_path: Path) -> None:
+def test_actionlint_finds_nothing_in_the_workflows_and_something_in_a_broken_one(tmp_path: Path) -> None:
     """Its name is that of a fork whose wheel has the program in it (requirements.txt)."""
     workflow = (ROOT / ".github" / "workflows" / "release.yaml").read_text()
     broken = tmp_path / ".github" / "workflows" / "release.yaml"
@@ -220,7 +220,7 @@ def test_actionlint_finds_nothing_in_the_workflow_and_something_in_a_broken_one(
     broken.write_text(workflow.replace("needs: test\n", "needs: tests\n"))
     for folder, code in ((ROOT, 0), (tmp_path, 1)):
         done = subprocess.run(
-            [TOOLS / "actionlint", ".github/workflows/release.yaml"],
+            [TOOLS / "actionlint", *sorted(Path(folder, ".github", "workflows").glob("*.yaml"))],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -250,6 +250,7 @@ def test_the_version_stands_in_pyproject_and_everything_else_agrees() -> None:
         ("version", VERSION),
         ("appVersion", VERSION),
     ]
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(rf"^## {re.escape(VERSION)}(, |$)", changelog, re.MULTILINE)
     assert re.search(rf"^## isosim-client {re.escape(isosim_client.__version__)}(, |$)", changelog, re.MULTILINE)
