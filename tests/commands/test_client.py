@@ -1,0 +1,72 @@
+"""Commands as calls of the Python client: on a server the same as on the app in the command's own process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Run
+from tests.processes import Serve, environment, free_port
+from tests.text import sentences
+
+PAIR = "\t".join(sentences(2)) + "\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("similarity", "--json", "--domain", "tickets"),
+        ("similarity", "--fmr", "0.2", "--all", "--domain", "tickets@previous"),
+        ("embed", "--space", "raw"),
+        ("threshold", "tickets", "--fmr", "0.05", "--json"),
+        ("threshold", "tickets", "--fmr", "0.1", "--unit", "l2", "--space", "calibrated"),
+        ("threshold", "tickets", "--false-hit-rate", "0.1", "--gallery", "100"),
+        ("threshold", "tickets", "--false-hit-rate", "0.1", "--gallery", "100", "--json"),
+        ("similarity", "--domain", "nowhere"),
+        ("threshold", "tickets@9", "--fmr", "0.05"),
+    ],
+)
+def test_a_server_gives_what_the_app_in_this_process_gives(
+    run: Run, serve: Serve, own_store: Path, words: tuple[str, ...]
+) -> None:
+    server = serve(model_store=own_store, encoder="tiny")
+    here, there = (run(*words, *more, stdin=PAIR) for more in ((), ("--server", server.url)))
+    assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
+
+
+def test_a_server_asks_for_the_key_of_the_environment(run: Run, serve: Serve, own_store: Path, tmp_path: Path) -> None:
+    key = json.loads(run("keys", "new", "--scopes", "read", "--add", str(tmp_path / "keys"), "--json").stdout)["key"]
+    server = serve(model_store=own_store, encoder="tiny", api_keys_file=tmp_path / "keys")
+    words = ("threshold", "tickets", "--fmr", "0.1", "--server", server.url)
+    refused = run(*words)
+    assert (refused.returncode, refused.stderr.count("\n"), "an API key is needed" in refused.stderr) == (1, 1, True)
+    given = run(*words, api_key=key)
+    assert (given.returncode, given.stderr) == (0, "")
+    assert key not in given.stdout
+
+
+def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    for words, code, said in (
+        (("--server", nowhere), 1, "is the server running"),
+        (("--server", "localhost:8000"), 2, "expected http://host:port"),
+        (("--server", nowhere, "--model-store", str(tmp_path)), 2, "--server or --model-store"),
+        (("--server", nowhere, "--to", "other"), 2, "--to"),
+    ):
+        target = () if "--to" in words else ("--fmr", "0.1")
+        done = run("threshold", "tickets", *target, *words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
+        assert said in done.stderr
+
+
+def test_a_client_of_a_server_imports_no_server() -> None:
+    heavy = ("fastapi", "uvicorn", "onnxruntime", "torch")
+    code = (
+        "import sys; from isosim.cli import app\n"
+        f"try: app(['similarity', '--server', 'http://127.0.0.1:{free_port()}', '/dev/null'])\n"
+        f"except SystemExit: print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert done.stdout.strip() == "[]"
