@@ -70,6 +70,11 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
     back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
     assert back.stdout == "tickets: champion tickets@2, previous tickets@1\n"
     assert store.read("tickets").served(tiny.digest).champion == 2
+    entries = json.loads(run("domains", "history", "tickets", "--limit", "2", "--json", model_store=own_store).stdout)
+    assert [(one["what"], one["to"], one["by"]) for one in entries] == [
+        ("rolled_back", 2, "command"), ("promoted", 1, "command"),
+    ]  # fmt: skip
+    assert len(done.stderr.splitlines()) == len(back.stderr.splitlines()) == 1  # the change, for the log
 
 
 def test_nothing_changes_where_nobody_can_be_asked(run: Run, own_store: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple
 import typer
 
 import isosim_client
-from isosim.commands.shared import stored
+from isosim.commands.shared import log_changes, stored
 from isosim.errors import IsosimError, NotFound
 from isosim.scoring.calibration import DomainRef
 from isosim.wording import named, nearest
-from isosim_client import Client, Retries
+from isosim_client import Client, Domain, Retries
 
 HERE = "http://isosim"  # of the app in this process
 Server = Annotated[
@@ -40,6 +40,7 @@ def connected(server: str | None, *, model_store: Path | None, encoder: str | No
     with ExitStack() as stack:
         if server is None:
             settings = stored(model_store=model_store, encoder=encoder)
+            log_changes(settings)
             from isosim.server.embedded import AppTransport  # noqa: PLC0415 - the web framework; a server needs none
 
             transport = stack.enter_context(AppTransport(settings))
@@ -75,15 +76,20 @@ def pinned(client: Client, domain: str) -> PinnedVersion:
         NotFound: there is no such domain or version; the message lists the known domains.
     """
     ref = DomainRef.parse(domain)
-    try:
-        state = client.domain(ref.name)
-    except isosim_client.NotFound:
-        names = [one.domain for one in client.domains()]
-        near = nearest(ref.name, names, 0.7)
-        hint = f"did you mean {near!r}? " if near is not None else ""
-        raise NotFound(f"no domain {ref.name!r}; {hint}there are: {named(names)}") from None
+    state = state_of(client, ref.name)
     number = {"champion": state.champion, "previous": state.previous}.get(str(ref.version), ref.version)
     if number is None:
         raise NotFound(f"domain {ref.name!r} has no {ref.version}; calibrate it, or name another version")
     encoders = {one.version: one.encoder for one in state.versions}
     return PinnedVersion(ref.name, int(number), encoders.get(int(number)))
+
+
+def state_of(client: Client, domain: str) -> Domain:
+    """A domain's versions and champion. Raises NotFound, which lists the known domains."""
+    try:
+        return client.domain(domain)
+    except isosim_client.NotFound:
+        names = [one.domain for one in client.domains()]
+        near = nearest(domain, names, 0.7)
+        hint = f"did you mean {near!r}? " if near is not None else ""
+        raise NotFound(f"no domain {domain!r}; {hint}there are: {named(names)}") from None

@@ -103,13 +103,18 @@ def stored(**given: Any) -> Settings:
 
 
 def domain_store(settings: Settings) -> DomainStore:
-    """The store's domains. Changes of them are logged on stderr, as a server and its workers log them."""
+    """The store's domains. Changes of them are logged."""
+    log_changes(settings)
+    return DomainStore(opened(settings.model_store))
+
+
+def log_changes(settings: Settings) -> None:
+    """Logs changes of domains on stderr, as a server and its workers log them."""
     changes = logging.getLogger("isosim.domains.store")
     if not changes.handlers:
         changes.addHandler(direct(LineFormatter(settings.log_format)))
         changes.setLevel(logging.INFO)
         changes.propagate = False
-    return DomainStore(opened(settings.model_store))
 
 
 def encoder_of(settings: Settings) -> EncoderArtifact:

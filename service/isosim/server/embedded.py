@@ -21,12 +21,14 @@ import httpx2
 from starlette.types import ASGIApp, Message, Scope
 from threadpoolctl import threadpool_limits
 
+from isosim.access.grants import SCOPES, Grant
 from isosim.access.key_file import Keys
 from isosim.access.limits import Limits
 from isosim.api.access_log import AccessLog, Observer
 from isosim.api.state import Listings, Phase, Service
 from isosim.domains.calibrations import StoredCalibrations
 from isosim.domains.champions import Champions
+from isosim.domains.history import Author
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.embedding import MemoryCache
@@ -82,7 +84,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         yield Service(
             settings=own,
             metrics=Metrics(),
-            keys=Keys(None),
+            keys=OneCaller(None),
             limits=await stack.enter_async_context(Limits()),
             encoders=encoders,
             domains=domains,
@@ -98,6 +100,13 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             loop=asyncio.get_running_loop(),
             phase=Phase.SERVING,
         )
+
+
+class OneCaller(Keys):
+    """The grant of the command, by which the history of domains names it."""
+
+    def identify(self, authorization: str | None) -> Grant:
+        return Grant(Author().by, frozenset(SCOPES))
 
 
 async def nobody() -> None:
