@@ -1,5 +1,6 @@
 """Commands as calls of the Python client: on a server the same as on the app in the command's own process."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from isosim.commands.pairs import pieces
 from tests.commands.conftest import Run
 from tests.processes import Serve, environment, free_port
 from tests.text import sentences
@@ -72,6 +74,15 @@ def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: P
         done = run("threshold", "tickets", *target, *words)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
         assert said in done.stderr
+
+
+def test_a_piece_is_bounded_by_number_and_by_characters() -> None:
+    short, long = ["x"] * 600, ["x" * 150_000] * 5
+    assert [len(piece) for piece in pieces(short, str)] == [256, 256, 88]
+    assert [len(piece) for piece in pieces(long, str)] == [2, 2, 1]
+    assert [*itertools.chain.from_iterable(pieces([*short, *long], str))] == [*short, *long]
+    assert [len(piece) for piece in pieces(["x" * 1_000_000] * 2, str)] == [1, 1]
+    assert [*pieces([], str)] == []
 
 
 def test_a_client_of_a_server_imports_no_server() -> None:

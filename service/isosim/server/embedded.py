@@ -76,6 +76,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             memory=MemoryCache(settings.memory_cache_bytes),
             shared=None,
         )
+        if loaded.remote is not None:
+            stack.callback(loaded.remote.close)
         stack.enter_context(loaded.embedder)
         calibrations = StoredCalibrations(domains)
         calibrations.calibrators[loaded.digest] = loaded.calibrator
