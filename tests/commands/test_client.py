@@ -76,6 +76,12 @@ def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: P
         assert said in done.stderr
 
 
+def test_limits_of_a_server_do_not_apply_to_a_command_on_its_store(run: Run) -> None:
+    limits = {"max_pairs": 1, "max_body_bytes": 100, "max_wait": 1e-9, "request_timeout": 1e-6, "host": "0.0.0.0"}  # noqa: S104
+    done = run("similarity", stdin=PAIR * 300, api_keys_file="/nowhere/keys", memory_cache_bytes=0, **limits)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 300)
+
+
 def test_a_piece_is_bounded_by_number_and_by_characters() -> None:
     short, long = ["x"] * 600, ["x" * 150_000] * 5
     assert [len(piece) for piece in pieces(short, str)] == [256, 256, 88]

@@ -5,8 +5,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+from isosim.encoders.onnx_engine import LateOnnxEncoder, OnnxEncoder
+from isosim.encoders.store import EncoderArtifact
 from isosim.server.embedded import AHEAD, Exchange
 
 Loop = asyncio.AbstractEventLoop
@@ -94,6 +97,20 @@ def test_an_error_of_the_app_is_raised_in_the_caller(loop: Loop) -> None:
     exchange.send_body(counted(100, []))
     with pytest.raises(OSError, match="no room"):
         next(exchange.messages())
+
+
+def test_a_late_encoder_is_opened_once_and_by_its_first_batch(tiny: EncoderArtifact) -> None:
+    opened: list[OnnxEncoder] = []
+
+    def open_encoder() -> OnnxEncoder:
+        opened.append(OnnxEncoder(tiny.encoder, ["CPUExecutionProvider"], 1))
+        return opened[-1]
+
+    late = LateOnnxEncoder(open_encoder)
+    assert not opened
+    vectors = [late.run(late.prepare([[2, 5, 3], [2, 3]])) for _ in range(2)]
+    assert len(opened) == 1
+    np.testing.assert_array_equal(vectors, [opened[0]([[2, 5, 3], [2, 3]])] * 2)
 
 
 def test_a_caller_that_leaves_ends_its_request(loop: Loop) -> None:

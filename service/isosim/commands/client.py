@@ -9,10 +9,9 @@ from typing import Annotated, NamedTuple
 import typer
 
 import isosim_client
-from isosim.commands.shared import log_changes, stored
+from isosim.commands.shared import log_changes, stored, unknown_domain
 from isosim.errors import IsosimError, NotFound
 from isosim.scoring.calibration import DomainRef
-from isosim.wording import named, nearest
 from isosim_client import Client, Domain, Retries
 
 HERE = "http://isosim"  # of the app in this process
@@ -89,7 +88,4 @@ def state_of(client: Client, domain: str) -> Domain:
     try:
         return client.domain(domain)
     except isosim_client.NotFound:
-        names = [one.domain for one in client.domains()]
-        near = nearest(domain, names, 0.7)
-        hint = f"did you mean {near!r}? " if near is not None else ""
-        raise NotFound(f"no domain {domain!r}; {hint}there are: {named(names)}") from None
+        raise unknown_domain(domain, [one.domain for one in client.domains()]) from None

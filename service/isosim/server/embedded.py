@@ -222,8 +222,9 @@ class Exchange(httpx2.SyncByteStream):
             message = asyncio.run_coroutine_threadsafe(self._answer.get(), self._loop)
             pending: list[Future[Any]] = [message, self._task]
             wait(pending, return_when=FIRST_COMPLETED)
-            if self._task.done():
-                self._task.result()
+            if self._task.done() and (error := self._task.exception()) is not None:
+                message.cancel()
+                raise error
             if (found := message.result()) is None:
                 return
             yield found
