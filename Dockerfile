@@ -129,11 +129,12 @@ FROM baked${ENCODER:+-encoder} AS carried
 FROM base AS wheel
 COPY pyproject.toml README.md LICENSE constraints.txt /source/
 COPY service /source/service
+COPY clients/python /source/clients/python
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=docker/wheels,target=/wheels \
-    PIP_FIND_LINKS=/wheels PIP_CONSTRAINT=/source/constraints.txt pip wheel --no-deps --wheel-dir /dist /source
+    PIP_FIND_LINKS=/wheels PIP_CONSTRAINT=/source/constraints.txt pip wheel --no-deps --wheel-dir /dist /source /source/clients/python
 
 
 # A separate environment that writes the bill of materials; it is not part of an image.

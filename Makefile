@@ -88,15 +88,15 @@ model_store/encoders/minilm: | .venv/run
 	@echo "making the environment in .venv"
 	@$(PYTHON) -m venv .venv
 
-.venv/run: pyproject.toml constraints.txt | .venv/bin/python
+.venv/run: pyproject.toml clients/python/pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing packages, torch for the export among them (a few minutes)"
 	@$(PIP) "torch==2.13.0"
-	@$(PIP) --editable ".[cpu,train,xlsx]"
+	@$(PIP) --editable clients/python --editable ".[cpu,train,xlsx]"
 	@touch $@
 
 .venv/dev: .venv/run
 	@echo "installing the test tools"
-	@$(PIP) --editable ".[cpu,train,dev]"
+	@$(PIP) --editable clients/python --editable ".[cpu,train,dev]"
 	@touch $@
 
 # Clients of other projects, in a separate environment, since they pin other versions than the service.

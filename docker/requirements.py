@@ -13,7 +13,8 @@ from pathlib import Path
 def main() -> None:
     project = tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["project"]
     extras = [line for extra in sys.argv[2:] for line in project["optional-dependencies"][extra]]
-    print(*project["dependencies"], *extras, sep="\n")
+    needed = [*project["dependencies"], *extras]
+    print(*(line for line in needed if line != "isosim-client"), sep="\n")  # built from the same source
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def main() -> None:
     wanted = [*project["dependencies"], *facts["build-system"]["requires"], *BESIDE]
     for extra in extras:
         wanted += project["optional-dependencies"][extra]
+    wanted.remove("isosim-client")  # built from the same source
     if "train" in extras:
         index = os.environ.get("TORCH_INDEX", default_of("TORCH_INDEX"))
         download(["--no-deps", *(["--extra-index-url", index] if index else []), default_of("TORCH")])

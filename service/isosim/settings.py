@@ -32,6 +32,7 @@ TIMEOUT = "socket_timeout"  # option of a Redis URL, in seconds
 REDIS_SECONDS = 0.05  # default of this option
 FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}  # options of a Redis URL that name files
 VECTOR_BYTES = 10  # vectors of a calibration may take this many times the bytes of its text
+COMMANDS = {"ISOSIM_SERVER", "ISOSIM_API_KEY"}  # read by commands that ask a server
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded; or give the password in ISOSIM_REDIS_PASSWORD"
@@ -237,5 +238,5 @@ def unread(names: Iterable[str]) -> dict[str, str | None]:
     """
     prefix = Settings.model_config["env_prefix"]
     known = [prefix + field.upper() for field in Settings.model_fields]
-    odd = sorted(name for name in names if name.upper().startswith(prefix) and name.upper() not in known)
+    odd = sorted(name for name in names if name.upper().startswith(prefix) and name.upper() not in {*known, *COMMANDS})
     return {name: next(iter(get_close_matches(name.upper(), known, 1, cutoff=0.8)), None) for name in odd}

@@ -1,5 +1,6 @@
 """Near-duplicates: the pairs that scoring everything against everything finds."""
 
+import asyncio
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -14,11 +15,13 @@ import pytest
 from isosim.bulk.job import Job
 from isosim.bulk.pairs import FoundPairs, PairSearch, begin, find
 from isosim.bulk.search import CellIndex, ExactIndex
-from isosim.commands.in_process import InProcess
+from isosim.encoders.embedding import Embeddings
+from isosim.encoders.texts import Text
 from isosim.errors import Conflict, InvalidInput
 from isosim.scoring.advice import Target, in_single_precision
-from isosim.scoring.calibration import Calibration
+from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.scoring.similarity import score
+from isosim.server.embedded import build
 from isosim.settings import Settings
 from tests.bulk.conftest import RAW, TEXTS, make
 from tests.core.scoring.references import MAP
@@ -43,10 +46,15 @@ def vectors(bulk_store: Path, texts_file: Path, tmp_path_factory: pytest.TempPat
 def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
     """Similarity and percentile of every pair that reaches the rate, as /similarity gives them."""
     texts = TEXTS
-    with InProcess(Settings(model_store=bulk_store, encoder="tiny")) as parts:
-        calibration = parts.calibration("tickets")
-        every = [parts.embed(texts[at : at + 300]) for at in range(0, len(texts), 300)]
-        pooled = np.concatenate([one.vectors[one.rows] for one in every])
+
+    async def vectors() -> tuple[Calibration, list[Embeddings]]:
+        async with build(Settings(model_store=bulk_store, encoder="tiny")) as service:
+            calibration, encoder = await service.encoders.resolve(DomainRef("tickets"))
+            parts = [[*map(Text, texts[at : at + 300])] for at in range(0, len(texts), 300)]
+            return calibration, [await encoder.embedder.embed(part) for part in parts]
+
+    calibration, every = asyncio.run(vectors())
+    pooled = np.concatenate([one.vectors[one.rows] for one in every])
     left, right = np.triu_indices(len(texts), 1)
     bare = replace(calibration, model=replace(calibration.model, domain_test=None))
     scores = score(bare, [], pooled, left, right)

@@ -9,7 +9,8 @@ import pytest
 from isosim.commands.calibration import print_advice
 from isosim.encoders.store import EncoderArtifact
 from isosim.jobs.job import JobRequest
-from isosim.scoring.advice import Advice, Target
+from isosim.scoring.advice import Target
+from isosim_client import Threshold
 from tests.commands.conftest import Run
 from tests.stores import copy_version, domains_of, files_of, jobs_of, post_job, publish, record_of
 from tests.text import sentences
@@ -69,6 +70,11 @@ def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny
     back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
     assert back.stdout == "tickets: champion tickets@2, previous tickets@1\n"
     assert store.read("tickets").served(tiny.digest).champion == 2
+    entries = json.loads(run("domains", "history", "tickets", "--limit", "2", "--json", model_store=own_store).stdout)
+    assert [(one["what"], one["to"], one["by"]) for one in entries] == [
+        ("rolled_back", 2, "command"), ("promoted", 1, "command"),
+    ]  # fmt: skip
+    assert len(done.stderr.splitlines()) == len(back.stderr.splitlines()) == 1  # the change, for the log
 
 
 def test_nothing_changes_where_nobody_can_be_asked(run: Run, own_store: Path) -> None:
@@ -117,14 +123,18 @@ def test_a_domain_that_is_not_there_is_told_the_nearest(run: Run, own_store: Pat
     for words in (("domains", "delete", "ticket", "--yes"), ("threshold", "ticket", "--fmr", "0.1")):
         done = run(*words, model_store=own_store)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert "no domain 'ticket' in " in done.stderr
+        assert "no domain 'ticket'" in done.stderr
         assert "did you mean 'tickets'? there are: default, " in done.stderr
 
 
 def test_an_advised_precision_says_what_was_asked_and_what_the_labels_allow(capsys: pytest.CaptureFixture[str]) -> None:
-    facts = {"precision_interval": [0.71, 0.85], "recall": 0.45, "recall_interval": [0.39, 0.52]}
-    print_advice("tickets@2", Target(precision=0.8), Advice({}, 0.8986, (0.85, 0.93), 600, False, facts))
-    print_advice("tickets@2", Target(fmr=0.01), Advice({}, 0.3, (0.29, 0.31), 2_000_000, False))
+    about: dict[str, Any] = {"domain": "tickets", "version": 2}
+    labels: dict[str, Any] = {
+        "similarity": 0.8986, "interval": (0.85, 0.93), "pairs": 600, "precision_interval": (0.71, 0.85),
+        "recall": 0.45, "recall_interval": (0.39, 0.52),
+    }  # fmt: skip
+    print_advice(Target(precision=0.8), Threshold(**about, **labels))
+    print_advice(Target(fmr=0.01), Threshold(similarity=0.3, interval=(0.29, 0.31), pairs=2_000_000, **about))
     assert capsys.readouterr().out.splitlines() == [
         "tickets@2: similarity ≥ 0.8986 (95 % interval 0.8500 to 0.9300; from 600 labelled pairs)",
         "  precision 80%, as requested (95 % interval from the labelled pairs with at least this similarity: "

@@ -120,7 +120,7 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     said = command("threshold", "d@1", "--fmr", "0.01", "--unit", "l2", **settings).stdout
     assert said.startswith(f"d@1: l2 ≤ {found['distance']:.6g}\n")
     assert (
-        "must be one of cosine_distance"
+        "is not one of 'cosine_distance'"
         in command("threshold", "d@1", "--fmr", "0.01", "--unit", "miles", **settings).stderr
     )
 

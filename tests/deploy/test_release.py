@@ -72,21 +72,24 @@ def needed(requirement: Requirement, found: dict[str, Distribution]) -> None:
             needed(below, found)
 
 
-def environment_with(folder: Path, wheel: Path, *extras: str) -> Path:
-    """An environment with the wheel, and of this one's packages those that the wheel's metadata ask for.
+def environment_with(folder: Path, dist: Path, *extras: str) -> Path:
+    """An environment with our wheels, and of this one's packages those that the wheels' metadata ask for.
 
-    They are linked, since installing them anew would take minutes and an index; a package that the wheel does not
-    ask for is not there. Gives the environment's `bin`.
+    They are linked, since installing them anew would take minutes and an index; a package that no wheel asks for is
+    not there. Gives the environment's `bin`.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (place,) = folder.glob("lib/python3*/site-packages")
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-deps", wheel], check=True)
+    subprocess.run([*pip, "--no-index", "--no-deps", *dist.glob("isosim*.whl")], check=True)
     found: dict[str, Distribution] = {}
-    (facts,) = place.glob("isosim-*.dist-info")
-    for line in Distribution.at(facts).requires or ():
+    ours = [Distribution.at(facts) for facts in place.glob("isosim*.dist-info")]
+    names, chosen = [one.name for one in ours], ("", *extras)
+    for line in [line for one in ours for line in one.requires or ()]:
         asked = Requirement(line)
-        if any(asked.marker is None or asked.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+        if asked.name not in names and any(
+            asked.marker is None or asked.marker.evaluate({"extra": extra}) for extra in chosen
+        ):
             needed(asked, found)
     for one in found.values():
         for top in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
@@ -109,9 +112,8 @@ def outside() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bin` of an environment after `pip install isosim[cpu,train]`."""
-    (wheel,) = dist.glob("isosim-*.whl")
-    return environment_with(tmp_path_factory.mktemp("installed") / "venv", wheel, "cpu", "train")
+    """`bin` of an environment after `pip install isosim_client-*.whl isosim-*.whl[cpu,train]`."""
+    return environment_with(tmp_path_factory.mktemp("installed") / "venv", dist, "cpu", "train")
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +159,7 @@ def test_from_the_wheel_alone_an_export_makes_a_store_and_the_server_scores_and_
 def test_a_second_start_exports_nothing_and_without_torch_the_remedy_works(
     first: Server, dist: Path, tmp_path: Path
 ) -> None:
-    (wheel,) = dist.glob("isosim-*.whl")
-    binaries = environment_with(tmp_path / "venv", wheel, "cpu")
+    binaries = environment_with(tmp_path / "venv", dist, "cpu")
     (tmp_path / "empty").mkdir()
     refused = run(binaries, tmp_path / "empty", "serve", "--port", "0")
     assert refused.returncode == 1

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 OFFERED = ("cpu", "train", "finetune", "ray", "bucket")
 SHIPPED = [*PROJECT["dependencies"], *(text for name in OFFERED for text in EXTRAS[name])]
@@ -44,6 +45,9 @@ def closure(wanted: list[str]) -> Iterator[metadata.Distribution]:
         if name == PROJECT["name"]:  # an extra that names others of our own
             waiting += [Requirement(text) for extra in requirement.extras for text in EXTRAS[extra]]
             continue
+        if name == CLIENT["name"]:
+            waiting += map(Requirement, CLIENT["dependencies"])
+            continue
         marks = [{"extra": extra} for extra in (*requirement.extras, "")]
         if requirement.marker and not any(requirement.marker.evaluate(mark) for mark in marks):
             continue
@@ -75,7 +79,7 @@ def test_what_is_declared_leaves_the_version_to_the_pins() -> None:
     for text in [*SHIPPED, *EXTRAS["dev"]]:
         requirement = Requirement(text)
         assert requirement.url is None, text
-        if requirement.name == PROJECT["name"]:
+        if requirement.name in (PROJECT["name"], CLIENT["name"]):
             continue
         assert canonicalize_name(requirement.name) in pins, f"{text} is not in constraints.txt"
         assert (

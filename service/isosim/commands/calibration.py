@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
+from isosim.commands.client import PinnedVersion, Server, connected, pinned
 from isosim.commands.domains import repetition, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
@@ -37,20 +38,17 @@ from isosim.scoring.advice import (
     GALLERY,
     MOST_GALLERY,
     SMALLEST_FMR,
-    Advice,
     Target,
-    advise,
-    decide,
-    operating_points,
     rounded,
 )
 from isosim.scoring.calibration import DomainModel, DomainRef
-from isosim.scoring.distances import Metric, Space, check_metric, distance_of, space_of
+from isosim.scoring.distances import Metric, Space
 from isosim.scoring.equating import EquatingResult, equate
 from isosim.scoring.equating import table as equated_table
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.settings import Settings
+from isosim_client import Client, Threshold
 
 PARQUET = {".parquet", ".pq"}
 SendMore = Annotated[
@@ -313,14 +311,14 @@ def threshold(
         typer.Option("--table", help="print precision, recall and false alarms at several thresholds; needs labels"),
     ] = False,
     space: Annotated[
-        str | None,
+        Space | None,
         typer.Option(
             help="calibrated: a threshold for vectors of isosim/<domain>, the default; raw: for the frozen encoder's "
             "vectors. With --unit required unless the version uses the method identity"
         ),
     ] = None,
     unit: Annotated[
-        str | None,
+        Metric | None,
         typer.Option(
             help="also print the threshold as a distance between vectors of --space, as vector databases compute it: "
             f"{', '.join(get_args(Metric))}"
@@ -338,13 +336,13 @@ def threshold(
         str | None,
         typer.Option(help="save the requested rate or precision under a name, for use in scoring requests"),
     ] = None,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
     save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
-    check_choices(space=(space or "calibrated", get_args(Space)))
     if save is not None and (table or any(one is not None for one in (space, unit, to))):
         raise typer.BadParameter(
             "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
@@ -352,6 +350,8 @@ def threshold(
     if to is not None:
         if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
             raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
+        if server is not None:
+            raise typer.BadParameter("compares two encoders of the model store; omit --server", param_hint="--to")
         carry_over(
             stored(model_store=model_store, encoder=encoder),
             domain,
@@ -366,61 +366,60 @@ def threshold(
     if table:
         if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
             raise typer.BadParameter("may be combined only with --gallery", param_hint="--table")
-        print_table(stored(model_store=model_store, encoder=encoder), domain, gallery or GALLERY, as_json=as_json)
+        with connected(server, model_store=model_store, encoder=encoder) as client:
+            print_table(client, pinned(client, domain), gallery or GALLERY, as_json=as_json)
         return
     if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
         raise typer.BadParameter("give one of them", param_hint="--fmr, --precision or --false-hit-rate")
     if (false_hit_rate is None) != (gallery is None):
         raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
-    settings = stored(model_store=model_store, encoder=encoder)
     target = Target(fmr, precision, false_hit_rate, gallery)
-    if save is not None:
-        save_target(settings, domain, save, target, as_json=as_json)
-        return
-    name, version, model = stored_model(settings, domain)
-    metric = None if unit is None else metric_of(unit, settings)
-    identity = version.method == "identity"
-    known = identity or metric is None
-    space = space_of(cast(Space | None, space), f"--unit {metric}", name, identity=known)
-    advice = advise(model, name, target, raw=space == "raw" and not identity)
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        version = pinned(client, domain)
+        if save is not None:
+            save_target(client, version, domain, save, target, as_json=as_json)
+            return
+        advice = client.threshold(str(version), **target.facts, space=space, unit=unit)  # type: ignore[arg-type]
     if as_json:
-        own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
-        print_json({"domain": name, "version": version.number, **advice.as_facts(), **own})
+        print_json(given(advice) | {"target": target.facts})
         return
-    if metric is not None:
-        sign = "≥" if metric == "inner_product" else "≤"
-        print(f"{name}@{version.number}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
-    print_advice(f"{name}@{version.number}", target, advice)
+    if advice.distance is not None:
+        print(f"{version}: {unit} {'≥' if unit == 'inner_product' else '≤'} {advice.distance:.6g}")
+    print_advice(target, advice)
 
 
-def print_advice(version: str, target: Target, advice: Advice) -> None:
+def given(answer: object) -> dict[str, Any]:
+    """The fields of an answer that the server sent."""
+    return {name: value for name, value in vars(answer).items() if value is not None}
+
+
+def print_advice(target: Target, advice: Threshold) -> None:
     """Prints a version's threshold for a target."""
-    low, high = advice.interval
+    low, high = advice.interval or (advice.similarity, advice.similarity)
     beyond = ", too few to measure this rate, so the threshold is extrapolated" if advice.extrapolated else ""
     kind = "random pairs" if target.fmr is not None else "labelled pairs"
     kind = "comparisons in searches" if target.false_hit_rate is not None else kind
     print(
-        f"{version}: similarity ≥ {advice.similarity:.4f} "
+        f"{advice.domain}@{advice.version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} {kind}{beyond})"
     )
-    if (shares := advice.facts.get("precision_interval")) is not None:
+    if (shares := advice.precision_interval) is not None:
         print(
             f"  precision {target.precision:.0%}, as requested (95 % interval from the labelled pairs with at "
             f"least this similarity: {shares[0]:.0%} to {shares[1]:.0%})"
         )
-    if (recall := advice.facts.get("recall")) is not None:
-        low, high = advice.facts["recall_interval"]
-        print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
+    if advice.recall is not None and advice.recall_interval is not None:
+        low, high = advice.recall_interval
+        print(f"  lets through {advice.recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
     if target.false_hit_rate is not None and target.gallery is not None:
-        rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
         print(
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match; "
-            f"the threshold's false-match rate for a pair is {rate:.2g}"
+            f"the threshold's false-match rate for a pair is {advice.false_match_rate:.2g}"
         )
         # `spread` 3: a query that has a wrong match is three times as likely as an average query to match a random
         # entry. `spread` 1: all queries are alike. If too few queries have two wrong matches, `spread` is near 0 or
         # None.
-        if spread and spread >= 0.05:
+        if (spread := advice.query_spread) and spread >= 0.05:
             print(
                 f"  a query with a wrong match has further ones {spread:.1f} times as often as an average query has "
                 "wrong matches"
@@ -429,61 +428,39 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             print("  too few queries have two wrong matches to tell whether some have more wrong matches than others")
 
 
-def stored_model(settings: Settings, domain: str) -> tuple[str, Version, DomainModel]:
-    """The name of a domain and the version that `stored_version` resolves, with its model.
-
-    Raises as `stored_version` and `DomainStore.load` do.
-    """
-    ref, version = stored_version(settings, domain)
-    return ref.name, version, domain_store(settings).load(ref.name, version.number).model
-
-
-def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
-    """Saves a target, as `PUT /domains/{domain}/thresholds/{name}` does; servers see it within 2 s."""
-    own, version, model = stored_model(settings, domain)
-    if domain != own:
+def save_target(
+    client: Client, version: PinnedVersion, domain: str, name: str, target: Target, *, as_json: bool
+) -> None:
+    """Saves a target for all versions of a domain; prints its threshold for the version in use."""
+    if domain != version.domain:
         raise InvalidInput(
-            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: {own}"
+            f"domain {domain!r}: a threshold is saved for all versions; give the name without a version: "
+            f"{version.domain}"
         )
-    decision = decide(model, domain, target)
-    domain_store(settings).set_target(domain, name, target)
+    client.save_threshold(domain, name, **target.facts)  # type: ignore[arg-type]
+    (saved,) = (one for one in client.thresholds(domain).thresholds if one.name == name)
     if as_json:
-        told = {"similarity": decision.similarity, "notice": decision.notice}
-        print_json({"domain": domain, "name": name, "target": target.facts, "version": version.number, **told})
+        told = {"similarity": saved.similarity, "notice": saved.notice}
+        print_json({"domain": domain, "name": name, "target": target.facts, "version": version.version, **told})
         return
     print(f"{domain}: {name} is saved ({said(target.facts)})")
-    at = decision.notice if decision.similarity is None else f"similarity ≥ {decision.similarity:.4f}"
-    print(f"  {domain}@{version.number}: {at}")
+    at = saved.notice if saved.similarity is None else f"similarity ≥ {saved.similarity:.4f}"
+    print(f"  {version}: {at}")
 
 
-def metric_of(unit: str, settings: Settings) -> Metric:
-    """The metric named `unit`.
-
-    Raises:
-        typer.BadParameter: no metric has this name.
-        InvalidInput: the metric needs vectors of length 1, and the encoder's vectors may have other lengths.
-    """
-    check_choices(unit=(unit, get_args(Metric)))
-    metric = cast(Metric, unit)
-    artifact = encoder_of(settings)
-    check_metric(metric, artifact.id, unit=artifact.known_length)
-    return metric
-
-
-def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
-    """Prints precision, recall and false alarms of a labelled version at several thresholds."""
-    name, version, model = stored_model(settings, domain)
-    rows = operating_points(model, gallery)
+def print_table(client: Client, version: PinnedVersion, gallery: int, *, as_json: bool) -> None:
+    """Prints precision, recall and false alarms of a labelled version at several thresholds, out of its report."""
+    labels = client.version(version.domain, version.version).report.get("labels")
+    rows = [row | {"alarms": row["false_match_rate"] * gallery} for row in (labels or {}).get("table") or ()]
     if not rows:
-        labelled = model.probability
-        if labelled is None or not len(labelled.precisions):
-            advise(model, name, Target(precision=0.5))  # raises an error that explains why there are no rows
+        client.threshold(str(version), precision=0.5)  # raises an error that explains why there are no rows
         raise Conflict(
-            f"{name}@{version.number} has no table: an earlier release made the version, or its labelled pairs reach "
-            "no precision of the table (50 % to 99 %); label more pairs"
+            f"{version} has no table: its labelled pairs reach no precision of the table (50 % to 99 %); label more "
+            "pairs"
         )
     if as_json:
-        print_json({"domain": name, "version": version.number, "gallery": gallery, "table": rows})
+        about = {"domain": version.domain, "version": version.version, "gallery": gallery}
+        print_json({**about, "table": rows})
         return
     show_precisions(rows, gallery)
 
@@ -544,6 +521,15 @@ def row(one: EquatingResult) -> tuple[str, ...]:
     low, high = one.interval
     beyond = "extrapolated" if one.extrapolated else ""
     return f"{one.fmr:.3g}", f"{one.similarity:.4f}", f"{one.equivalent:.4f}", f"{low:.4f} to {high:.4f}", beyond
+
+
+def stored_model(settings: Settings, domain: str) -> tuple[str, Version, DomainModel]:
+    """The name of a domain and the version that `stored_version` resolves, with its model.
+
+    Raises as `stored_version` and `DomainStore.load` do.
+    """
+    ref, version = stored_version(settings, domain)
+    return ref.name, version, domain_store(settings).load(ref.name, version.number).model
 
 
 def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:

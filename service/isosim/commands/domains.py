@@ -1,13 +1,15 @@
 """`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import isosim_client
+from isosim.commands.client import Server, connected, state_of
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -17,7 +19,6 @@ from isosim.commands.shared import (
     domain_names,
     domain_store,
     encoder_of,
-    job_store,
     known,
     stored,
     stored_version,
@@ -26,14 +27,13 @@ from isosim.commands.shared import (
     whole,
 )
 from isosim.commands.terminal import EPILOG, complain, print_json, show
-from isosim.domains.domain import Domain, EncoderAliases, Version
-from isosim.domains.removal import remove_domain
+from isosim.domains.domain import EncoderAliases, Version
 from isosim.domains.store import DomainStore
-from isosim.encoders.store import EncoderArtifact, EncoderStore
-from isosim.errors import CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
-from isosim.scoring.advice import check_lost, lost_targets
+from isosim.encoders.store import EncoderStore
+from isosim.errors import InvalidInput, Unavailable
 from isosim.scoring.calibration import DomainRef
 from isosim.settings import Settings
+from isosim_client import Client
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -227,16 +227,16 @@ def promote(
     version: Number,
     yes: Yes = False,
     without: Without = None,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a version the champion, after loading and verifying it."""
-    settings = stored(model_store=model_store, encoder=encoder)
-    store, artifact, name = change(settings, domain)
-    record = store.read(name)
-    check_promotion(settings, artifact, record, DomainRef(name, version), without, yes=yes)
-    say(name, store.promote(name, artifact.digest, version, revision=record.revision), artifact, as_json=as_json)
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        seen = state_of(client, without_version(domain))
+        confirmed(f"Make {domain}@{version} the champion (now: {called(domain, seen.champion)})?", yes=yes)
+        say(client.promote(domain, version, without=without or (), seen=seen), as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -244,18 +244,18 @@ def rollback(
     domain: Name,
     yes: Yes = False,
     without: Without = None,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Swap the champion and the previous version."""
-    settings = stored(model_store=model_store, encoder=encoder)
-    store, artifact, name = change(settings, domain)
-    record = store.read(name)
-    now = record.served(artifact.digest)
-    if now.previous is not None:
-        check_promotion(settings, artifact, record, DomainRef(name, now.previous), without, yes=yes)
-    say(name, store.rollback(name, artifact.digest, revision=record.revision), artifact, as_json=as_json)
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        seen = state_of(client, without_version(domain))
+        if seen.previous is not None:
+            question = f"Make {domain}@{seen.previous} the champion (now: {called(domain, seen.champion)})?"
+            confirmed(question, yes=yes)
+        say(client.rollback(domain, without=without or (), seen=seen), as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
@@ -266,45 +266,40 @@ def delete(
         typer.Argument(help="the version to delete; default: the whole domain", min=1, autocompletion=version_numbers),
     ] = None,
     yes: Yes = False,
+    server: Server = None,
     model_store: Store = None,
+    encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a version, or a domain with all its versions, for good; version numbers are never reused."""
-    settings = stored(model_store=model_store)
-    if version is None:
-        delete_domain(settings, domain, yes=yes, as_json=as_json)
-        return
-    name = alone(settings, domain)
-    store = domain_store(settings)
-    store.read(name).version(name, version)
-    confirmed(f"Delete {name}@{version} for good?", yes=yes)
-    store.delete(name, version)
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        if version is None:
+            delete_domain(client, without_version(domain), yes=yes, as_json=as_json)
+            return
+        seen = state_of(client, without_version(domain))
+        client.version(domain, version)  # raises an error if there is no such version
+        confirmed(f"Delete {domain}@{version} for good?", yes=yes)
+        client.delete_version(domain, version, seen=seen)
     if as_json:
-        print_json({"domain": name, "deleted": version, "versions": sorted(store.read(name).versions)})
+        left = [one.version for one in seen.versions if one.version != version]
+        print_json({"domain": domain, "deleted": version, "versions": left})
     else:
-        print(f"{name}@{version} is deleted")
+        print(f"{domain}@{version} is deleted")
 
 
-def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) -> None:
-    """Deletes a domain, as `DELETE /domains/{domain}` does; may be repeated. Servers notice the deletion within 2 s,
-    workers at their next heartbeat."""
-    name = without_version(domain)
-    store, jobs = domain_store(settings), job_store(settings)
+def delete_domain(client: Client, domain: str, *, yes: bool, as_json: bool) -> None:
+    """Deletes a domain; may be repeated. Servers notice the deletion within 2 s, workers at their next heartbeat."""
+    confirmed(f"Delete {domain} with all its versions for good, and cancel its calibrations?", yes=yes)
+    cancelled = [job.id for job in client.jobs() if job.domain == domain and not job.ended]
     try:
-        count = len(store.read(name).versions)
-        versions = f"{count} version{'' if count == 1 else 's'}"
-    except CorruptArtifact:
-        versions = "all its versions"
-    confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
-    try:
-        cancelled = [job.id for job in remove_domain(store, jobs, name)]
-    except UnknownDomain:
-        known(settings, name)  # raises an error that lists the known domains
+        client.delete_domain(domain)
+    except isosim_client.NotFound:
+        state_of(client, domain)  # raises an error that lists the known domains
         raise
     if as_json:
-        print_json({"domain": name, "deleted": True, "versions": [], "cancelled": cancelled})
+        print_json({"domain": domain, "deleted": True, "versions": [], "cancelled": cancelled})
         return
-    print(f"{name} is deleted")
+    print(f"{domain} is deleted")
     for job in cancelled:
         print(f"  calibration {job} is cancelled")
 
@@ -411,18 +406,6 @@ def import_archive(
         print(f"threshold {name} is not imported: its name is taken or invalid, or the domain has too many thresholds")
 
 
-def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
-    return domain_store(settings), encoder_of(settings), alone(settings, domain)
-
-
-def alone(settings: Settings, domain: str) -> str:
-    """The name of a domain. Raises InvalidInput if it includes a version, NotFound if the store has no such domain."""
-    name = known(settings, without_version(domain)).name
-    if not domain_store(settings).read(name).versions:
-        raise NotFound(f"domain {name!r} has no version yet")
-    return name
-
-
 def without_version(domain: str) -> str:
     """The argument, a domain's name. Raises InvalidInput if it includes a version."""
     if DomainRef.parse(domain).name != domain:
@@ -430,43 +413,13 @@ def without_version(domain: str) -> str:
     return domain
 
 
-def check_promotion(
-    settings: Settings,
-    artifact: EncoderArtifact,
-    record: Domain,
-    wanted: DomainRef,
-    without: Sequence[str] | None,
-    *,
-    yes: bool,
-) -> None:
-    """Checks, as the API does, that the version `wanted` can become the champion, and asks for confirmation.
-
-    Raises:
-        NotFound, EncoderMismatch, CorruptArtifact: it cannot be loaded for this encoder.
-        Conflict: it would make saved targets unreachable that `without` does not name.
-    """
-    from isosim.domains.calibrations import load_calibration  # noqa: PLC0415 - ONNX Runtime; a list needs none
-
-    name, version = wanted.name, int(wanted.version)
-    model = load_calibration(settings.model_store, artifact, wanted, ["CPUExecutionProvider"]).model
-    now = record.served(artifact.digest).champion
-    if record.targets and now is not None:
-        try:
-            champion = domain_store(settings).load(name, now).model
-        except (CorruptArtifact, NotFound):
-            pass  # a damaged or deleted champion reaches no target
-        else:
-            check_lost(lost_targets(champion, model, name, record.targets), without or (), version)
-    confirmed(f"Make {name}@{version} the champion (now: {called(name, now)})?", yes=yes)
-
-
 def called(name: str, version: int | None) -> str:
-    return "none" if version is None else f"{name}@{version}"
+    return f"{name}@{version}" if version else "none"
 
 
-def say(name: str, record: Domain, artifact: EncoderArtifact, *, as_json: bool) -> None:
-    now = record.served(artifact.digest)
+def say(domain: isosim_client.Domain, *, as_json: bool) -> None:
     if as_json:
-        print_json({"domain": name, "champion": now.champion, "previous": now.previous})
+        print_json({"domain": domain.domain, "champion": domain.champion, "previous": domain.previous})
         return
-    print(f"{name}: champion {called(name, now.champion)}, previous {called(name, now.previous)}")
+    name = domain.domain
+    print(f"{name}: champion {called(name, domain.champion)}, previous {called(name, domain.previous)}")

@@ -11,16 +11,16 @@ import numpy as np
 import typer
 
 from isosim.arrays import Vectors
+from isosim.commands.client import Server, connected, pinned
 from isosim.commands.files import Column, limits, notices
-from isosim.commands.in_process import CHUNK, InProcess
-from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions, whole
+from isosim.commands.pairs import PIECE, pieces
+from isosim.commands.shared import AsJson, EncoderId, Store, versions, whole
 from isosim.commands.terminal import bar, dumped, print_json, remark
 from isosim.errors import EmptyInput
 from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
-from isosim.scoring.calibration import Calibration
-from isosim.scoring.similarity import normalized
+from isosim.settings import Settings
 
 SUFFIXES = (".npy", ".jsonl")
 
@@ -40,39 +40,39 @@ def embed(
         Path | None,
         typer.Option("--output", "-o", help="the .npy or .jsonl file to write; default: JSON lines on standard output"),
     ] = None,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn sentences into vectors, without a server.
+    """Turn sentences into vectors.
 
     Writes one row of the .npy, or one JSON list, for each line of the text or row of the table, in the same order. The
     input may have any length. With --json and --output, prints a summary as JSON.
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise typer.BadParameter(f"{output}: the name must end in {' or '.join(SUFFIXES)}", param_hint="--output")
-    settings = stored(model_store=model_store, encoder=encoder)
-    with text_of(file, column, settings.max_characters) as text, InProcess(settings) as parts:
-        calibration = parts.calibration(domain)
-        dim = parts.artifact.spec.dim
-        with vector_file(output, dim) as rows, bar("embedding") as progress:
-            before = 0
-            for block in text.blocks():
-                for start in range(0, len(block), CHUNK):
-                    chunk = block[start : start + CHUNK]
-                    check(chunk, text.name, before + start)
-                    rows.write(vectors(parts, chunk, calibration if space == "calibrated" else None, unit=normalize))
-                    progress(f"{before + start + len(chunk):,} lines", text.share)
-                before += len(block)
-            if not text.number:
+    with (
+        text_of(file, column, Settings().max_characters) as text,
+        connected(server, model_store=model_store, encoder=encoder) as client,
+    ):
+        version = pinned(client, domain)
+        with vector_file(output) as rows, bar("embedding") as progress:
+            done = 0
+            for piece in itertools.chain.from_iterable(pieces(block, str) for block in text.blocks()):
+                check(piece, text.name, done)
+                given = client.embed(piece, domain=str(version), space=space, normalize=normalize)
+                rows.write(np.array(given, np.float32))
+                done += len(piece)
+                progress(f"{done:,} lines", text.share)
+            if not done:
                 raise EmptyInput(f"{text.name} is empty")
     if output is None:
         return
-    source = {"domain": calibration.domain, "version": calibration.version, "encoder": calibration.encoder}
     if as_json:
-        print_json({"output": str(output), "rows": text.number, "dim": dim, "space": space, **source})
+        print_json({"output": str(output), "rows": done, "dim": len(given[0]), "space": space, **version._asdict()})
     else:
-        remark(f"{output}: {text.number:,} × {dim}, {space}, {calibration.domain}@{calibration.version}")
+        remark(f"{output}: {done:,} × {len(given[0])}, {space}, {version}")
 
 
 class Cells:
@@ -84,7 +84,7 @@ class Cells:
         self.name, self.number, self.sentences = name, 0, iter(sentences)
 
     def blocks(self) -> Iterator[list[str]]:
-        while block := list(itertools.islice(self.sentences, CHUNK)):
+        while block := list(itertools.islice(self.sentences, PIECE)):
             self.number += len(block)
             yield block
 
@@ -120,14 +120,6 @@ def check(chunk: list[str], name: str, before: int) -> None:
             )
 
 
-def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:
-    """Vectors (N, D), as POST /embed computes them."""
-    embedded = parts.embed(chunk)
-    matrix = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
-    matrix = normalized(matrix) if unit else matrix
-    return matrix[embedded.rows]
-
-
 class VectorFile(Protocol):
     def write(self, vectors: Vectors) -> None: ...
 
@@ -150,16 +142,18 @@ class NumpyVectors:
     length, because NumPy pads them.
     """
 
-    def __init__(self, file: BinaryIO, dim: int) -> None:
-        self.file, self.dim, self.count = file, dim, 0
-        self._head()
-        self._length = file.tell()
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.dim, self.count, self._length = file, 0, 0, 0
 
     def _head(self) -> None:
         shape = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.dim)}
         np.lib.format.write_array_header_1_0(self.file, shape)
 
     def write(self, vectors: Vectors) -> None:
+        if not self.count:
+            self.dim = vectors.shape[1]
+            self._head()
+            self._length = self.file.tell()
         self.file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
         self.count += len(vectors)
 
@@ -171,14 +165,14 @@ class NumpyVectors:
 
 
 @contextmanager
-def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
+def vector_file(output: Path | None) -> Iterator[VectorFile]:
     """Yields a writer for vectors. The output file appears under its name only when all vectors are written."""
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return
     with whole(output) as file:
         if output.suffix == ".npy":
-            rows = NumpyVectors(file, dim)
+            rows = NumpyVectors(file)
             yield rows
             rows.finish()
         else:

@@ -2,19 +2,19 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from isosim.commands.in_process import InProcess
 from isosim.commands.terminal import dumped, tabbed
 from isosim.errors import InvalidInput
 from isosim.jobs.text_lines import TextLines
 from isosim.scoring.advice import rarity
-from isosim.scoring.calibration import Calibration
-from isosim.scoring.similarity import flags_of, score
+from isosim_client import Similarity
+
+T = TypeVar("T")
 
 
 class Pair(NamedTuple):
@@ -81,32 +81,44 @@ def checked(pair: Pair, where: str) -> Pair:
     return pair
 
 
-def chunked(blocks: Iterable[list[Pair]], size: int) -> Iterator[list[Pair]]:
-    """Splits blocks into chunks of at most `size` pairs; never waits for more input to fill a chunk."""
+def chunked(blocks: Iterable[list[Pair]]) -> Iterator[list[Pair]]:
+    """Splits blocks into pieces that one request may have; never waits for more input to fill a piece."""
     for block in blocks:
-        for start in range(0, len(block), size):
-            yield block[start : start + size]
+        yield from pieces(block, lambda pair: f"{pair.a}{pair.b}")
+
+
+PIECE = 256  # maximum number of pairs or texts in a request; servers accept 512 pairs by default
+PIECE_CHARACTERS = 400_000  # maximum, unless the first entry has more: 1.6 MB in UTF-8; servers accept 2 MB by default
+
+
+def pieces(block: Sequence[T], text: Callable[[T], str]) -> Iterator[list[T]]:
+    """Splits entries into lists of at most PIECE entries and PIECE_CHARACTERS characters. `text`: text of an entry."""
+    piece: list[T] = []
+    size = 0
+    for entry in block:
+        length = len(text(entry))
+        if piece and (len(piece) == PIECE or size + length > PIECE_CHARACTERS):
+            yield piece
+            piece, size = [], 0
+        piece.append(entry)
+        size += length
+    if piece:
+        yield piece
 
 
 Row = dict[str, Any]
 NARROW = 12  # characters; minimum width of the column of a sentence on a terminal
 
 
-def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) -> list[Row]:
-    """Each pair with its scores and flags, the same as those from POST /similarity."""
-    if not pairs:
-        return []
-    embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
-    left, right = embedded.rows[::2], embedded.rows[1::2]
-    scores = score(calibration, embedded.texts, embedded.vectors, left, right)
-    absent = [None] * len(pairs)
+def scored(pairs: Sequence[Pair], answer: Similarity) -> list[Row]:
+    """Each pair with its scores and flags. Similarities are float32, in which they were computed."""
+    absent = (None,) * len(pairs)
     columns = (
-        scores.cosine,
-        scores.similarity,
-        absent if scores.percentile is None else scores.percentile.tolist(),
-        absent if scores.extrapolated is None else scores.extrapolated.tolist(),
-        absent if scores.probability is None else scores.probability.tolist(),
-        *flags_of(embedded.texts, scores, left, right),
+        np.array(answer.cosine, np.float32),
+        np.array(answer.similarity, np.float32),
+        answer.percentile or absent,
+        answer.extrapolated or absent,
+        answer.probability or absent,
     )
     return [
         {
@@ -116,10 +128,10 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
             "percentile": percentile,
             "extrapolated": extrapolated,
             "probability": probability,
-            "flags": {"a": flags_a, "b": flags_b},
+            "flags": {"a": flags.a, "b": flags.b},
         }
-        for pair, cosine, similarity, percentile, extrapolated, probability, flags_a, flags_b in zip(
-            pairs, *columns, strict=True
+        for pair, cosine, similarity, percentile, extrapolated, probability, flags in zip(
+            pairs, *columns, answer.flags, strict=True
         )
     ]
 
@@ -144,15 +156,10 @@ class Writer(Protocol):
 
 
 class JsonWriter:
-    """Writes a JSON object for each pair, with the calibration that scored it."""
+    """Writes a JSON object for each pair, with the version that scored it."""
 
-    def __init__(self, calibration: Calibration) -> None:
-        self.source = {
-            "domain": calibration.domain,
-            "version": calibration.version,
-            "method": calibration.method,
-            "encoder": calibration.encoder,
-        }
+    def __init__(self, answer: Similarity) -> None:
+        self.source = {name: getattr(answer, name) for name in ("domain", "version", "method", "encoder")}
 
     def write(self, rows: Sequence[Row]) -> None:
         print("".join(dumped({**row, **self.source}).decode() + "\n" for row in rows), end="", flush=True)

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -103,13 +103,18 @@ def stored(**given: Any) -> Settings:
 
 
 def domain_store(settings: Settings) -> DomainStore:
-    """The store's domains. Changes of them are logged on stderr, as a server and its workers log them."""
+    """The store's domains. Changes of them are logged."""
+    log_changes(settings)
+    return DomainStore(opened(settings.model_store))
+
+
+def log_changes(settings: Settings) -> None:
+    """Logs changes of domains on stderr, as a server and its workers log them."""
     changes = logging.getLogger("isosim.domains.store")
     if not changes.handlers:
         changes.addHandler(direct(LineFormatter(settings.log_format)))
         changes.setLevel(logging.INFO)
         changes.propagate = False
-    return DomainStore(opened(settings.model_store))
 
 
 def encoder_of(settings: Settings) -> EncoderArtifact:
@@ -178,12 +183,15 @@ def known(settings: Settings, domain: str) -> DomainRef:
     ref = DomainRef.parse(domain)
     domains = domain_store(settings)
     if ref.name != DEFAULT and not domains.read(ref.name).versions:
-        names = list(domains.names())
-        near = nearest(ref.name, names, 0.7)
-        hint = f"did you mean {near!r}? " if near is not None else ""
-        there = named(names) or "none"
-        raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; {hint}there are: {there}")
+        raise unknown_domain(ref.name, list(domains.names()))
     return ref
+
+
+def unknown_domain(name: str, names: Sequence[str]) -> NotFound:
+    """The error for an unknown domain; lists the known `names`, the nearest of them first."""
+    near = nearest(name, names, 0.7)
+    hint = f"did you mean {near!r}? " if near is not None else ""
+    return NotFound(f"no domain {name!r}; {hint}there are: {named(names) or 'none'}")
 
 
 def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, Version]:

@@ -1,4 +1,4 @@
-"""`isosim similarity`: score sentence pairs of files and pipes, as a server would."""
+"""`isosim similarity`: score sentence pairs of files and pipes."""
 
 import heapq
 import itertools
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from isosim.commands.in_process import CHUNK, InProcess
+from isosim.commands.client import Server, connected, pinned
 from isosim.commands.pairs import (
     ColumnWriter,
     JsonWriter,
@@ -27,13 +27,14 @@ from isosim.commands.pairs import (
     scored,
     tab_separated,
 )
-from isosim.commands.shared import AsJson, EncoderId, Store, stored, versions
+from isosim.commands.shared import AsJson, EncoderId, Store, versions
 from isosim.commands.terminal import bar, remark
 from isosim.errors import Conflict, EmptyInput, InvalidInput
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
-from isosim.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
-from isosim.scoring.calibration import Calibration
+from isosim.scoring.advice import NO_REFERENCE, SMALLEST_FMR
+from isosim.settings import Settings
+from isosim_client import Similarity
 
 Files = Annotated[
     list[Path] | None,
@@ -66,11 +67,12 @@ def similarity(
         typer.Option(min=SMALLEST_FMR, max=1, help="print only pairs that match at this false-match rate"),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="print all pairs, and mark those that match")] = False,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score sentence pairs, without a server.
+    """Score sentence pairs.
 
     Prints columns on a terminal. To a file or pipe, prints a line for each pair, with tabs between similarity,
     percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
@@ -91,51 +93,54 @@ def similarity(
     limited = threshold is not None or fmr is not None
     if every and not limited:
         raise typer.BadParameter("needs --threshold or --fmr, which decide which pairs match", param_hint="--all")
-    settings = stored(model_store=model_store, encoder=encoder)
     for path in chosen(files, one):
         check_lines(path, pairs=one is None and len(files or ()) < 2)
     with ExitStack() as stack:
-        texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
-        parts = stack.enter_context(InProcess(settings))
-        calibration = parts.calibration(domain)
-        scale = calibration.model.reference
-        if fmr is not None:
-            if scale is None:
-                raise Conflict(NO_REFERENCE.format(calibration.domain))
-            check_reachable(scale, calibration.domain, fmr)
-        if name is not None:
-            decision = parts.decision(calibration, name)
-            if not decision.reached:
-                raise Conflict(f"threshold {name!r}: {decision.notice}")
-            least = decision.similarity
-        for notice in calibration.notices:
-            remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
-        pairs = None if scale is None else scale.pairs
-        layout = Layout(one is None, every, calibration.model.probability is not None, pairs)
-        out = writer(calibration, layout, as_json=as_json)
+        texts = [stack.enter_context(opened(path, Settings().max_characters)) for path in chosen(files, one)]
+        client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
+        version = pinned(client, domain)
+        if fmr is not None and fmr < 1:
+            client.threshold(str(version), fmr=fmr)  # raises an error if the version cannot reach the rate
         streams = not sort and top is None
 
-        def rows() -> Iterator[list[Row]]:
-            empty, unreadable = True, 0
+        def answers() -> Iterator[tuple[list[Pair], Similarity]]:
             with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
-                for pairs in chunked(pairs_of(texts, one), CHUNK):
-                    batch = scored(parts, calibration, pairs)
-                    empty = empty and not batch
-                    unreadable += sum(map(is_unreadable, batch))
+                for pairs in chunked(pairs_of(texts, one)):
+                    asked = [(pair.a, pair.b) for pair in pairs]
+                    yield pairs, client.similarity(asked, domain=str(version), threshold=name, detail=True)
                     progress(f"{texts[0].number:,} lines", texts[0].share)
-                    if limited:
-                        batch = [row | {"match": matches(row, least, fmr)} for row in batch]
-                    yield [row for row in batch if every or row.get("match", True)]
+
+        every_answer = answers()
+        first = next(every_answer, None)
+        if first is None:
+            raise EmptyInput(f"{texts[0].name} is empty")
+        answer = first[1]
+        if fmr is not None and answer.percentile is None:
+            raise Conflict(NO_REFERENCE.format(version.domain))
+        if name is not None and answer.match is None:
+            raise Conflict("; ".join(notice for notice in answer.notices if notice.startswith("threshold_")))
+        for notice in answer.notices:
+            remark(f"isosim: {version}: {notice}")
+        pairs = None if answer.detail is None else answer.detail.pairs
+        layout = Layout(one is None, every, answer.probability is not None, pairs)
+
+        def rows() -> Iterator[list[Row]]:
+            unreadable = 0
+            for pairs, answer in itertools.chain([first], every_answer):
+                batch = scored(pairs, answer)
+                unreadable += sum(map(is_unreadable, batch))
+                if limited:
+                    passing = answer.match or [matches(row, least, fmr) for row in batch]
+                    batch = [row | {"match": match} for row, match in zip(batch, passing, strict=True)]
+                yield [row for row in batch if every or row.get("match", True)]
             if unreadable:
                 remark(
                     f"isosim: {unreadable:,} pairs are unreadable (the encoder knows too few words of a text, or "
                     "cannot see where the two differ): their similarity is meaningless, their percentile is 0, "
                     "and they never match"
                 )
-            if empty:
-                raise EmptyInput(f"{texts[0].name} is empty")
 
-        emit(rows(), out, sort=sort, top=top)
+        emit(rows(), writer(answer, layout, as_json=as_json), sort=sort, top=top)
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
@@ -198,9 +203,9 @@ def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
     return bool(1.0 - row["percentile"] <= fmr)
 
 
-def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer:
+def writer(answer: Similarity, layout: Layout, *, as_json: bool) -> Writer:
     if as_json:
-        return JsonWriter(calibration)
+        return JsonWriter(answer)
     return ColumnWriter(layout) if sys.stdout.isatty() else TabWriter(layout)
 
 

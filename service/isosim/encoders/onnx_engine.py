@@ -4,7 +4,8 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,26 @@ class OnnxEncoder:
             raise BackendFailure("the encoder gave a vector with NaN or infinity")
         matrix: Vectors = pooled
         return matrix
+
+
+class LateOnnxEncoder:
+    """An `OnnxEncoder` that is opened for its first batch, for programs that often compute none. Thread-safe.
+
+    `open_encoder` opens it; what it raises, `prepare` raises.
+    """
+
+    def __init__(self, open_encoder: Callable[[], OnnxEncoder]) -> None:
+        self._open, self._lock = open_encoder, threading.Lock()
+        self._opened: OnnxEncoder | None = None
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
+        with self._lock:
+            self._opened = self._opened or self._open()
+        return self._opened.prepare(ids)
+
+    def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
+        assert self._opened is not None  # noqa: S101 - `prepare` has opened it
+        return self._opened.run(prepared, exclusive=exclusive)
 
 
 def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from isosim.domains.domain import Domain
@@ -10,7 +11,7 @@ from isosim.domains.registry import Registry, moved_away
 from isosim.encoders.brought import NoEncoder
 from isosim.encoders.device import Execution
 from isosim.encoders.embedding import Embedder
-from isosim.encoders.onnx_engine import OnnxCalibrator, OnnxEncoder
+from isosim.encoders.onnx_engine import LateOnnxEncoder, OnnxCalibrator, OnnxEncoder
 from isosim.encoders.remote import RemoteEncoder, RemoteTokenizer
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.tokenizer import FastTokenizer
@@ -26,7 +27,7 @@ class LoadedEncoder:
 
     artifact: EncoderArtifact
     tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
-    graph: OnnxEncoder | RemoteEncoder | NoEncoder
+    graph: OnnxEncoder | LateOnnxEncoder | RemoteEncoder | NoEncoder
     embedder: Embedder
     calibrator: OnnxCalibrator
 
@@ -38,6 +39,7 @@ class LoadedEncoder:
         execution: Execution,
         *,
         gpu_memory: int = 0,
+        late: bool = False,
         remote: Mapping[str, Any],
         **embedding: Any,
     ) -> Self:
@@ -45,6 +47,7 @@ class LoadedEncoder:
 
         Args:
             gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no limit.
+            late: opens the encoder's graph for the first batch, not now.
             remote: arguments for `RemoteEncoder`, used if the encoder is remote.
             embedding: further arguments for `Embedder`.
 
@@ -54,13 +57,14 @@ class LoadedEncoder:
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
         # The encoder is loaded before the calibrator, not in parallel: the memory peaks of both would add up.
-        graph: OnnxEncoder | RemoteEncoder | NoEncoder
+        graph: OnnxEncoder | LateOnnxEncoder | RemoteEncoder | NoEncoder
         if artifact.kind == "vectors":
             graph = NoEncoder(artifact.id, spec.dim)
         elif artifact.remote is not None:
             graph = RemoteEncoder(artifact, requests=execution.plan.runs, **remote)
         else:
-            graph = OnnxEncoder(
+            opens = partial(
+                OnnxEncoder,
                 artifact.encoder,
                 providers,
                 execution.threads,
@@ -68,6 +72,7 @@ class LoadedEncoder:
                 threads_alone=execution.threads_alone,
                 memory=gpu_memory,
             )
+            graph = LateOnnxEncoder(opens) if late else opens()
         # The calibrator always runs on the CPU. It takes 0.2 ms for a pair there, and 0.9 ms on a GPU. 32 pairs take
         # 1.1 ms on both (loadtest/README.md). Only for hundreds of pairs is a GPU faster.
         calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])

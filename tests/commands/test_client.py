@@ -1,0 +1,102 @@
+"""Commands as calls of the Python client: on a server the same as on the app in the command's own process."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isosim.commands.pairs import pieces
+from tests.commands.conftest import Run
+from tests.processes import Serve, environment, free_port
+from tests.text import sentences
+
+PAIR = "\t".join(sentences(2)) + "\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("similarity", "--json", "--domain", "tickets"),
+        ("similarity", "--fmr", "0.2", "--all", "--domain", "tickets@previous"),
+        ("embed", "--space", "raw"),
+        ("threshold", "tickets", "--fmr", "0.05", "--json"),
+        ("threshold", "tickets", "--fmr", "0.1", "--unit", "l2", "--space", "calibrated"),
+        ("threshold", "tickets", "--false-hit-rate", "0.1", "--gallery", "100"),
+        ("threshold", "tickets", "--false-hit-rate", "0.1", "--gallery", "100", "--json"),
+        ("similarity", "--domain", "nowhere"),
+        ("threshold", "tickets@9", "--fmr", "0.05"),
+    ],
+)
+def test_a_server_gives_what_the_app_in_this_process_gives(
+    run: Run, serve: Serve, own_store: Path, words: tuple[str, ...]
+) -> None:
+    server = serve(model_store=own_store, encoder="tiny")
+    here, there = (run(*words, *more, stdin=PAIR) for more in ((), ("--server", server.url)))
+    assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
+
+
+def test_a_server_asks_for_the_key_of_the_environment(run: Run, serve: Serve, own_store: Path, tmp_path: Path) -> None:
+    key = json.loads(run("keys", "new", "--scopes", "read", "--add", str(tmp_path / "keys"), "--json").stdout)["key"]
+    server = serve(model_store=own_store, encoder="tiny", api_keys_file=tmp_path / "keys")
+    words = ("threshold", "tickets", "--fmr", "0.1", "--server", server.url)
+    refused = run(*words)
+    assert (refused.returncode, refused.stderr.count("\n"), "an API key is needed" in refused.stderr) == (1, 1, True)
+    given = run(*words, api_key=key)
+    assert (given.returncode, given.stderr) == (0, "")
+    assert key not in given.stdout
+
+
+def test_a_domain_of_a_server_is_changed_as_one_of_the_store(run: Run, serve: Serve, own_store: Path) -> None:
+    server = serve(model_store=own_store, encoder="tiny")
+    there = ("--yes", "--json", "--server", server.url)
+    assert run("domains", "promote", "tickets", "1", *there).stdout == (
+        '{"domain":"tickets","champion":1,"previous":2}\n'
+    )
+    assert run("domains", "rollback", "tickets", *there).stdout == '{"domain":"tickets","champion":2,"previous":1}\n'
+    refused = run("domains", "delete", "tickets", "2", *there)
+    assert (refused.returncode, "is champion or previous" in refused.stderr) == (1, True), refused.stderr
+    assert run("domains", "delete", "tickets", *there).returncode == 0
+    assert server.client.get("/domains/tickets").status_code == 404
+
+
+def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    for words, code, said in (
+        (("--server", nowhere), 1, "is the server running"),
+        (("--server", "localhost:8000"), 2, "expected http://host:port"),
+        (("--server", nowhere, "--model-store", str(tmp_path)), 2, "--server or --model-store"),
+        (("--server", nowhere, "--to", "other"), 2, "--to"),
+    ):
+        target = () if "--to" in words else ("--fmr", "0.1")
+        done = run("threshold", "tickets", *target, *words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
+        assert said in done.stderr
+
+
+def test_limits_of_a_server_do_not_apply_to_a_command_on_its_store(run: Run) -> None:
+    limits = {"max_pairs": 1, "max_body_bytes": 100, "max_wait": 1e-9, "request_timeout": 1e-6, "host": "0.0.0.0"}  # noqa: S104
+    done = run("similarity", stdin=PAIR * 300, api_keys_file="/nowhere/keys", memory_cache_bytes=0, **limits)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 300)
+
+
+def test_a_piece_is_bounded_by_number_and_by_characters() -> None:
+    short, long = ["x"] * 600, ["x" * 150_000] * 5
+    assert [len(piece) for piece in pieces(short, str)] == [256, 256, 88]
+    assert [len(piece) for piece in pieces(long, str)] == [2, 2, 1]
+    assert [*itertools.chain.from_iterable(pieces([*short, *long], str))] == [*short, *long]
+    assert [len(piece) for piece in pieces(["x" * 1_000_000] * 2, str)] == [1, 1]
+    assert [*pieces([], str)] == []
+
+
+def test_a_client_of_a_server_imports_no_server() -> None:
+    heavy = ("fastapi", "uvicorn", "onnxruntime", "torch")
+    code = (
+        "import sys; from isosim.cli import app\n"
+        f"try: app(['similarity', '--server', 'http://127.0.0.1:{free_port()}', '/dev/null'])\n"
+        f"except SystemExit: print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert done.stdout.strip() == "[]"
