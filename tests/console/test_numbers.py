@@ -74,7 +74,7 @@ PARSE = ("labels", "parsePairs, pastedRows", "return parsePairs(pastedRows(given
         "red car\tcrimson car\t1\r\n\r\nred car\tslow boat\t0.25",
         "label\ta\tb\n1\tred car\t7\n",
         "1984\ta novel\t1\nred car\tslow boat\t0\n",
-        "1\ta novel\t1984\n+0\tred car\t7\n",
+        "1\ta novel\t1984\n+0\tred car\tseven\n",
         "id\tb\ta\tlabel\tcomment\n1\t7\t5\t0\tsee 3\n",
         "label\tweight\ta\tb\n1\t12.5\tred car\tcrimson car\n0\t1\tred car\tslow boat\n",
         "",
