@@ -12,7 +12,7 @@ from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
 from isosim.jobs.requirements import check_labels
 from isosim.jobs.sandbox import Limits, Reading, read_path
-from isosim.jobs.text_lines import table_lines
+from isosim.jobs.tables import NEUTRAL, csv_rows, encoding_of, numbered
 
 # At most 1,000,000 rows; no limit for the characters of a cell.
 LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
@@ -53,6 +53,20 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[tupl
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
-    left, right, gold, _ = zip(*(pair for _, pair in pairs_in(table_lines(path), path)), strict=True)
+    """Reads the pairs of an evaluation set into columns. A `.csv` has commas and quotation marks; any other file has
+    tabs, and its quotation marks are part of the text.
+
+    Raises:
+        EmptyInput, InvalidInput: see `labelled_pairs`.
+    """
+    quoted = path.suffix.lower() == ".csv"
+    with path.open("rb") as file:
+        lines = numbered(file, encoding_of(file, None)[0], "\n", NEUTRAL)
+        try:
+            rows = [
+                row for row in csv_rows(lines, "," if quoted else "\t", quoted=quoted) if any(map(str.strip, row[1]))
+            ]
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}, {error}") from None
+    left, right, gold, _ = zip(*(pair for _, pair in pairs_in(rows, path)), strict=True)
     return Pairs([*left], [*right], np.array(gold))

@@ -10,6 +10,7 @@ from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, 
 from isosim.encoders.brought import brought_vector, encoded
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
+from isosim.jobs.intake import NO_VECTORS
 from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS, LabelledPair
 from isosim.wording import place
 
@@ -51,9 +52,6 @@ class CalibrateOptions(Own):
 def typed_label(value: Any) -> Any:
     """A label is a number; true and false are taken as 1 and 0."""
     return float(value) if isinstance(value, bool) else value
-
-
-NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
@@ -114,7 +112,7 @@ def pair_of(label: Label, names: tuple[str, str], artifact: EncoderArtifact | No
 
 def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
     if brought is not None:
-        return encoded(brought_vector(value, place(name), brought))
+        return encoded(brought_vector(value, place(name), brought.spec.dim, unit=brought.unit_vectors))
     if isinstance(value, str):
         return value
     raise InvalidInput(f"{place(name)} is a vector; {NO_VECTORS}")
