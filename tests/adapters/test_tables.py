@@ -110,6 +110,12 @@ def test_ascii_that_contains_a_mark_of_hz_stays_ascii() -> None:
     assert (column(lines(*texts)), read(lines(*texts)).encoding) == (texts, "utf-8")
 
 
+def test_utf_8_with_a_control_character_stays_utf_8() -> None:
+    for before, text in ((0, "Straße\x02 gesperrt"), (0, "注文\x01の商品"), (100_000, "plain\x1f text")):
+        table = read(b"plain\n" * before + lines(*[text] * 3))
+        assert (table.encoding, table.certain) == ("utf-8", True), text
+
+
 def test_a_byte_that_is_not_utf_8_is_found_behind_the_first_block() -> None:
     content = b"plain\n" * tables.BLOCK + "Straße und Füße\n".encode("cp1252") * 30
     assert read(content).encoding == "windows-1252"

@@ -105,7 +105,8 @@ def pair_of(value: dict[str, Any], brought: Brought | None, *, rows: bool) -> La
     return LabelledPair(a, b, label, weight)
 
 
-def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool) -> str:
+def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = False) -> str:
+    """A side of a labelled pair: a text, or a vector as base64, or a row's number. Raises InvalidInput for others."""
     if brought is not None:
         if rows and type(value) is int and value >= 0:
             return str(value)

@@ -244,14 +244,19 @@ def encoding_of(file: BinaryIO, charset: str | None) -> tuple[str, bool]:
             ) from None
         return charset.lower(), True
     file.seek(0)
-    if (marked := encoding_of_mark(file.read(4))) is not None:
+    head = file.read(BLOCK)
+    if (marked := encoding_of_mark(head)) is not None:
         return marked, True
-    place = unlike_utf8(file)
+    if UNUSUAL.search(head):
+        name, confidence = guess(head)
+        if name not in ("ascii", "utf-8") and confidence > SURE:
+            return name, True
+    place = undecodable(file)
     if place is None:
         return "utf-8", True
     file.seek(place)
     name, confidence = guess(file.read(BLOCK))
-    return ("utf-8" if name == "ascii" else name), confidence > SURE
+    return name, confidence > SURE
 
 
 def guess(content: bytes) -> tuple[str, float]:
@@ -269,17 +274,16 @@ def guess(content: bytes) -> tuple[str, float]:
     return found["encoding"].lower(), found["confidence"]
 
 
-def unlike_utf8(file: BinaryIO) -> int | None:
-    """The place (bytes) of a block that is not UTF-8 or contains UNUSUAL bytes; None if there is none."""
+def undecodable(file: BinaryIO) -> int | None:
+    """The place (bytes) of a block that is not UTF-8; None if the whole file is."""
     decoder, place = codecs.getincrementaldecoder("utf-8")(), 0
     file.seek(0)
     with suppress(UnicodeDecodeError):
-        while (block := file.read(BLOCK)) and not UNUSUAL.search(block):
+        while block := file.read(BLOCK):
             decoder.decode(block)
             place += len(block)
-        if not block:
-            decoder.decode(b"", final=True)
-            return None
+        decoder.decode(b"", final=True)
+        return None
     return max(0, place - 4)  # a character of the block before may be cut
 
 
