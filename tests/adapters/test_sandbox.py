@@ -76,7 +76,6 @@ def test_sentences_and_rows_are_written_as_json_lines() -> None:
     assert isolated(content, Reading("entries", "question", "csv"))[1] == ["How?", "Why so?"]
     rows = [["1", "How?"], ["2", ""], ["3", "Why so?"]]
     assert isolated(content, Reading("rows", kind="csv", header=True))[1] == [header, *rows]
-    assert isolated(content, Reading("numbered_rows", kind="csv", header=True))[1][-1] == [5, ["3", "Why so?"]]
     labels = b"1\ta b\tc d\n" * 3
     assert isolated(labels, Reading("rows", kind="text"))[1] == [["1", "a b", "c d"]] * 3
 
@@ -319,3 +318,19 @@ def test_the_file_of_the_one_who_asks_stays_open_and_modules_in_his_folder_are_n
         file.flush()
         for _ in range(2):
             assert read_isolated(file, Reading("entries"), LIMITS)["sentences"] == 2
+
+
+@pytest.mark.parametrize("kind", ["csv", "text", "ndjson"])
+def test_a_table_of_labels_gives_pairs_and_names_the_line_of_a_wrong_one(kind: str) -> None:
+    pairs = [(f"red car {number}", "a gate", number % 2) for number in range(24)]
+    if kind == "ndjson":
+        lines = [json.dumps(dict(zip(("a", "b", "label"), pair, strict=True))) for pair in pairs]
+    else:
+        lines = ["\t".join(map(str, (label, a, b))) for a, b, label in pairs]
+    reading = Reading("labels", kind=kind)  # type: ignore[arg-type]
+    facts, written = isolated("\n".join(lines).encode(), reading)
+    assert (facts["labels"], facts["sentences"]) == (24, 0)
+    assert written == [[a, b, float(label), 1.0] for a, b, label in pairs]
+    lines[7] = lines[7].replace("1", "2", 1) if kind != "ndjson" else lines[7].replace('"label": 1', '"label": 2')
+    with pytest.raises(InvalidInput, match="labels: 1 of 24 is neither 0 nor 1: 2 in line 8"):
+        isolated("\n".join(lines).encode(), reading)

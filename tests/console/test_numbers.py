@@ -82,10 +82,7 @@ PARSE = ("labels", "parsePairs, pastedRows", "return parsePairs(pastedRows(given
 )
 def test_labelled_pairs_are_read_as_the_command_line_reads_them(run: Run, text: str) -> None:
     lines = ((number, line.split("\t")) for number, line in enumerate(text.splitlines(), 1) if line)
-    pairs = [
-        {"a": a, "b": b, "label": label, "weight": weight}
-        for _, (a, b, label, weight) in parse_pairs(lines, "labels.tsv")
-    ]
+    pairs = [{"a": a, "b": b, "label": label, "weight": weight} for _, (a, b, label, weight) in parse_pairs(lines)]
     assert run(*PARSE, text) == {"pairs": pairs, "faults": []}
 
 

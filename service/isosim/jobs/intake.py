@@ -5,6 +5,7 @@ and vectors. `entries_of` reads them from a file, `Intake` checks them, and the 
 (`posted.py`).
 """
 
+import itertools
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
+from isosim.jobs.labels import parse_pairs
 from isosim.jobs.posted import is_row, path_of, write
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences
 from isosim.jobs.tables import Table, cell_text
@@ -64,6 +66,10 @@ def entries_of(
     Raises:
         InvalidInput: a line is not an entry, or it is not clear which column holds the sentences.
     """
+    if table.values is None and labels:
+        header = [] if table.header is None else [table.header]
+        yield from parse_pairs(itertools.chain(header, table.filled()))
+        return
     if table.values is None:
         yield from table.sentences(table.index(column))
         return
@@ -155,6 +161,7 @@ class Intake:
         vectors: file for vectors, as `.npy`.
         brought: whether labelled pairs are of vectors: base64, or numbers of rows.
         kind: what labels mean (LABEL_KINDS).
+        most_labels: maximum number of labelled pairs.
         place: the words for the place of an entry, for example "line 7".
     """
 
@@ -167,10 +174,11 @@ class Intake:
         *,
         brought: bool = False,
         kind: str = "matches",
+        most_labels: int = MAX_LABELS,
         place: Callable[[Any], str] = "line {}".format,
     ) -> None:
         self.characters, self.most, self.lines, self.vectors = characters, sentences, lines, vectors
-        self.brought, self.place = brought, place
+        self.brought, self.most_labels, self.place = brought, most_labels, place
         self.sentences = self.labels = self.empty = self.longest = 0
         self.distinct: set[int] = set()  # hashes
         self.too_long = 0
@@ -224,8 +232,8 @@ class Intake:
         except InvalidInput as error:
             raise InvalidInput(f"{at}: {error}") from None
         self.labels += 1
-        if self.labels > MAX_LABELS:
-            raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
+        if self.labels > self.most_labels:
+            raise InvalidInput(f"more than {self.most_labels} labelled pairs were posted")
         self._write(pair)
 
     def _take_item(self, item: Item, at: str) -> None:

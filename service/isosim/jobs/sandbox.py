@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from isosim import errors
-from isosim.jobs.intake import PLACES, Brought, Entry, Intake, entries_of
+from isosim.jobs.intake import MAX_LABELS, PLACES, Brought, Entry, Intake, entries_of
 from isosim.jobs.posted import temporary_file
 from isosim.jobs.tables import FEW_ROWS, KINDS, MOST, NEUTRAL, Kind, Table, Words, is_code, kind_of_name, open_table
 from isosim.jobs.text_lines import STDIN
 
-# `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone. `numbered_rows`: [number, cells] for
-# each row.
-Give = Literal["facts", "entries", "labels", "rows", "numbered_rows"]
+# `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone.
+Give = Literal["facts", "entries", "labels", "rows"]
 
 # Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
 # columns needed 990 MB.
@@ -52,6 +51,7 @@ class Limits:
     sentences: int  # maximum number of sentences, of vectors or of rows
     size: int  # maximum bytes of a file that the child process may write
     memory: int = MEMORY  # maximum bytes of memory of the child process
+    labels: int = MAX_LABELS  # maximum number of labelled pairs
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def facts_of(
     file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO, vectors: BinaryIO | None
 ) -> dict[str, Any]:
     """Reads the whole file, writes its entries or rows if they are requested, and returns the facts."""
-    whole, wanted = reading.give in ("rows", "numbered_rows"), reading.give in ("entries", "labels")
+    wanted = reading.give in ("entries", "labels")
     intake = Intake(
         limits.characters,
         limits.sentences,
@@ -248,13 +248,15 @@ def facts_of(
         vectors,
         kind=reading.labels,
         brought=reading.brought is not None,
+        most_labels=limits.labels,
     )
     if reading.kind == "npy":
         if reading.brought is None:
             raise errors.UnsupportedMedia("a .npy holds vectors, and text is wanted")
         intake.take_npy(reading.brought)
         return intake.facts
-    kind = None if whole and reading.kind == "text" else reading.kind  # rows of a text are requested if it is a table
+    table_wanted = reading.give in ("rows", "labels")  # also of a text
+    kind = None if table_wanted and reading.kind == "text" else reading.kind
     table = open_table(
         file,
         kind,
@@ -275,8 +277,8 @@ def facts_of(
         "sheets": table.sheets[:SHOWN_COLUMNS],
         "columns": [name[:SHOWN_CHARACTERS] for name in table.columns[:SHOWN_COLUMNS]],
     }
-    if whole:
-        write_rows(table, limits, out, numbered=reading.give == "numbered_rows")
+    if reading.give == "rows":
+        write_rows(table, limits, out)
         return facts
     chosen = table.suggested if reading.column is None else table.index(reading.column)
     if wanted:
@@ -320,19 +322,19 @@ def checked(table: Table, reading: Reading) -> Iterator[tuple[int, Entry]]:
             count += 1
             codes += is_code(entry)
         yield number, entry
-    if len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
+    if reading.give == "entries" and len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
         raise errors.InvalidInput(
             f"column: {reading.column!r} holds numbers or identifiers, not sentences; try {table.hint}"
         )
 
 
-def write_rows(table: Table, limits: Limits, out: BinaryIO, *, numbered: bool) -> None:
+def write_rows(table: Table, limits: Limits, out: BinaryIO) -> None:
     """Writes the rows of a table, after its header."""
     header = [] if table.header is None else [table.header]
-    for count, (number, cells) in enumerate(itertools.chain(header, table.filled())):
+    for count, (_, cells) in enumerate(itertools.chain(header, table.filled())):
         if count >= limits.sentences + len(header):
             raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
-        out.write(json.dumps([number, cells] if numbered else cells, ensure_ascii=False).encode() + b"\n")
+        out.write(json.dumps(cells, ensure_ascii=False).encode() + b"\n")
 
 
 if __name__ == "__main__":

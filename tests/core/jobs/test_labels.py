@@ -12,7 +12,7 @@ LAST = [["red car", "crimson car", "1"], ["red car", "slow boat", "0.25"]]
 
 
 def parse(rows: list[list[str]]) -> list[LabelledPair]:
-    return [pair for _, pair in parse_pairs(enumerate(rows, 1), "pairs.tsv")]
+    return [pair for _, pair in parse_pairs(enumerate(rows, 1))]
 
 
 @pytest.mark.parametrize("rows", [FIRST, LAST])
