@@ -12,20 +12,22 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from isosim.commands.files import WORDS as COMMANDS
 from isosim.errors import CallerLeft, InvalidInput, IsosimError
+from isosim.jobs.intake import Brought
+from isosim.jobs.posted import Spool
 from isosim.jobs.sandbox import (
     MEMORY,
     Limits,
     Reading,
-    as_options,
     last_words,
     read_isolated,
     read_path,
-    what_was_read,
 )
 from tests.workbooks import altered, row, workbook
 
@@ -49,32 +51,71 @@ def test_facts_say_what_is_there_and_what_would_be_left_out() -> None:
     assert rows == [[str(n), f"How do I do {n % 3}?"] for n in range(10)]
     assert facts == {
         "format": "csv", "encoding": "utf-8", "encoding_certain": True, "separator": ";", "header": True, "sheet": None,
-        "sheets": [], "columns": ["id", "question"], "column": "question", "sentences": 12, "distinct": 3, "empty": 1,
-        "too_long": 1, "too_long_rows": [15], "longest": 101,
+        "sheets": [], "columns": ["id", "question"], "column": "question", "sentences": 12, "labels": 0, "distinct": 3,
+        "empty": 1, "too_long": 1, "too_long_rows": [15], "longest": 101, "only": "",
+        "notices": ["sentences left out because they are longer than 100 characters: 1 (line 15)"],
     }  # fmt: skip
-    assert what_was_read(facts) == ["sentences left out because they are too long: 1 (rows 15)"]
 
 
 def test_guesses_are_said() -> None:
-    facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("sentences"))
-    (notice,) = what_was_read(facts)
+    facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("entries"))
+    (notice,) = facts["notices"]
     assert "windows-1252, a guess" in notice
-    assert as_options(notice).endswith("--charset NAME names another encoding")
+    assert notice.endswith("the option charset names another encoding")  # a front end has its own words
+    (notice,) = isolated(b"stra\xdfe\n", Reading("entries", words=COMMANDS))[0]["notices"]
+    assert notice.endswith("--charset NAME names another encoding")
     book = workbook([["about"]], [["a sentence"]] * 30, names=["Cover", "Tickets"])
-    facts, written = isolated(book, Reading("sentences"))
+    facts, written = isolated(book, Reading("entries"))
     assert (facts["sheet"], len(written)) == ("Tickets", 30)
-    assert what_was_read(facts) == ["the sheet 'Tickets' of the workbook was read; others (sheet=NAME) are Cover"]
-    assert what_was_read(facts, "Tickets") == []
+    assert facts["notices"] == ["the sheet 'Tickets' of the workbook was read; others (by name) are Cover"]
+    assert isolated(book, Reading("entries", sheet="Tickets"))[0]["notices"] == []
 
 
 def test_sentences_and_rows_are_written_as_json_lines() -> None:
     content, header = b"id,question\n1,How?\n\n2,\n3,Why so?\n", ["id", "question"]
-    assert isolated(content, Reading("sentences", "question", "csv"))[1] == ["How?", "Why so?"]
+    assert isolated(content, Reading("entries", "question", "csv"))[1] == ["How?", "Why so?"]
     rows = [["1", "How?"], ["2", ""], ["3", "Why so?"]]
     assert isolated(content, Reading("rows", kind="csv", header=True))[1] == [header, *rows]
-    assert isolated(content, Reading("numbered_rows", kind="csv", header=True))[1][-1] == [5, ["3", "Why so?"]]
     labels = b"1\ta b\tc d\n" * 3
     assert isolated(labels, Reading("rows", kind="text"))[1] == [["1", "a b", "c d"]] * 3
+
+
+LINES = [f"第{n}句话\u2028没有换行\u0085，也没有空格。" for n in range(230)]  # separators that are no end of a line
+
+
+def test_lines_of_json_hold_sentences_and_labelled_pairs_in_any_order() -> None:
+    long, pair = "👍" * 9_990, {"a": "水" * 9_990, "b": " a gate ", "label": 1}  # 12 bytes a character
+    labels = [{"a": "a boat", "b": f"gate {n}", "label": 0, "weight": "2.5"} for n in range(20)]
+    entries = [LINES[0], {"text": LINES[1]}, pair, *LINES[2:], {"id": 7, "text": long}, *labels]
+    content = "\n".join(map(json.dumps, entries)).encode()
+    facts, written = isolated(content, Reading("entries", kind="ndjson"), Limits(10_000, 1000, 1_000_000))
+    pairs = [["a boat", f"gate {n}", 0.0, 2.5] for n in range(20)]
+    assert written == [*LINES[:2], [pair["a"], "a gate", 1.0, 1.0], *LINES[2:], long, *pairs]
+    assert (facts["sentences"], facts["labels"], facts["distinct"]) == (231, 21, 231)
+
+
+def vectors_of(entries: list[Any], brought: Brought) -> tuple[dict[str, Any], Any, list[Any]]:
+    content = "\n".join(map(json.dumps, entries)).encode()
+    with Spool() as spool, tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        reading = Reading("entries", kind="ndjson", brought=brought)
+        facts = read_isolated(file, reading, LIMITS, spool.lines, vectors=spool.vectors)
+        found = {name: path.read_bytes() for name, path in spool.files()}
+        return facts, np.load(io.BytesIO(found["vectors.npy"])), [json.loads(line) for line in found["lines"].split()]
+
+
+def test_vectors_with_their_texts_are_written_beside_the_lines() -> None:
+    vectors = np.eye(9, dtype=np.float32)
+    labels = [{"a": row, "b": other, "label": row % 2} for row in range(9) for other in range(row)]
+    entries = [{"vector": vector.tolist(), "text": f"t{row}"} for row, vector in enumerate(vectors)]
+    facts, found, lines = vectors_of([*entries[:3], *labels, *entries[3:]], Brought(9, unit=True))
+    assert np.array_equal(found, vectors)
+    assert [line for line in lines if isinstance(line, str)] == [f"t{row}" for row in range(9)]
+    assert lines[3] == ["1", "0", 1.0, 1.0]
+    assert (facts["sentences"], facts["labels"], facts["distinct"]) == (9, 36, 9)
+    with pytest.raises(InvalidInput, match="line 2: the vector has the norm 2, not 1"):
+        vectors_of([entries[0], {"vector": [2.0] + [0.0] * 8}], Brought(9, unit=True))
 
 
 CODES = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n, n) for n in range(30))
@@ -88,12 +129,12 @@ CODES = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n
         (b"a b\n" * 1000, Limits(100, 1000, 100), "TooLarge", "more than 100 bytes of text"),
         (b'"a"\n"b\\u001b[31m"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
         (b'"a"\n"b\\u0000"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
-        (CODES, LIMITS, "InvalidInput", "holds numbers or identifiers, .* column=question"),
+        (CODES, LIMITS, "InvalidInput", "holds numbers or identifiers, .* the column question"),
     ],
 )
 def test_a_refusal_arrives_as_what_it_is(content: bytes, limits: Limits, kind: str, message: str) -> None:
     with pytest.raises(IsosimError, match=message) as refused:
-        isolated(content, Reading("sentences", "1"), limits)
+        isolated(content, Reading("entries", "1"), limits)
     assert type(refused.value).__name__ == kind
 
 
@@ -143,7 +184,7 @@ def inflated(size: int) -> bytes:
 )
 def test_a_file_on_which_a_parser_fails_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(IsosimError, match=message):
-        isolated(content, Reading("sentences", "text"), Limits(100, 1000, 1000))
+        isolated(content, Reading("entries", "text"), Limits(100, 1000, 1000))
 
 
 @pytest.mark.parametrize("part", ["xl/workbook.xml", SHEET])
@@ -151,7 +192,7 @@ def test_entities_of_a_workbook_are_not_expanded(part: str) -> None:
     tag = "<workbook" if part != SHEET else "<worksheet"
     content = altered(altered(BOOK, part, tag, LAUGHS + tag), SHEET, "log in the 1th", "log &b; the 1th")
     try:
-        assert "haha" not in str(isolated(content, Reading("sentences", "text")))
+        assert "haha" not in str(isolated(content, Reading("entries", "text")))
     except InvalidInput as error:
         assert "cannot be read" in str(error)
 
@@ -184,17 +225,17 @@ def test_a_workbook_that_expands_is_refused_and_takes_no_more_than_its_limit(con
 def test_a_file_that_needs_more_memory_than_it_is_given_is_refused() -> None:
     content = b"\n".join(b'{"text": "%s"}' % (b"a" * 900_000) for _ in range(100))
     with pytest.raises(InvalidInput, match="cannot be read within 64 MB"):
-        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000, memory=64 << 20))
+        isolated(content, Reading("entries"), Limits(100, 1000, 1_000_000, memory=64 << 20))
     with pytest.raises(InvalidInput, match="longer than 100 characters: 100 "):
-        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000))
+        isolated(content, Reading("entries"), Limits(100, 1000, 1_000_000))
 
 
 def test_a_million_empty_rows_are_passed_over() -> None:
     empty = "".join(f'<row r="{number}"/>' for number in range(4, 1_000_000))
     content = workbook(xml=row(1, ["id", "text"]) + row(2, [1, "a b c d e f"]) + row(3, [2, "g h i j k l"]) + empty)
-    assert isolated(content, Reading("sentences", "text"))[1] == ["a b c d e f", "g h i j k l"]
+    assert isolated(content, Reading("entries", "text"))[1] == ["a b c d e f", "g h i j k l"]
     blank = b"id,text\n1,a b c d e f g\n" + b",\n" * 1_000_000
-    facts, sentences = isolated(blank, Reading("sentences", "text", "csv", header=True))
+    facts, sentences = isolated(blank, Reading("entries", "text", "csv", header=True))
     assert (sentences, facts["empty"]) == (["a b c d e f g"], 1_000_000)
 
 
@@ -255,14 +296,14 @@ def test_the_child_has_no_network() -> None:
 
 def test_a_fault_of_the_reader_itself_is_not_taken_for_the_file() -> None:
     with pytest.raises(RuntimeError, match="TypeError"):
-        isolated(b"a b c\n", Reading("sentences"), Limits(100, "many", 1000))  # type: ignore[arg-type]
+        isolated(b"a b c\n", Reading("entries"), Limits(100, "many", 1000))  # type: ignore[arg-type]
 
 
 def test_a_file_of_the_users_own_is_named_in_messages(tmp_path: Path) -> None:
     file = tmp_path / "tickets.csv"
     file.write_bytes(b"id,question\n1,How do I log in?\n2,Where is it now?\n")
-    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* --column question")
-    with refused, read_path(file, Reading("sentences"), LIMITS):
+    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* --column question$")
+    with refused, read_path(file, Reading("entries", words=COMMANDS), LIMITS):
         pass
 
 
@@ -276,4 +317,20 @@ def test_the_file_of_the_one_who_asks_stays_open_and_modules_in_his_folder_are_n
         file.write(b"one sentence\nanother one\n")
         file.flush()
         for _ in range(2):
-            assert read_isolated(file, Reading("sentences"), LIMITS)["sentences"] == 2
+            assert read_isolated(file, Reading("entries"), LIMITS)["sentences"] == 2
+
+
+@pytest.mark.parametrize("kind", ["csv", "text", "ndjson"])
+def test_a_table_of_labels_gives_pairs_and_names_the_line_of_a_wrong_one(kind: str) -> None:
+    pairs = [(f"red car {number}", "a gate", number % 2) for number in range(24)]
+    if kind == "ndjson":
+        lines = [json.dumps(dict(zip(("a", "b", "label"), pair, strict=True))) for pair in pairs]
+    else:
+        lines = ["\t".join(map(str, (label, a, b))) for a, b, label in pairs]
+    reading = Reading("labels", kind=kind)  # type: ignore[arg-type]
+    facts, written = isolated("\n".join(lines).encode(), reading)
+    assert (facts["labels"], facts["sentences"]) == (24, 0)
+    assert written == [[a, b, float(label), 1.0] for a, b, label in pairs]
+    lines[7] = lines[7].replace("1", "2", 1) if kind != "ndjson" else lines[7].replace('"label": 1', '"label": 2')
+    with pytest.raises(InvalidInput, match="labels: 1 of 24 is neither 0 nor 1: 2 in line 8"):
+        isolated("\n".join(lines).encode(), reading)

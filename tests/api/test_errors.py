@@ -98,7 +98,7 @@ def test_what_is_no_json_object_is_422(post: Post, raw: bytes) -> None:
         ("text/plain; charset=utf-16", b"ok\n\xff\xfe", "line 1 is not utf-16"),
         ("application/x-ndjson", b'"ok"\n{"txt": 1}\n', "line 2: expected"),
         ("application/x-ndjson", b'"ok"\n"\n', "line 2 is not JSON"),
-        ("text/plain", b"ok\n" + b"x" * 10_001, "too long: 1 (rows 2)"),
+        ("text/plain", b"ok\n" + b"x" * 10_001, "longer than 10,000 characters: 1 (line 2)"),
         ("text/plain", b"ok\n" + b"x" * 2_000_000, "line 2 is longer"),
     ],
 )

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.adapters.encoder.remote_server import RemoteServer
@@ -96,7 +94,8 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     np.save(tmp_path / "v.npy", vectors)
     rows = np.random.default_rng(1).integers(0, 400, (60, 2))
     matches = [int(vectors[a] @ vectors[b] > 0.2) for a, b in rows]
-    (tmp_path / "labels.csv").write_text("".join(f"{n},{a},{b}\n" for n, (a, b) in zip(matches, rows, strict=True)))
+    labels = [f"{n},{a},{b}\n" for n, (a, b) in zip(matches, rows, strict=True)]
+    (tmp_path / "labels.csv").write_text("".join(["label,a,b\n", *labels]))
     settings = {"model_store": store, "encoder": "ours"}
     done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **settings)
     assert done.returncode == 0, done.stderr
@@ -105,10 +104,9 @@ def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_
     assert "  promoted: " in done.stdout
     assert "sent without texts" not in done.stdout.partition("  promoted: ")[2], done.stdout
 
-    texts = pa.array(sentences(400))
-    pq.write_table(pa.table({"e": pa.array(list(vectors)), "t": texts}), tmp_path / "v.parquet")
-    columns = ["--column", "e", "--text-column", "t"]
-    made = command("calibrate", tmp_path / "v.parquet", "--domain", "d", "--json", *columns, **settings)
+    lines = ({"vector": row.tolist(), "text": text} for row, text in zip(vectors, sentences(400), strict=True))
+    (tmp_path / "v.ndjson").write_text("\n".join(map(json.dumps, lines)))
+    made = command("calibrate", tmp_path / "v.ndjson", "--domain", "d", "--json", **settings)
     assert made.returncode == 0, made.stderr
     report = json.loads(made.stdout)["report"]
     assert set(report["not_judged"]) == {"out_of_domain", "recognition"}
@@ -149,8 +147,6 @@ def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, 
     assert (vectors.returncode, "isosim encoder add NAME --dimensions 24" in vectors.stderr) == (1, True), (
         vectors.stderr
     )
-    pq.write_table(pa.table({"id": [1], "vector": [[0.5, 0.5]]}), tmp_path / "v.parquet")
-    assert "--column" in command("calibrate", tmp_path / "v.parquet", "--domain", "d", **settings).stderr
     (tmp_path / "t.txt").write_text("\n".join(sentences(300)))
     assert (
         "there is no 'e'; the columns are text"

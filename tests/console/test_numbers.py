@@ -74,7 +74,7 @@ PARSE = ("labels", "parsePairs, pastedRows", "return parsePairs(pastedRows(given
         "red car\tcrimson car\t1\r\n\r\nred car\tslow boat\t0.25",
         "label\ta\tb\n1\tred car\t7\n",
         "1984\ta novel\t1\nred car\tslow boat\t0\n",
-        "1\ta novel\t1984\n+0\tred car\t7\n",
+        "1\ta novel\t1984\n+0\tred car\tseven\n",
         "id\tb\ta\tlabel\tcomment\n1\t7\t5\t0\tsee 3\n",
         "label\tweight\ta\tb\n1\t12.5\tred car\tcrimson car\n0\t1\tred car\tslow boat\n",
         "",
@@ -82,10 +82,7 @@ PARSE = ("labels", "parsePairs, pastedRows", "return parsePairs(pastedRows(given
 )
 def test_labelled_pairs_are_read_as_the_command_line_reads_them(run: Run, text: str) -> None:
     lines = ((number, line.split("\t")) for number, line in enumerate(text.splitlines(), 1) if line)
-    pairs = [
-        {"a": a, "b": b, "label": label, "weight": weight}
-        for _, (a, b, label, weight) in parse_pairs(lines, "labels.tsv")
-    ]
+    pairs = [{"a": a, "b": b, "label": label, "weight": weight} for _, (a, b, label, weight) in parse_pairs(lines)]
     assert run(*PARSE, text) == {"pairs": pairs, "faults": []}
 
 

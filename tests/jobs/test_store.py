@@ -752,13 +752,11 @@ def test_a_job_of_whose_version_nothing_can_be_read_waits_and_stops_no_other(blo
 def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> None:
     jobs, pair = opened(blobs), LabelledPair("a", "b", 1.0, 2.0)
     with Spool() as spool:
-        spool.extend(["first", "zweiter\n"])
-        spool.extend_vectors(b"......123")
-        spool.extend_labels([pair])
-        spool.end_vectors(b"header")
-        assert spool.vectors.read_bytes() == b"header123"
+        spool.extend(["first", pair, "zweiter\n"])
+        spool.vectors.write(b"header123")
+        spool.vectors.flush()
         job = jobs.create(REQUEST, spool, [])
-    assert job.size == spool.size
+        assert job.size == spool.size
     with jobs.posted(job) as posted:
         assert (list(posted.texts()), posted.labels()) == (["first", "zweiter\n"], [pair])
         assert posted.vectors is not None

@@ -327,7 +327,7 @@ BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
     ([{"vector": ["1"] * DIM}], ("line 1", "of type str")),
     ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "there is no row 5", "rows 0 to 0")),
     ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is not a vector")),
-    ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2: label: Input should be a valid number",)),
+    ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2: label: expected a number",)),
     ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
 ]
 

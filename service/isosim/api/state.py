@@ -42,7 +42,7 @@ MAX_EVENT_STREAMS = 256
 # Maximum number of files and archives that a process reads or writes at the same time, because each of them may keep a
 # core busy. At most one may be a workbook or Parquet file.
 MOST_READERS = 4
-MOST_FILES = 24  # each has at most twice ISOSIM_MAX_CALIBRATION_BYTES
+MOST_FILES = 24  # each has at most ISOSIM_MAX_CALIBRATION_BYTES, and what is read of it at most twice as many
 SHARES = 4  # one API key of several may take 1/SHARES of the queue of jobs and of the event streams
 
 
@@ -142,7 +142,6 @@ class Service:
     temporary_files: Places = field(default_factory=lambda: Places(MOST_FILES))  # of requests, also while they arrive
     uploads: Counter[str] = field(default_factory=Counter)  # by key id: calibrations that are being posted
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
-    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one piece of a posted text is parsed at a time
     parsing_json: asyncio.Lock = field(default_factory=asyncio.Lock)  # one large JSON body is parsed at a time
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request for metrics at a time computes them
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # only one /tokenize at a time, to keep threads free

@@ -18,7 +18,6 @@ NAMED = 3  # maximum number of wrong places that a message names
 MOST_UNKNOWN = 16  # maximum number of unknown names or faults that are looked at; a request with more is refused
 # Maximum number of names in a JSON body; pydantic takes 12 ms to refuse that many unknown ones.
 MOST_NAMES = 16_384
-LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 
 Body = TypeVar("Body")
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
@@ -151,10 +150,3 @@ def unknown(names: Sequence[str], known: Collection[str], what: str) -> InvalidI
 def too_many(count: int, what: str) -> InvalidInput:
     """Error for a request with more than MOST_UNKNOWN faults, none of which is looked at."""
     return InvalidInput(f"the request has {count:,} {what}; the page /docs lists those of each route")
-
-
-def labelled_pair_fault(error: ValidationError) -> str:
-    """Describes the fault in a labelled pair of an NDJSON line."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    part = next((part for part in first["loc"] if isinstance(part, int) and part < len(LABEL_PARTS)), 2)
-    return f"{LABEL_PARTS[part]}: {first['msg']}"

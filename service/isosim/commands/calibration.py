@@ -9,7 +9,7 @@ import typer
 
 from isosim.commands.client import PinnedVersion, Server, connected, pinned
 from isosim.commands.domains import repetition, said
-from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
+from isosim.commands.files import WORDS, Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -28,12 +28,15 @@ from isosim.commands.terminal import bar, print_json, remark, show
 from isosim.domains.domain import Version
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, InvalidInput
+from isosim.jobs.intake import brought_by, check_enough
 from isosim.jobs.job import METHODS, PROMOTIONS, JobRequest
 from isosim.jobs.labelled_pairs import labelled_pairs
-from isosim.jobs.requirements import Allowance, check_sentences
-from isosim.jobs.sandbox import Reading, as_options, other_column, read_path
+from isosim.jobs.posted import path_of, temporary_file
+from isosim.jobs.requirements import Allowance
+from isosim.jobs.sandbox import Reading, read_path
+from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN
-from isosim.jobs.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
+from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.advice import (
     GALLERY,
     MOST_GALLERY,
@@ -50,7 +53,6 @@ from isosim.scoring.reference import ReferenceDistribution
 from isosim.settings import Settings
 from isosim_client import Client, Threshold
 
-PARQUET = {".parquet", ".pq"}
 SendMore = Annotated[
     bool, typer.Option("--yes", "-y", help="send more than ISOSIM_MAX_REMOTE_TEXTS texts to a remote encoder")
 ]
@@ -67,7 +69,7 @@ def calibrate(
         Path,
         typer.Argument(
             help="text with one sentence per line, a table (CSV, TSV, NDJSON, Parquet, .xlsx) or your own vectors "
-            "(.npy, .parquet); - reads standard input"
+            "(.npy, or NDJSON with their texts); - reads standard input"
         ),
     ],
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
@@ -85,9 +87,6 @@ def calibrate(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="for vectors in .parquet: the column with their texts")
-    ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -96,32 +95,35 @@ def calibrate(
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
     asked = fit_options(domain, method, promote, seed) | kind_of(grades)
-    vectors = vector_file(file, column, text_column)
+    vectors = npy_file(file, column)
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
         return
-    reading = Reading("sentences", column, file_format, charset, sheet, header, force)  # type: ignore[arg-type]
-    with read_path(file, reading, limits()) as (facts, texts):
-        notices(file, facts, sheet)
-        fit_here(domain, asked, texts, labels, model_store, encoder, facts=facts, yes=yes, as_json=as_json)
+    artifact = encoder_of(stored(model_store=model_store, encoder=encoder))
+    brought = brought_by(artifact)
+    if brought is not None and (file_format or kind_of_name(file.name)) != "ndjson":
+        check_brings(artifact, None, base=False)
+    reading = Reading("entries", column, file_format, charset, sheet, header, force, brought=brought, words=WORDS)  # type: ignore[arg-type]
+    with temporary_file() as written, read_path(file, reading, limits(), written) as (facts, entries):
+        notices(file, facts)
+        texts = (entry for entry in entries if isinstance(entry, str))
+        if facts["labels"]:
+            raise InvalidInput(
+                f"{file} holds labelled pairs beside sentences; give them in a file of their own (--labels)"
+            )
+        vectors = None if brought is None else NpyFile(path_of(written), str(file))
+        fit_here(
+            domain, asked, texts, labels, model_store, encoder, vectors=vectors, facts=facts, yes=yes, as_json=as_json
+        )
 
 
-def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """A reader of the file's vectors; None if the file holds text.
-
-    A `.npy` file holds vectors. A Parquet file holds vectors if `column` contains lists, or if `text_column` is given.
-    """
+def npy_file(file: Path, column: str | None) -> NpyFile | None:
+    """The vectors of a `.npy`; None for other files."""
     kind = file.suffix.lower()
-    if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
-        if column is None:
-            raise typer.BadParameter("the column with the vectors is needed", param_hint="--column")
-        return ParquetColumn(file, column, text_column)
     if kind == ".npz":
         raise typer.BadParameter("a .npz holds several arrays; save one as .npy (numpy.save)", param_hint="FILE")
     if kind == ".npy" and column is not None:
         raise typer.BadParameter("a .npy has no columns", param_hint="--column")
-    if text_column is not None:
-        raise typer.BadParameter("applies only to vectors in a .parquet file", param_hint="--text-column")
     return NpyFile(file) if kind == ".npy" else None
 
 
@@ -183,7 +185,7 @@ def fit_here(
     model_store: Path | None,
     encoder: str | None,
     *,
-    vectors: VectorFile | None = None,
+    vectors: NpyFile | None = None,
     facts: dict[str, Any] | None = None,
     yes: bool = False,
     as_json: bool,
@@ -199,10 +201,7 @@ def fit_here(
     artifact = encoder_of(settings)
     check_brings(artifact, vectors, base="base" in asked)
     if facts is not None:
-        try:
-            check_sentences(asked["method"], artifact.spec.dim, facts["distinct"], sent=facts["sentences"])
-        except InvalidInput as error:
-            raise InvalidInput(f"{error}{as_options(other_column(facts))}") from None
+        check_enough(facts, asked["method"], artifact.spec.dim, brought=vectors is not None)
     domains = domain_store(settings)
     pairs = [] if labels is None else labelled_pairs(labels, asked["kind"])
     asked["epoch"] = domains.read(domain).epoch
@@ -271,7 +270,7 @@ def print_labels(labels: dict[str, Any]) -> None:
         show_precisions(labels["table"], GALLERY)
 
 
-def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
+def check_brings(artifact: EncoderArtifact, vectors: NpyFile | None, *, base: bool) -> None:
     """Raises InvalidInput if `vectors` is given, but the encoder computes its own vectors. Also raises it if `vectors`
     is missing, but the encoder computes no vectors.
 
@@ -279,7 +278,7 @@ def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base:
     """
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
-            f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or a .parquet with --column"
+            f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or lines of JSON (.ndjson)"
         )
     if artifact.kind != "vectors" and vectors is not None:
         raise InvalidInput(

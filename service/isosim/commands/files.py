@@ -13,8 +13,8 @@ import typer
 
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import print_json, remark
-from isosim.jobs.sandbox import Limits, Reading, as_options, read_path, what_was_read
-from isosim.jobs.tables import KINDS
+from isosim.jobs.sandbox import Limits, Reading, read_path
+from isosim.jobs.tables import KINDS, Words
 from isosim.jobs.text_lines import STDIN
 from isosim.settings import Settings
 
@@ -33,15 +33,25 @@ Header = Annotated[
 MOST = 10_000_000
 
 
+WORDS = Words(
+    column="--column {}",
+    charset="--charset NAME",
+    sheet="--sheet NAME",
+    csv="give --format csv",
+    ndjson="write one JSON value a line: jq -c '.[]' FILE > FILE.ndjson",
+    force="give --force",
+)
+
+
 def limits() -> Limits:
     return Limits(Settings().max_characters, MOST, MOST * 1000)
 
 
-def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:
+def notices(file: Path, facts: dict[str, Any]) -> None:
     """Prints to stderr what was guessed about a file and what is left out."""
     name = "standard input" if file == STDIN else file
-    for notice in what_was_read(facts, sheet):
-        remark(f"{name}: {as_options(notice)}")
+    for notice in facts["notices"]:
+        remark(f"{name}: {notice}")
 
 
 def inspect(
@@ -57,7 +67,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
-    reading = Reading("facts", column, file_format, charset, sheet, header)  # type: ignore[arg-type]
+    reading = Reading("facts", column, file_format, charset, sheet, header, words=WORDS)  # type: ignore[arg-type]
     with read_path(file, reading, limits()) as (facts, _):
         pass
     if as_csv is not None:
@@ -78,4 +88,4 @@ def inspect(
         mark = "*" if name == facts["column"] else " "
         print(f"{mark} {name}: {'; '.join(example[:60] for example in examples[:2])}")
     print(f"{facts['sentences']:,} sentences in {facts['column']!r}, {facts['distinct']:,} of them distinct")
-    notices(file, facts, sheet)
+    notices(file, facts)

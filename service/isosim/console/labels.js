@@ -2,6 +2,8 @@
 
 const HIGHEST = 5; // grades are within 0–1 or 0–5
 
+const NAME_THEM = "name the columns in a first row: a, b, label";
+
 const number = (text) => (/^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(text) ? Number(text) : null);
 
 /** Cells of pasted lines, with tabs between them. */
@@ -12,66 +14,46 @@ export function pastedRows(text) {
 /**
  * rows: [{ line, cells }]; grades: whether labels other than 0 and 1 are taken. Returns { pairs: [{a, b, label, weight}], faults: ["line 3: …"] }.
  *
- * If the first row names the columns a, b and label, others than these and weight are ignored. Otherwise, of the first
- * and the last column the one that looks more like labels holds them: more numbers, then fewer numbers
- * outside 0–5, then the name `label`. A first row with a number in neither holds the names of the columns; a fourth one
- * may be `weight`.
+ * If the first row names the columns a, b and label, and perhaps weight, others are ignored. Without these names there
+ * are two sentences and, before or behind them, a column of labels: the one with more numbers, else the one that the
+ * first row names label. The first row has names if neither its first nor its last cell is a number.
  */
 export function parsePairs(rows, grades) {
   const pairs = [];
   const faults = [];
-  let table = rows;
-  let names = (rows[0]?.cells ?? []).map((name) => name.trim().toLowerCase());
-  if (["a", "b", "label"].every((name) => names.filter((other) => other === name).length === 1)) {
-    const ragged = rows.filter(({ cells }) => cells.length !== names.length);
-    if (ragged.length) return { pairs, faults: ragged.map(({ line, cells }) => `line ${line}: expected ${names.length} columns, found ${cells.length}`) };
-    const columns = ["a", "b", "label", "weight"].map((name) => names.indexOf(name)).filter((column) => column >= 0);
-    rows = rows.map(({ line, cells }) => ({ line, cells: columns.map((column) => cells[column]) }));
-    table = rows;
-    names = rows[0].cells.map((name) => name.trim().toLowerCase());
-  }
-  const weights = names.length === 4 ? names.indexOf("weight") : -1;
-  if (weights >= 0) {
-    table = rows.map(({ line, cells }, index) => ({ line, cells: cells.filter((_, column) => column !== weights), weight: index ? number(cells[weights] ?? "") : 1 }));
-  }
-  table = table.filter(({ line, cells, weight = 1 }) => {
-    if (weight === null || weight <= 0) faults.push(`line ${line}: the weight must be a number above 0`);
-    else if (cells.length !== 3) faults.push(`line ${line}: expected a label and two sentences, found ${cells.length} ${cells.length === 1 ? "column" : "columns"}`);
-    else return true;
-    return false;
-  });
-  let header = [];
-  if (table.length && number(table[0].cells[0]) === null && number(table[0].cells[2]) === null) {
-    header = table[0].cells.map((name) => name.trim().toLowerCase());
-    table = table.slice(1);
-  }
-  const first = isFirst(table, header);
-  if (first === null) return { pairs, faults: ["the first and the last column could both hold the labels; add a header that names the right one: label, a, b or a, b, label"] };
-  for (const { line, cells, weight = 1 } of table) {
-    const [written, a, b] = first ? cells : [cells[2], cells[0], cells[1]];
-    const label = number(written);
-    if (label === null) faults.push(`line ${line}: the label “${written.slice(0, 20)}” is no number`);
-    else if (!grades && label !== 0 && label !== 1) faults.push(`line ${line}: the label ${label} is neither 0 nor 1`);
-    else if (label < 0 || label > HIGHEST) faults.push(`line ${line}: the label ${label} is not within 0–${HIGHEST}`);
-    else if (!a.trim() || !b.trim()) faults.push(`line ${line}: a sentence is empty`);
-    else pairs.push({ a: a.trim(), b: b.trim(), label, weight });
+  if (!rows.length) return { pairs, faults };
+  const width = rows[0].cells.length;
+  const named = number(rows[0].cells[0]) === null && number(rows[0].cells[width - 1]) === null;
+  const table = named ? rows.slice(1) : rows;
+  const { fault, a, b, label, weight } = columnsOf(table.filter(({ cells }) => cells.length === width), named ? rows[0].cells.map((name) => name.trim().toLowerCase()) : [], width);
+  if (table.length && fault) return { pairs, faults: [fault] };
+  for (const { line, cells } of table) {
+    const value = number(cells[label] ?? "");
+    const heavy = weight < 0 ? 1 : number(cells[weight] ?? "");
+    if (cells.length !== width) faults.push(`line ${line}: expected ${width} columns, found ${cells.length}`);
+    else if (value === null) faults.push(`line ${line}: the label “${cells[label].slice(0, 20)}” is no number`);
+    else if (heavy === null || heavy <= 0) faults.push(`line ${line}: the weight must be a number above 0`);
+    else if (!grades && value !== 0 && value !== 1) faults.push(`line ${line}: the label ${value} is neither 0 nor 1`);
+    else if (value < 0 || value > HIGHEST) faults.push(`line ${line}: the label ${value} is not within 0–${HIGHEST}`);
+    else if (!cells[a].trim() || !cells[b].trim()) faults.push(`line ${line}: a sentence is empty`);
+    else pairs.push({ a: cells[a].trim(), b: cells[b].trim(), label: value, weight: heavy });
   }
   return { pairs, faults };
 }
 
-/** Whether the labels stand in the first column, else in the last; null where that cannot be told. */
-function isFirst(table, header) {
-  if (header.join() === "a,b,label") return false;
-  const worse = (column) => {
-    const numbers = table.map(({ cells }) => number(cells[column]));
-    return [numbers.filter((one) => one === null).length, numbers.filter((one) => one !== null && (one < 0 || one > HIGHEST)).length];
-  };
-  const [first, last] = [worse(0), worse(2)];
-  if (first[0] !== last[0]) return first[0] < last[0];
-  if (first[1] !== last[1]) return first[1] < last[1];
-  if (header[0] === "label" || header[2] === "label") return header[0] === "label";
-  if (table.length && first[0] === 0 && first[1] === 0 && table.every(({ cells }) => number(cells[1]) !== null)) return null;
-  return true;
+/** The columns of a, b, label and weight (-1: none), or a fault. */
+function columnsOf(table, names, width) {
+  const once = (name) => names.filter((other) => other === name).length === 1;
+  const weight = once("weight") ? names.indexOf("weight") : -1;
+  if (["a", "b", "label"].every(once)) return { a: names.indexOf("a"), b: names.indexOf("b"), label: names.indexOf("label"), weight };
+  const rest = Array.from({ length: width }, (_, column) => column).filter((column) => column !== weight);
+  if (rest.length !== 3) return { fault: `expected a label and two sentences, found ${width} ${width === 1 ? "column" : "columns"}; ${NAME_THEM}` };
+  const [first, last] = [rest[0], rest[2]].map((column) => table.filter(({ cells }) => number(cells[column]) !== null).length);
+  if (!first && !last) return { fault: "neither the first nor the last column has a number; write 1 for a match and 0 for no match" };
+  if (first === last && names[rest[0]] !== "label" && names[rest[2]] !== "label") return { fault: `the first and the last column could both hold the labels; ${NAME_THEM}` };
+  const label = first > last || (first === last && names[rest[0]] === "label") ? rest[0] : rest[2];
+  const [a, b] = rest.filter((column) => column !== label);
+  return { a, b, label, weight };
 }
 
 export const GRADES_LABEL = "The labels are grades of similarity";

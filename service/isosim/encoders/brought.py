@@ -95,20 +95,19 @@ def vector_of(value: object) -> Vectors:
     return vector
 
 
-def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) for the encoder, from JSON.
+def brought_vector(value: object, name: str, dim: int, *, unit: bool) -> Vectors:
+    """A vector (D,) from JSON, of `dim` numbers; with `unit`, of length 1.
 
     Raises:
         InvalidInput: the encoder cannot use the vector. The message begins with `name`, for example `the vector`.
     """
-    dim = artifact.spec.dim
     if isinstance(value, list) and len(value) > dim:  # before its numbers are converted: a million of them take 0.1 s
         raise InvalidInput(f"{name} {wrong_length(len(value), dim)}")
     try:
         vector = vector_of(value)
     except InvalidInput as error:
         raise InvalidInput(f"{name} {error}") from None
-    if (why := fault_of(vector, dim, unit=artifact.unit_vectors)) is not None:
+    if (why := fault_of(vector, dim, unit=unit)) is not None:
         raise InvalidInput(f"{name} {why}")
     return vector
 

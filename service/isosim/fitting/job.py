@@ -48,7 +48,7 @@ from isosim.jobs.requirements import (
     draw,
     without_contradictions,
 )
-from isosim.jobs.vector_files import VectorFile, draw_rows
+from isosim.jobs.vector_files import NpyFile, draw_rows
 from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
 from isosim.scoring.out_of_domain import level_energies
@@ -82,7 +82,7 @@ class CalibrationInput:
 
     texts: Iterable[str]
     labels: Sequence[LabelledPair] = ()
-    vectors: VectorFile | None = None
+    vectors: NpyFile | None = None
 
 
 @dataclass
@@ -285,13 +285,12 @@ def sample_vectors(
     """
     file = inputs.vectors
     if file is None:
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in a column of Parquet")
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in lines of JSON")
     report("embedding", 0.0)
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
-    every = file.texts() or inputs.texts
     wanted = set(drawn.rows.tolist())
-    text_of = {row: text for row, text in enumerate(every) if row in wanted}
+    text_of = {row: text for row, text in enumerate(inputs.texts) if row in wanted}
     if text_of and len(text_of) < len(wanted):
         raise InvalidInput(
             f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"

@@ -1,6 +1,5 @@
 """Reads files of labelled sentence pairs."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import numpy.typing as npt
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
-from isosim.jobs.requirements import check_labels
 from isosim.jobs.sandbox import Limits, Reading, read_path
-from isosim.jobs.text_lines import table_lines
+from isosim.jobs.tables import NEUTRAL, csv_rows, encoding_of, numbered
 
-# At most 1,000,000 rows; no limit for the characters of a cell.
-LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)
+MOST = 1_000_000  # maximum number of labelled pairs in a file
+LIMITS = Limits(characters=1 << 20, sentences=MOST, size=10_000_000_000, labels=MOST)
 
 
 @dataclass(frozen=True)
@@ -33,26 +31,29 @@ def labelled_pairs(path: Path, kind: str) -> list[LabelledPair]:
     `kind`: what the labels mean (LABEL_KINDS).
 
     Raises:
-        EmptyInput: the file has no rows.
-        InvalidInput: a row is not a labelled pair, or its label is not of the kind; the message names the lines.
+        EmptyInput, InvalidInput: the file has no rows, a row is not a labelled pair, or its label is not of the kind;
+            the message names the lines.
     """
-    with read_path(path, Reading("numbered_rows"), LIMITS) as (_, rows):
-        pairs = pairs_in(rows, path)
-    try:
-        check_labels((pair for _, pair in pairs), kind, where=[f"line {line}" for line, _ in pairs])
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    return [pair for _, pair in pairs]
-
-
-def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[tuple[int, LabelledPair]]:
-    pairs = parse_pairs(rows, str(path))
-    if not pairs:
-        raise EmptyInput(f"{path} holds no labelled pairs")
-    return pairs
+    with read_path(path, Reading("labels", labels=kind), LIMITS) as (_, pairs):
+        return [LabelledPair(*pair) for pair in pairs]
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Reads the pairs of an evaluation set into columns. Quotation marks in a `.tsv` are part of the text."""
-    left, right, gold, _ = zip(*(pair for _, pair in pairs_in(table_lines(path), path)), strict=True)
+    """Reads the pairs of an evaluation set into columns. A `.csv` has commas and quotation marks; any other file has
+    tabs, and its quotation marks are part of the text.
+
+    Raises:
+        EmptyInput, InvalidInput: see `labelled_pairs`.
+    """
+    quoted = path.suffix.lower() == ".csv"
+    with path.open("rb") as file:
+        lines = numbered(file, encoding_of(file, None)[0], "\n", NEUTRAL)
+        try:
+            table = csv_rows(lines, "," if quoted else "\t", quoted=quoted)
+            pairs = parse_pairs((number, cells) for number, cells in table if any(map(str.strip, cells)))
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}: {error}") from None
+    if not pairs:
+        raise EmptyInput(f"{path} holds no labelled pairs")
+    left, right, gold, _ = zip(*(pair for _, pair in pairs), strict=True)
     return Pairs([*left], [*right], np.array(gold))

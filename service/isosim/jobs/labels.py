@@ -6,160 +6,78 @@ from collections.abc import Iterable, Sequence
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LabelledPair
 
-COLUMNS = 3
 HIGHEST_GRADE = 5.0
 WANTED = "write 1 for a match and 0 for no match, or a grade from 0 to 5"
-LABEL, WEIGHT = "label", "weight"  # column names, as are `a` and `b`
+A, B, LABEL, WEIGHT = "a", "b", "label", "weight"  # names of columns
+NAME_THEM = "name the columns in a first row: a, b, label"
 
 
-def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[tuple[int, LabelledPair]]:
+def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]]) -> list[tuple[int, LabelledPair]]:
     """Reads labelled pairs and their line numbers from a table.
 
-    If the header names the columns a, b and label, other columns than these and `weight` are ignored. Otherwise the
-    columns are label, sentence, sentence or sentence, sentence, label, and these rules are tried in order until one of
-    them decides whether the first or the last column holds the labels:
-
-    1. If one of the two columns contains more numbers, it holds the labels.
-    2. If one of them contains fewer numbers outside 0 to 5, it holds the labels.
-    3. If the header names one of them `label`, it holds the labels.
-    4. If all three columns contain only numbers, and the first and the last column only numbers from 0 to 5, the table
-       is refused.
-    5. Otherwise the first column holds the labels.
-
-    The first row is a header, and is skipped, if neither its first nor its last cell is a number. A table may have a
-    fourth column, for `LabelledPair.weight`, if the header names it `weight`. The console applies the same rules
-    (`console/labels.js`).
+    If the first row names the columns a, b and label, and perhaps `weight` (for `LabelledPair.weight`), other columns
+    are ignored. Without these names there are two sentences and, before or behind them, a column of labels: the one
+    with more numbers, else the one that the first row names `label`. The first row has names if neither its first nor
+    its last cell is a number. The console applies the same rules (`console/labels.js`).
 
     Args:
         rows: line numbers and cells, without blank lines.
-        name: name of the file, for messages.
 
     Raises:
-        InvalidInput: a row is not a labelled pair (the message names its line), or the first and the last column could
-            both hold the labels.
+        InvalidInput: a row is not a labelled pair (the message names its line), or it is not clear which column holds
+            the labels.
 
-    >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
+    >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])])
     [(2, LabelledPair(a='red car', b='crimson car', label=1.0, weight=1.0))]
-    >>> parse_pairs([(1, ["a", "b", "match", "weight"]), (2, ["red car", "slow boat", "0", "12.5"])], "pairs.tsv")
-    [(2, LabelledPair(a='red car', b='slow boat', label=0.0, weight=12.5))]
-    >>> parse_pairs([(1, ["id", "a", "b", "label"]), (2, ["7", "red car", "slow boat", "0"])], "pairs.tsv")
+    >>> parse_pairs([(1, ["id", "a", "b", "label"]), (2, ["7", "red car", "slow boat", "0"])])
     [(2, LabelledPair(a='red car', b='slow boat', label=0.0, weight=1.0))]
     """
-    table = named_columns(list(rows), name)
-    weights: list[float] = [1.0] * len(table)
-    names = [cell.strip().lower() for cell in table[0][1]] if table else []
-    if len(names) == COLUMNS + 1 and names.count(WEIGHT) == 1:
-        table, weights = without_weights(table, names.index(WEIGHT), name)
+    table = list(rows)
+    if not table:
+        return []
+    width = len(table[0][1])
     for line, cells in table:
-        if len(cells) != COLUMNS:
-            raise InvalidInput(
-                f"{name}, line {line}: expected a label and two sentences (label, a, b or a, b, label), "
-                f"found {len(cells)} columns; with more columns, the header names the three: a, b, label"
-            )
-    header: list[str] = []
-    every = [*table]
-    if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
-        header = [one for one in names if one != WEIGHT]
-        del table[0], weights[0]
-    firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
-    if table and not any(label is not None for label in firsts + lasts):
-        line, cells = every[0]
-        raise InvalidInput(
-            f"{name}: no row has a number in its first or its last column (line {line} has {cells[0][:20]!r} and "
-            f"{cells[-1][:20]!r}); one of the two has to hold the labels: {WANTED}{in_the_middle(table)}"
-        )
-    first = is_first(table, header, worse(firsts), worse(lasts), name)
+        if len(cells) != width:
+            raise InvalidInput(f"line {line}: expected {width} columns, found {len(cells)}")
+    names: list[str] = []
+    if number_of(table[0][1][0]) is None and number_of(table[0][1][-1]) is None:
+        names = [cell.strip().lower() for cell in table.pop(0)[1]]
+    a, b, label, weight = columns_of([cells for _, cells in table], names, width) if table else (0, 0, 0, None)
     pairs: list[tuple[int, LabelledPair]] = []
-    for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
-        if label is None:
-            raise InvalidInput(
-                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is not a number; {WANTED}"
-            )
-        a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
-        if not a.strip() or not b.strip():
-            raise InvalidInput(f"{name}, line {line}: a sentence is empty")
-        pairs.append((line, LabelledPair(a, b, label, weight)))
+    for line, cells in table:
+        value, heavy = number_of(cells[label]), 1.0 if weight is None else number_of(cells[weight])
+        if value is None:
+            raise InvalidInput(f"line {line}: the label {cells[label][:20]!r} is not a number; {WANTED}")
+        if heavy is None or heavy <= 0:
+            raise InvalidInput(f"line {line}: the weight must be a number above 0")
+        if not cells[a].strip() or not cells[b].strip():
+            raise InvalidInput(f"line {line}: a sentence is empty")
+        pairs.append((line, LabelledPair(cells[a], cells[b], value, heavy)))
     return pairs
 
 
-def named_columns(table: list[tuple[int, Sequence[str]]], name: str) -> list[tuple[int, Sequence[str]]]:
-    """The columns a, b, label and weight of a table whose header names at least the first three; else all columns."""
-    header = [cell.strip().lower() for cell in table[0][1]] if table else []
-    if any(header.count(column) != 1 for column in ("a", "b", LABEL)):
-        return table
-    columns = [header.index(column) for column in ("a", "b", LABEL, WEIGHT) if column in header]
-    for line, cells in table:
-        if len(cells) != len(header):
-            raise InvalidInput(f"{name}, line {line}: expected {len(header)} columns, found {len(cells)}")
-    return [(line, [cells[column] for column in columns]) for line, cells in table]
+def columns_of(table: Sequence[Sequence[str]], names: Sequence[str], width: int) -> tuple[int, int, int, int | None]:
+    """The columns of a, b, label and weight. Raises InvalidInput if they are not clear."""
+    weight = names.index(WEIGHT) if names.count(WEIGHT) == 1 else None
+    if all(names.count(column) == 1 for column in (A, B, LABEL)):
+        return names.index(A), names.index(B), names.index(LABEL), weight
+    rest = [column for column in range(width) if column != weight]
+    if len(rest) != 3:
+        raise InvalidInput(f"expected a label and two sentences, found {width} columns; {NAME_THEM}")
+    first, last = (sum(number_of(cells[column]) is not None for cells in table) for column in (rest[0], rest[-1]))
+    if not first and not last:
+        raise InvalidInput(f"neither the first nor the last column has a number; {WANTED}")
+    if first == last and (not names or LABEL not in (names[rest[0]], names[rest[-1]])):
+        raise InvalidInput(f"the first and the last column could both hold the labels; {NAME_THEM}")
+    label = rest[0] if first > last or (first == last and names[rest[0]] == LABEL) else rest[-1]
+    a, b = (column for column in rest if column != label)
+    return a, b, label, weight
 
 
-def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """End of an error message: advice if the middle column seems to hold the labels, otherwise empty."""
-    labels = [label_of(cells[1]) for _, cells in table]
-    return ". Column 2 seems to hold the labels: move it to the front" if labels and None not in labels else ""
-
-
-def is_first(
-    table: Sequence[tuple[int, Sequence[str]]],
-    names: Sequence[str],
-    first: tuple[int, int],
-    last: tuple[int, int],
-    name: str,
-) -> bool:
-    """True if the first column holds the labels, False if the last one does.
-
-    Args:
-        first, last: sort keys of the two columns, made by `worse`.
-
-    Raises:
-        InvalidInput: both columns could hold the labels (rule 4 of `parse_pairs`).
-    """
-    if [*names] == ["a", "b", LABEL]:
-        return False
-    if first != last:
-        return first < last
-    if names and LABEL in (names[0], names[-1]):
-        return names[0] == LABEL
-    if table and first == (0, 0) and all(label_of(cells[1]) is not None for _, cells in table):
-        raise InvalidInput(
-            f"{name}: the first and the last column could both hold the labels; add a header that names the right one: "
-            f"{LABEL},a,b or a,b,{LABEL}"
-        )
-    return True
-
-
-def worse(labels: Sequence[float | None]) -> tuple[int, int]:
-    """Sort key of a column: the number of cells that are not numbers, then the number of numbers outside 0 to 5.
-
-    Of two columns, the one with the smaller key is more likely to hold the labels.
-    """
-    return labels.count(None), sum(label is not None and not 0 <= label <= HIGHEST_GRADE for label in labels)
-
-
-def without_weights(
-    table: list[tuple[int, Sequence[str]]], column: int, name: str
-) -> tuple[list[tuple[int, Sequence[str]]], list[float]]:
-    """The table without its weight column, and one weight for each row. The header gets the weight 1."""
-    rest: list[tuple[int, Sequence[str]]] = [(table[0][0], drop(table[0][1], column))]
-    weights = [1.0]
-    for line, cells in table[1:]:
-        weight = label_of(cells[column]) if len(cells) > column else None
-        if weight is None or weight <= 0:
-            raise InvalidInput(f"{name}, line {line}: the weight must be a number above 0")
-        rest.append((line, drop(cells, column)))
-        weights.append(weight)
-    return rest, weights
-
-
-def drop(cells: Sequence[str], column: int) -> list[str]:
-    return [*cells[:column], *cells[column + 1 :]]
-
-
-def label_of(cell: str) -> float | None:
+def number_of(cell: str) -> float | None:
     """The cell as a number, or None if it is not a finite number."""
     try:
-        label = float(cell)
+        number = float(cell)
     except ValueError:
         return None
-    return label if math.isfinite(label) else None
+    return number if math.isfinite(number) else None

@@ -27,7 +27,8 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector, Tokens
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import BackendFailure, EncoderUnreachable, InvalidInput
-from isosim.jobs.vector_files import VectorFile, rows_at
+from isosim.jobs.posted import is_row
+from isosim.jobs.vector_files import NpyFile, rows_at
 
 # Padded tokens per batch on a CPU. Larger batches are slower: 2048 tokens took 1.13 times the processor
 # time (1.04 to 1.17) and 1.17 times the wall time of 256 tokens. Measured with MiniLM and 2 threads on an Intel Xeon
@@ -35,9 +36,6 @@ from isosim.jobs.vector_files import VectorFile, rows_at
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # time limit (s) of one request of a job, including all attempts
-# A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
-# has at least 44 characters (8 dimensions), so both cannot be confused.
-SHORTEST_VECTOR = 24
 WINDOW = 4096  # number of texts that are tokenized together and sorted by length
 
 
@@ -237,7 +235,7 @@ class BroughtItems:
     """A `TextEncoder` for vectors that users computed. Its `texts` are not texts: each is a vector in base64, or the
     number (from 0) of a row in `file`."""
 
-    def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
+    def __init__(self, artifact: EncoderArtifact, file: NpyFile | None = None) -> None:
         self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
@@ -266,11 +264,6 @@ class BroughtItems:
             rows = "a row's number (from 0), or" if self.file is not None else "it as"
             there = "" if self.file is not None else "; row numbers are accepted only together with a file of vectors"
             raise InvalidInput(f"labels: {text[:40]!r} is not a vector: send {rows} base64 of float32{there}") from None
-
-
-def is_row(item: str) -> bool:
-    """Whether an item is a row number; a vector in base64 is longer than any row number."""
-    return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
 def default_batch_tokens(*, gpu: bool) -> int:

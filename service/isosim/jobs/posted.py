@@ -1,4 +1,4 @@
-"""Posted text, labels and vectors: `Spool` collects them while they arrive, `Posted` reads them in a worker.
+"""Posted text, labels and vectors: `Spool` holds them until they are in the store, `Posted` reads them in a worker.
 
 Text and labels are lines of JSON. A string is a text. A list is a labelled pair: [text, text, label] or
 [text, text, label, weight]. Vectors are in a separate file. In a labelled pair of vectors, each text is replaced by a
@@ -7,6 +7,7 @@ vector in base64, or by the vector's row number in this file.
 
 import contextlib
 import hashlib
+import os
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
@@ -15,22 +16,22 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from isosim.errors import InvalidInput
 from isosim.jobs.job import LabelledPair
 
 LINES, VECTORS = "lines", "vectors.npy"
+# A string of fewer characters than this is a row number in a vector file; a longer one is a vector in base64. A vector
+# has at least 44 characters (8 dimensions), so both cannot be confused.
+SHORTEST_VECTOR = 24
 
 
 class Spool:
-    """Writes input to temporary files, which the system deletes when they are closed or this process is killed. Hashes
-    it too."""
+    """Temporary files for the input of a job: sentences and labels, and vectors. The system deletes them when they are
+    closed or this process is killed."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
-        self.size = 0  # bytes written so far
-        self._files: dict[str, BinaryIO] = {LINES: temporary_file()}
-        self._hash = hashlib.sha256()
-        # Texts, labels and vectors have separate hashes, because they may arrive interleaved in any order.
-        self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
+        self.lines, self.vectors = temporary_file(), temporary_file()
 
     def __enter__(self) -> "Spool":
         return self
@@ -39,54 +40,41 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        for file in self._files.values():
+        for file in (self.lines, self.vectors):
             with contextlib.suppress(OSError):  # on a full disk, `file.close` cannot write its buffer
                 file.close()
 
-    def extend(self, texts: Iterable[str]) -> None:
-        self._write("texts", texts)
-
-    def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write("labels", map(tuple, pairs))  # orjson knows no NamedTuple
-
-    def _write(self, kind: str, entries: Iterable[str | tuple[Any, ...]]) -> None:
-        lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
-        self._hash.update(lines)
-        self._hashes[kind].update(lines)
-        self.size += len(lines)
-        self._files[LINES].write(lines)
-
-    def extend_vectors(self, content: bytes) -> None:
-        """Appends bytes to the file of vectors."""
-        if VECTORS not in self._files:
-            self._files[VECTORS] = temporary_file()
-        self._hashes["vectors"].update(content)
-        self.size += len(content)
-        self._files[VECTORS].write(content)
-
-    def end_vectors(self, begin: bytes = b"") -> None:
-        """Overwrites the header in the file of vectors with `begin`, a header with the final number of vectors. Then
-        flushes the file. `begin` is empty for a posted `.npy`, whose own header is kept."""
-        if (file := self._files.get(VECTORS)) is not None:
-            file.seek(0)
-            file.write(begin)
-            file.flush()
+    def extend(self, entries: Iterable[str | LabelledPair]) -> None:
+        for entry in entries:
+            write(self.lines, entry)
+        self.lines.flush()
 
     @property
-    def vectors(self) -> Path:
-        """The file of vectors; there must be some."""
-        return path_of(self._files[VECTORS])
+    def size(self) -> int:
+        """Bytes of both files."""
+        return sum(os.fstat(file.fileno()).st_size for file in (self.lines, self.vectors))
 
     def digest(self) -> bytes:
-        if VECTORS not in self._files:
-            return self._hash.digest()
-        return b"".join(one.digest() for one in self._hashes.values())
+        """SHA-256 of each file."""
+        digests = []
+        for _, path in self.files():
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").digest())
+        return b"".join(digests)
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Names and paths of the complete files."""
-        for name, file in self._files.items():
-            file.flush()
-            yield name, path_of(file)
+        """Names and paths of the files; there are vectors only in a job with vectors."""
+        for name, file in ((LINES, self.lines), (VECTORS, self.vectors)):
+            if name == LINES or os.fstat(file.fileno()).st_size:
+                yield name, path_of(file)
+
+
+def write(file: BinaryIO, entry: str | LabelledPair) -> None:
+    """Writes a line. Raises InvalidInput for text that is not valid Unicode."""
+    try:
+        file.write(orjson.dumps(entry if isinstance(entry, str) else tuple(entry)) + b"\n")
+    except TypeError:
+        raise InvalidInput("a sentence holds half of a surrogate pair, which is not valid Unicode") from None
 
 
 def temporary_file() -> BinaryIO:
@@ -97,6 +85,11 @@ def path_of(file: BinaryIO) -> Path:
     """A path that leads to an open file without a name, from its beginning."""
     file.seek(0)  # where the system does not open the file anew, readers continue at its position
     return Path(f"/dev/fd/{file.fileno()}")
+
+
+def is_row(item: str) -> bool:
+    """Whether an item is a row number; a vector in base64 is longer than any row number."""
+    return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
 class Posted:

@@ -1,20 +1,19 @@
 """Reads an untrusted file in a child process with limits on memory, processor time and output, and without network.
 
 Without limits, a workbook of 2 kB could end the server: if its only cell is in the last corner of the sheet, the parser
-needs 50 GB of memory. The child process gets the file as standard input, and writes sentences or rows to standard
-output (a file). The last line of standard error contains facts about the file, or why the file is refused.
+needs 50 GB of memory. The child process gets the file as standard input, and writes entries or rows to standard output
+(a file). The last line of standard error contains facts about the file, or why the file is refused.
 """
 
 import ctypes
 import errno
+import itertools
 import json
 import os
-import re
 import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,10 +23,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from isosim import errors
-from isosim.jobs.tables import FEW_ROWS, KINDS, MOST, Kind, Table, is_code, kind_of_name, open_table
-from isosim.jobs.text_lines import STDIN, check_decoded
+from isosim.jobs.intake import MAX_LABELS, PLACES, Brought, Entry, Intake, entries_of
+from isosim.jobs.posted import temporary_file
+from isosim.jobs.tables import FEW_ROWS, KINDS, MOST, NEUTRAL, Kind, Table, Words, is_code, kind_of_name, open_table
+from isosim.jobs.text_lines import STDIN
 
-Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # numbered_rows: [number, cells] for each row
+# `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone.
+Give = Literal["facts", "entries", "labels", "rows"]
 
 # Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
 # columns needed 990 MB.
@@ -38,7 +40,6 @@ SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows 
 PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 120 s that a request may take
 LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
-PLACES = 5  # maximum number of skipped rows, or of sheets, that a message names
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # flags of unshare(2)
 
 
@@ -47,9 +48,10 @@ class Limits:
     """Limits for reading a file."""
 
     characters: int  # maximum characters of a sentence
-    sentences: int  # maximum number of sentences, or rows
-    size: int  # maximum bytes of JSON that the child process may write
+    sentences: int  # maximum number of sentences, of vectors or of rows
+    size: int  # maximum bytes of a file that the child process may write
     memory: int = MEMORY  # maximum bytes of memory of the child process
+    labels: int = MAX_LABELS  # maximum number of labelled pairs
 
 
 @dataclass(frozen=True)
@@ -61,20 +63,18 @@ class Reading:
 
     give: Give = "facts"
     column: str | None = None
-    kind: Kind | None = None
+    kind: Kind | Literal["npy"] | None = None
     charset: str | None = None
     sheet: str | None = None
     header: bool | None = None
     force: bool = False  # each line of a text is a sentence, even if the lines look like a table
+    labels: str = "matches"  # what labels mean (LABEL_KINDS)
+    brought: Brought | None = None  # None: text is wanted, not vectors
+    words: Words = NEUTRAL
 
     def __post_init__(self) -> None:
-        if self.kind is not None and self.kind not in KINDS:
+        if self.kind is not None and self.kind not in (*KINDS, "npy"):
             raise errors.InvalidInput(f"format: {self.kind[:40]!r} is not known; known are {', '.join(KINDS)}")
-
-    @property
-    def plain(self) -> bool:
-        """True if nothing is given of lines of JSON but their kind."""
-        return self.kind in (None, "ndjson") and self == Reading(self.give, kind=self.kind, force=self.force)
 
 
 def read_isolated(
@@ -83,16 +83,20 @@ def read_isolated(
     limits: Limits,
     out: BinaryIO | None = None,
     left: threading.Event | None = None,
+    *,
+    vectors: BinaryIO | None = None,
 ) -> dict[str, Any]:
-    """Reads a file and returns facts about it. Writes its sentences or rows to `out` as JSON, one in each line.
+    """Reads a file and returns facts about it. Writes its entries or rows to `out` as JSON, one in each line, and its
+    vectors to `vectors` as `.npy`.
 
     Args:
-        file, out: files with a file descriptor. `file` is read from its beginning.
+        file, out, vectors: files with a file descriptor. `file` is read from its beginning. A `.npy` is not written
+            again: `file` and `vectors` are the same.
         left: set by another thread when the client has disconnected; the child process is then killed.
 
     Raises:
-        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `open_table`, or because a limit
-            is reached.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `open_table` and `Intake`, or
+            because a limit is reached.
         CallerLeft: `left` was set.
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -104,9 +108,11 @@ def read_isolated(
         "OMP_NUM_THREADS": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
+    descriptor = None if vectors is None else vectors.fileno()
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-P", "-m", __name__, json.dumps([asdict(reading), asdict(limits)])],
+        [sys.executable, "-P", "-m", __name__, json.dumps([asdict(reading), asdict(limits), descriptor])],
         stdin=file,
+        pass_fds=() if descriptor is None else (descriptor,),
         stdout=subprocess.DEVNULL if out is None else out,
         stderr=subprocess.PIPE,
         env=environment,
@@ -144,35 +150,33 @@ def last_words(
 
 
 @contextmanager
-def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
-    """Yields facts about a local file or standard input (`-`), and an iterator over its sentences or rows.
+def read_path(
+    path: Path, reading: Reading, limits: Limits, vectors: BinaryIO | None = None
+) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
+    """Yields facts about a local file or standard input (`-`), and an iterator over its entries or rows. Writes its
+    vectors to `vectors`.
 
     Raises:
         OSError: the file cannot be opened.
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: for the reasons given at `read_isolated`; the message
-            names the file, and has options of the command line instead of parameters of the API.
+            names the file.
     """
     reading = replace(reading, kind=reading.kind or kind_of_name(path.name))
     with ExitStack() as stack:
-        out = stack.enter_context(tempfile.TemporaryFile())
+        out = stack.enter_context(temporary_file())
         if path == STDIN:
-            file: BinaryIO = stack.enter_context(tempfile.TemporaryFile())
+            file: BinaryIO = stack.enter_context(temporary_file())
             shutil.copyfileobj(stack.enter_context(open(0, "rb", closefd=False)), file)
             file.flush()
         else:
             file = stack.enter_context(path.open("rb"))
         try:
-            facts = read_isolated(file, reading, limits, out)
+            facts = read_isolated(file, reading, limits, out, vectors=vectors)
         except errors.IsosimError as error:
             name = "standard input" if path == STDIN else path
-            raise type(error)(f"{name}: {as_options(str(error))}") from None
+            raise type(error)(f"{name}: {error}") from None
         out.seek(0)
         yield facts, (json.loads(line) for line in out)
-
-
-def as_options(message: str) -> str:
-    """A message with the API's parameters written as command-line options: `column=` becomes `--column `."""
-    return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message).replace("force=true", "--force")
 
 
 def held_whole(file: BinaryIO) -> bool:
@@ -190,12 +194,16 @@ def too_much(memory: int) -> str:
 
 def main(wanted: str) -> None:
     """The entry point of the child process. It sets its limits before it reads the file."""
-    given, bounds = json.loads(wanted)
+    given, bounds, descriptor = json.loads(wanted)
+    given["brought"] = given["brought"] and Brought(**given["brought"])
+    given["words"] = Words(**given["words"])
     reading, limits = Reading(**given), Limits(**bounds)
     bound(limits.size, limits.memory)
     try:
-        with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as out:
-            said: list[Any] = ["facts", facts_of(file, reading, limits, out)]
+        with ExitStack() as stack:
+            file, out = (stack.enter_context(open(*how, closefd=False)) for how in ((0, "rb"), (1, "wb")))
+            vectors = None if descriptor is None else stack.enter_context(open(descriptor, "r+b", closefd=False))
+            said: list[Any] = ["facts", facts_of(file, reading, limits, out, vectors)]
     except errors.IsosimError as error:
         said = [type(error).__name__, str(error)]
     except MemoryError:
@@ -208,7 +216,8 @@ def main(wanted: str) -> None:
         if type(error).__name__ != "PanicException":
             raise
         said = ["InvalidInput", "the workbook cannot be read; save it again, or as CSV"]
-    print(json.dumps(said), file=sys.stderr)
+    print(json.dumps(said), file=sys.stderr, flush=True)
+    os._exit(0)  # no destructor writes behind the last line
 
 
 def bound(size: int, memory: int) -> None:
@@ -227,13 +236,37 @@ def bound(size: int, memory: int) -> None:
         resource.setrlimit(kind, (least, least))
 
 
-def facts_of(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO) -> dict[str, Any]:
-    """Reads the whole file, writes its sentences or rows to `out` if they are requested, and returns the facts."""
-    whole = reading.give in ("rows", "numbered_rows")
-    kind = None if whole and reading.kind == "text" else reading.kind  # rows of a text are requested if it is a table
-    table = open_table(
-        file, kind, charset=reading.charset, sheet=reading.sheet, header=reading.header, force=reading.force
+def facts_of(
+    file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO, vectors: BinaryIO | None
+) -> dict[str, Any]:
+    """Reads the whole file, writes its entries or rows if they are requested, and returns the facts."""
+    wanted = reading.give in ("entries", "labels")
+    intake = Intake(
+        limits.characters,
+        limits.sentences,
+        out if wanted else None,
+        vectors,
+        kind=reading.labels,
+        brought=reading.brought is not None,
+        most_labels=limits.labels,
     )
+    if reading.kind == "npy":
+        if reading.brought is None:
+            raise errors.UnsupportedMedia("a .npy holds vectors, and text is wanted")
+        intake.take_npy(reading.brought)
+        return intake.facts
+    table_wanted = reading.give in ("rows", "labels")  # also of a text
+    kind = None if table_wanted and reading.kind == "text" else reading.kind
+    table = open_table(
+        file,
+        kind,
+        charset=reading.charset,
+        sheet=reading.sheet,
+        header=reading.header,
+        force=reading.force,
+        words=reading.words,
+    )
+    intake.place = table.place
     facts: dict[str, Any] = {
         "format": table.kind,
         "encoding": table.encoding,
@@ -244,104 +277,64 @@ def facts_of(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO) ->
         "sheets": table.sheets[:SHOWN_COLUMNS],
         "columns": [name[:SHOWN_CHARACTERS] for name in table.columns[:SHOWN_COLUMNS]],
     }
-    if whole:
-        count = 0
-        for count, (number, cells) in enumerate(table.filled(), 1):
-            if count == 1 and table.header is not None:
-                write(out, table.header[1] if reading.give == "rows" else table.header)
-            write(out, cells if reading.give == "rows" else [number, cells])
-            if count > limits.sentences:
-                raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
+    if reading.give == "rows":
+        write_rows(table, limits, out)
         return facts
-    chosen = table.suggested if reading.column is None and reading.give == "facts" else table.index(reading.column)
-    facts["column"] = table.columns[chosen]
-    preview = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in table.first[:SHOWN_ROWS]]
-    facts |= {"rows": preview} | sentences(table, chosen, limits, out if reading.give == "sentences" else None)
-    if reading.give == "sentences" and chosen != table.suggested:
-        facts["likelier"] = table.hint
+    chosen = table.suggested if reading.column is None else table.index(reading.column)
+    if wanted:
+        intake.take(checked(table, reading))
+        intake.close(labels=reading.give == "labels")
+    else:
+        intake.take(table.sentences(chosen))
+        preview = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in table.first[:SHOWN_ROWS]]
+        facts["rows"] = preview
+    facts |= {"column": table.columns[chosen]} | intake.facts
+    facts["notices"] = guesses(table, reading) + facts["notices"]
+    facts["empty"] += table.blank
+    if chosen != table.suggested:
+        facts["doubt"] = (
+            f"column {table.columns[chosen][:80]!r} was read; the one that most likely holds the sentences is "
+            f"{table.hint}"
+        )
     return facts
 
 
-def sentences(table: Table, column: int, limits: Limits, out: BinaryIO | None) -> dict[str, Any]:
-    """Counts the sentences of a column, and writes those that are not too long.
-
-    Raises:
-        InvalidInput: a sentence is not valid text, there are too many, all are too long, or most are codes.
-    """
-    count = empty = longest = codes = 0
-    too_long: list[int] = []
-    distinct: set[int] = set()
-    for number, text in table.sentences(column):
-        if not text:
-            empty += 1
-            continue
-        check_decoded(text, table.place(number))
-        longest = max(longest, len(text))
-        if len(text) > limits.characters:
-            too_long.append(number)
-            continue
-        count += 1
-        codes += is_code(text)
-        distinct.add(hash(text))
-        if count > limits.sentences:
-            raise errors.InvalidInput(
-                f"the column holds more than {limits.sentences:,} sentences; send a random sample of 20,000"
-            )
-        if out is not None:
-            write(out, text)
-    if out is not None and len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
-        raise errors.InvalidInput(
-            f"column: {table.columns[column]!r} holds numbers or identifiers, not sentences; try column={table.hint}"
-        )
-    if out is not None and too_long and not count:
-        raise errors.InvalidInput(
-            f"all sentences of the file are longer than {limits.characters:,} characters: {some(too_long)}"
-        )
-    return {
-        "sentences": count,
-        "distinct": len(distinct),
-        "empty": empty + table.blank,
-        "too_long": len(too_long),
-        "too_long_rows": too_long[:PLACES],
-        "longest": longest,
-    }
-
-
-def write(out: BinaryIO, entry: Any) -> None:
-    out.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-
-
-def some(rows: list[int], count: int | None = None) -> str:
-    """`rows` as words, for example `12 (rows 1, 2, 3, 4, 5, …)`. `count`: their number, if the list was cut."""
-    count = count or len(rows)
-    return f"{count:,} (rows {', '.join(map(str, rows[:PLACES]))}{', …' * (count > PLACES)})"
-
-
-def other_column(facts: dict[str, Any]) -> str:
-    """Text to append to an error message about a column: names the column that most likely contains the sentences.
-    Empty if the right column was read."""
-    if "likelier" not in facts:
-        return ""
-    return (
-        f"; column {facts['column'][:80]!r} was read; the one that most likely holds the sentences is "
-        f"column={facts['likelier'][:80]}"
-    )
-
-
-def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
-    """Notices about guesses and about rows that were left out. `sheet`: the sheet that the caller named, if any."""
+def guesses(table: Table, reading: Reading) -> list[str]:
+    """Notices about what was guessed."""
     notices = []
-    if not facts["encoding_certain"]:
+    if not table.certain:
         notices.append(
-            f"the file is not UTF-8 and was read as {facts['encoding']}, a guess; charset=NAME names another encoding"
+            f"the file is not UTF-8 and was read as {table.encoding}, a guess; {reading.words.charset} names another "
+            "encoding"
         )
-    if len(facts["sheets"]) > 1 and sheet is None:
-        others = ", ".join(name for name in facts["sheets"][:PLACES] if name != facts["sheet"])
-        notices.append(f"the sheet {facts['sheet']!r} of the workbook was read; others (sheet=NAME) are {others}")
-    if facts["too_long"]:
-        left_out = some(facts["too_long_rows"], facts["too_long"])
-        notices.append(f"sentences left out because they are too long: {left_out}")
+    if len(table.sheets) > 1 and reading.sheet is None:
+        others = ", ".join(name for name in table.sheets[:PLACES] if name != table.sheet)
+        choose = reading.words.sheet
+        notices.append(f"the sheet {table.sheet!r} of the workbook was read; others ({choose}) are {others}")
     return notices
+
+
+def checked(table: Table, reading: Reading) -> Iterator[tuple[int, Entry]]:
+    """The entries of a table. Raises InvalidInput at the end if most cells of the column were codes."""
+    count = codes = 0
+    for number, entry in entries_of(table, reading.column, reading.brought, labels=reading.give == "labels"):
+        if isinstance(entry, str) and entry:
+            count += 1
+            codes += is_code(entry)
+        yield number, entry
+    if reading.give == "entries" and len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
+        raise errors.InvalidInput(
+            f"column: {reading.column!r} holds numbers or identifiers, not sentences; try {table.hint}"
+        )
+
+
+def write_rows(table: Table, limits: Limits, out: BinaryIO) -> None:
+    """Writes the rows of a table, after its header."""
+    header = [] if table.header is None else [table.header]
+    for count, (_, cells) in enumerate(itertools.chain(header, table.filled())):
+        if count >= limits.sentences + len(header):
+            raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
+        out.write(json.dumps(cells, ensure_ascii=False).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, get_args
 
+import orjson
+
 from isosim.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from isosim.jobs.text_lines import encoding_of_mark
 from isosim.wording import named, nearest
@@ -54,8 +56,21 @@ CODE = re.compile(r"(?=.*[0-9])[!-~]{1,40}|[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1
 TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")
 JSON = re.compile(r'\s*(?:[\[{}\]],?|\{.*\},?|"(?:[^"\\]|\\.)*"(?:\s*:.*|,?))\s*')  # a line of JSON
 WANTED = "send plain text, CSV, lines of JSON, .xlsx or Parquet"
-ONE_A_LINE = "send one JSON value a line, as application/x-ndjson: jq -c '.[]' FILE > FILE.ndjson"
-NEVERTHELESS = "if each line is a sentence nevertheless, add force=true"
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a front end names what a person can do about a file. `column` has a place for a column's name or number."""
+
+    column: str = "the column {}"
+    charset: str = "the option charset"
+    sheet: str = "by name"
+    csv: str = "declare it as CSV"
+    ndjson: str = "write one JSON value a line"
+    force: str = "say so"
+
+
+NEUTRAL = Words()
 
 
 @dataclass
@@ -66,6 +81,7 @@ class Table:
     columns: list[str]
     rows: Iterator[Row]
     first: list[Row]  # the first of `rows`, which still yields them
+    words: Words = NEUTRAL
     encoding: str | None = None  # None for binary files
     certain: bool = True  # False if the encoding is a guess
     separator: str | None = None
@@ -73,6 +89,7 @@ class Table:
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
     blank: int = 0  # number of blank rows so far
+    values: Iterator[tuple[int, Any]] | None = None  # of lines of JSON: each line's number and value; instead of `rows`
 
     @property
     def suggested(self) -> int:
@@ -82,9 +99,9 @@ class Table:
 
     @property
     def hint(self) -> str:
-        """Value of the parameter `column` for the suggested column: its name, or its number if it has no name."""
+        """The words for choosing the suggested column, by its name or, if it has none, by its number."""
         unnamed = self.header is None and self.kind not in ("ndjson", "parquet")
-        return str(self.suggested + 1) if unnamed else self.columns[self.suggested]
+        return self.words.column.format(str(self.suggested + 1) if unnamed else self.columns[self.suggested][:80])
 
     def place(self, number: int) -> str:
         return f"{'row' if self.encoding is None else 'line'} {number}"
@@ -116,7 +133,7 @@ class Table:
         if column is None and len(self.columns) > 1:
             raise InvalidInput(
                 f"the file is a table with the columns {named(self.columns)}; say which one holds the sentences, for "
-                f"example column={self.hint}"
+                f"example {self.hint}"
             )
         if column is None or self.columns.count(column) == 1:
             return 0 if column is None else self.columns.index(column)
@@ -144,6 +161,7 @@ def open_table(
     sheet: str | None = None,
     header: bool | None = None,
     force: bool = False,
+    words: Words = NEUTRAL,
 ) -> Table:
     """Begins to read a file.
 
@@ -163,24 +181,24 @@ def open_table(
     if sheet is not None and kind != "xlsx":
         raise InvalidInput("sheet: applies only to Excel workbooks")
     if kind == "parquet":
-        return parquet(file)
+        return parquet(file, words)
     if kind == "xlsx":
-        return workbook(file, sheet, header)
+        return workbook(file, sheet, header, words)
     encoding, certain = encoding_of(file, charset)
-    facts: dict[str, Any] = {"encoding": encoding, "certain": certain}
-    sample = "".join(line for _, line in itertools.islice(numbered(file, encoding, "\n"), LOOKED_AT))[:BLOCK]
+    facts: dict[str, Any] = {"encoding": encoding, "certain": certain, "words": words}
+    lines = numbered(file, encoding, "\n", words)
+    sample = "".join(line for _, line in itertools.islice(lines, LOOKED_AT))[:BLOCK]
     if kind == "ndjson" or (kind is None and is_ndjson(sample)):
-        names, rows = json_rows(numbered(file, encoding, "\n"))
-        return table("ndjson", rows, names, **facts)
+        return json_table(numbered(file, encoding, "\n", words), **facts)
     separator, stated = None, STATED.match(sample)
     if kind in ("csv", "tsv") or (kind is None and not force):
         separator = stated[1] if stated else "\t" if kind == "tsv" else separator_of(sample, declared=kind == "csv")
     if separator is None:
         if not force:
-            check_prose(sample, declared=kind == "text")
-        lines = ((number, [line.rstrip("\r\n")]) for number, line in numbered(file, encoding, "\n"))
-        return table("text", lines, ["text"], **facts)
-    rows = csv_rows(numbered(file, encoding, ""), separator, quoted=is_quoted(sample, separator))
+            check_prose(sample, words, declared=kind == "text")
+        lines = numbered(file, encoding, "\n", words)
+        return table("text", ((number, [line.rstrip("\r\n")]) for number, line in lines), ["text"], **facts)
+    rows = csv_rows(numbered(file, encoding, "", words), separator, quoted=is_quoted(sample, separator))
     rows = itertools.islice(rows, 1 if stated else 0, None)
     return table("tsv" if separator == "\t" else "csv", rows, None, header, separator=separator, **facts)
 
@@ -269,7 +287,7 @@ def undecodable(file: BinaryIO) -> int | None:
     return max(0, place - 4)  # a character of the block before may be cut
 
 
-def numbered(file: BinaryIO, encoding: str, newline: str) -> Iterator[tuple[int, str]]:
+def numbered(file: BinaryIO, encoding: str, newline: str, words: Words) -> Iterator[tuple[int, str]]:
     """Decoded lines with their numbers. Raises InvalidInput if a line cannot be decoded or is too long."""
     number = 0
     try:
@@ -283,8 +301,8 @@ def numbered(file: BinaryIO, encoding: str, newline: str) -> Iterator[tuple[int,
     except UnicodeError as error:
         before = error.object[: error.start].count(b"\n") if isinstance(error, UnicodeDecodeError) else 0
         raise InvalidInput(
-            f"line {number + before + 1} is not {encoding}; name the file's encoding with charset=NAME, or save it as "
-            "UTF-8"
+            f"line {number + before + 1} is not {encoding}; name the file's encoding with {words.charset}, or save it "
+            "as UTF-8"
         ) from None
 
 
@@ -390,24 +408,25 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     return 2 * len(name) <= length and len(name.split()) <= 4
 
 
-def check_prose(sample: str, *, declared: bool) -> None:
+def check_prose(sample: str, words: Words, *, declared: bool) -> None:
     """Raises InvalidInput, with the remedy, if a text is a table, markup or JSON. `declared`: as text."""
     lines = [line for line in sample.splitlines() if line.strip()]
+    nevertheless = f"if each line is a sentence nevertheless, {words.force}"
     separator = separator_of(sample, declared=False) if declared else None
     if separator is not None:
-        seen = table("csv", csv_rows(enumerate(sample.splitlines(keepends=True), 1), separator, strict=False), None)
+        rows = csv_rows(enumerate(sample.splitlines(keepends=True), 1), separator, strict=False)
         raise InvalidInput(
-            f"the lines look like a table, split at {SEPARATORS[separator]}; send it as text/csv (format=csv), and "
-            f"name the column with the sentences, perhaps column={seen.hint}; {NEVERTHELESS}"
+            f"the lines look like a table, split at {SEPARATORS[separator]}; {words.csv}, and name the column with the "
+            f"sentences, perhaps {table('csv', rows, None, words=words).hint}; {nevertheless}"
         )
     if re.match(r'\s*\[\s*["{]', sample) or sum(map(bool, map(JSON.fullmatch, lines))) > max(
         FEW_ROWS, MOST * len(lines)
     ):
-        raise InvalidInput(f"the text looks like JSON; {ONE_A_LINE}; {NEVERTHELESS}")
+        raise InvalidInput(f"the text looks like JSON; {words.ndjson}; {nevertheless}")
     if sum(map(bool, map(TAG.match, lines))) > max(FEW_ROWS, len(lines) / 2):
         raise InvalidInput(
             "most lines begin with a tag, as in HTML or XML; send the text without tags, one sentence a line; "
-            f"{NEVERTHELESS}"
+            f"{nevertheless}"
         )
 
 
@@ -432,43 +451,38 @@ def csv_rows(
         yield begun, cells
 
 
-def json_rows(lines: Iterable[tuple[int, str]]) -> tuple[list[str], Iterator[Row]]:
-    """Column names and rows of JSON lines: strings, or objects whose keys are the columns."""
-    entries = json_entries(lines)
-    first = list(itertools.islice(entries, LOOKED_AT))
-    names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
-    labelled = bool(first) and is_labelled(first[0][1])
-
-    def rows() -> Iterator[Row]:
-        for number, entry in itertools.chain(first, entries):
-            if isinstance(entry, str) == bool(names):
-                raise InvalidInput(f"line {number}: some lines are JSON strings and others objects; send one or other")
-            if is_labelled(entry) != labelled:
-                raise InvalidInput(
-                    f"line {number}: some lines are labelled pairs and others are not; send sentences and labels "
-                    "together as application/x-ndjson without column, format or charset"
-                )
-            yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
-
-    return names or ["text"], rows()
-
-
-def json_entries(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | dict[str, Any]]]:
+def json_lines(lines: Iterable[tuple[int, str]], words: Words) -> Iterator[tuple[int, Any]]:
+    """The values of the lines that are not blank. Raises InvalidInput if a line is no string and no object in JSON."""
     for number, line in lines:
         try:
-            entry = json.loads(line) if line.strip() else None
-            if "\\u" in line:
-                json.dumps(entry, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"line {number} is not JSON: {error}") from None
-        if isinstance(entry, str | dict):
-            yield number, entry
+            value = orjson.loads(line) if line.strip() else None
+        except orjson.JSONDecodeError as error:
+            hint = "; JSON has no NaN and no Infinity" if "NaN" in line or "Infinity" in line else ""
+            one = f'each line is one value, such as "a sentence"{hint}'
+            raise InvalidInput(f"line {number} is not JSON: {error}; {one}") from None
+        if isinstance(value, list):
+            raise InvalidInput(f"line {number} is a JSON list; {words.ndjson}")
+        if isinstance(value, str | dict):
+            yield number, value
         elif line.strip():
             raise InvalidInput(f'line {number}: expected "a sentence" or an object such as {{"text": "a sentence"}}')
 
 
-def is_labelled(entry: str | dict[str, Any]) -> bool:
-    return isinstance(entry, dict) and {"a", "b", "label"} <= entry.keys()
+def json_table(lines: Iterable[tuple[int, str]], words: Words, **facts: Any) -> Table:
+    """Lines of JSON as a table. The keys of the objects are the columns; a string stands for {"text": string}."""
+    values = json_lines(lines, words)
+    first = list(itertools.islice(values, LOOKED_AT))
+    values = itertools.chain(first, values)
+    objects = [{"text": value} if isinstance(value, str) else value for _, value in first]
+    names = list(dict.fromkeys(name for value in objects for name in value)) or ["text"]
+
+    def cells(value: Any) -> list[str]:
+        value = {"text": value} if isinstance(value, str) else value
+        return [cell_text(value.get(name)) for name in names]
+
+    one = table("ndjson", ((number, cells(value)) for number, value in first), names, words=words, **facts)
+    one.rows, one.values = ((number, cells(value)) for number, value in values), values
+    return one
 
 
 def cell_text(value: Any) -> str:
@@ -480,7 +494,7 @@ def cell_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
-def parquet(file: BinaryIO) -> Table:
+def parquet(file: BinaryIO, words: Words) -> Table:
     """The columns of a Parquet file. Cells of lists, structures and bytes are empty."""
     try:
         import pyarrow.parquet  # noqa: PLC0415 - an extra
@@ -511,10 +525,10 @@ def parquet(file: BinaryIO) -> Table:
     readable = [one.name for one in fields if not pyarrow.types.is_nested(one.type) and "binary" not in str(one.type)]
     if not readable:
         raise InvalidInput("the Parquet file has only columns of lists, structures or bytes; convert one to text")
-    return table("parquet", rows(), names)
+    return table("parquet", rows(), names, words=words)
 
 
-def workbook(file: BinaryIO, sheet: str | None, header: bool | None) -> Table:
+def workbook(file: BinaryIO, sheet: str | None, header: bool | None, words: Words) -> Table:
     """The sheet `sheet`; by default the first with at least FEW_ROWS rows, else the longest. A cell with a formula has
     the value that was saved with it."""
     try:
@@ -541,7 +555,7 @@ def workbook(file: BinaryIO, sheet: str | None, header: bool | None) -> Table:
     except (CalamineError, OSError, ValueError) as error:
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     rows = ((number, [cell_text(cell) for cell in cells]) for number, cells in enumerate(longest.iter_rows(), 1))
-    return table("xlsx", rows, None, header, sheets=sheets, sheet=longest.name)
+    return table("xlsx", rows, None, header, sheets=sheets, sheet=longest.name, words=words)
 
 
 TYPES: dict[str, Kind] = {

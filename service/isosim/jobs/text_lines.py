@@ -4,7 +4,6 @@ The encoding is the one that a byte order mark states, otherwise UTF-8.
 """
 
 import codecs
-import csv
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,38 +133,3 @@ def read_text(path: Path) -> list[str]:
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
     return lines
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    with opened(path) as lines:
-        number = 0
-        for block in lines.blocks():
-            for number, line in enumerate(block, number + 1):  # noqa: B020 - continues the count of earlier blocks
-                yield number, line
-
-
-def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank: number of a row's first line, and the row's cells.
-
-    A `.csv` file has commas and quotation marks (RFC 4180). Any other file has tabs.
-
-    Raises:
-        InvalidInput: the file is not valid CSV, or not UTF-8.
-    """
-    if path.suffix.lower() == ".csv":
-        return csv_lines(path)
-    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line.strip())
-
-
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank: number of a row's first line, and the row's cells. A quoted cell may
-    contain line breaks."""
-    ended = 0
-    reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
-    try:
-        for cells in reader:
-            begun, ended = ended + 1, reader.line_num
-            if any(cell.strip() for cell in cells):
-                yield begun, cells
-    except csv.Error as error:
-        raise InvalidInput(f"{path}, line {ended + 1}: not valid CSV ({error})") from None

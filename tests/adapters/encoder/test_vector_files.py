@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from isosim.errors import EmptyInput, InvalidInput
@@ -17,10 +15,8 @@ from isosim.jobs import vector_files
 from isosim.jobs.requirements import draw
 from isosim.jobs.vector_files import (
     NpyFile,
-    ParquetColumn,
     checked_blocks,
     draw_rows,
-    holds_vectors,
     rows_at,
 )
 
@@ -40,7 +36,7 @@ def saved(folder: Path, array: Any, **options: Any) -> Path:
     return folder / "vectors.npy"
 
 
-def whole(file: NpyFile | ParquetColumn) -> Any:
+def whole(file: NpyFile) -> Any:
     return np.concatenate(list(checked_blocks(file, DIM, unit=False)))
 
 
@@ -53,20 +49,6 @@ def test_every_float_and_order_gives_the_same_rows(tmp_path: Path, dtype: str, o
     assert np.array_equal(whole(file), array.astype(np.float32))
     rows = RNG.integers(0, len(VECTORS), 300)  # some twice, in any order
     assert np.array_equal(rows_at(file, rows), array[rows].astype(np.float32))
-
-
-def test_only_lists_are_taken_for_vectors(tmp_path: Path) -> None:
-    texts = pa.array(["How do I log in?", "Where is it?"])
-    lists = pa.array([[0.6, 0.8], [0.8, 0.6]])
-    columns = {
-        "text": texts,
-        "category": texts.dictionary_encode(),
-        "list": lists,
-        "fixed": lists.cast(pa.list_(pa.float64(), 2)),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "file.parquet")
-    there = [holds_vectors(tmp_path / "file.parquet", name) for name in (*columns, "none")]
-    assert there == [False, False, True, True, False]
 
 
 class Harmful:
@@ -212,60 +194,6 @@ def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert rows_at(file, []).shape == (0, DIM)
     with pytest.raises(InvalidInput, match=r"row 500: .* has the rows 0 to 499"):
         rows_at(file, [3, 500])
-
-
-LISTS = {
-    "list": pa.list_(pa.float32()),
-    "large list": pa.large_list(pa.float64()),
-    "fixed": pa.list_(pa.float32(), DIM),
-    "half": pa.list_(pa.float16()),
-}
-
-
-def parquet(folder: Path, column: Any, **others: Any) -> Path:
-    pq.write_table(pa.table({"embedding": column, **others}), folder / "v.parquet", row_group_size=130)
-    return folder / "v.parquet"
-
-
-@pytest.mark.parametrize("kind", LISTS)
-def test_a_column_of_lists_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
-    dtype = np.float16 if kind == "half" else np.float32
-    rows = VECTORS.astype(dtype)
-    file = ParquetColumn(
-        parquet(tmp_path, pa.array(list(rows), LISTS[kind]), text=[f"t{n}" for n in range(500)]), "embedding", "text"
-    )
-    assert (len(file), file.dim) == VECTORS.shape
-    assert np.array_equal(whole(file), rows.astype(np.float32))
-    assert np.array_equal(rows_at(file, [400, 1, 400]), rows[[400, 1, 400]].astype(np.float32))
-    assert list(file.texts() or ())[7] == "t7"
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ([*VECTORS[:20].tolist(), VECTORS[0, :5].tolist()], r"row 20 \(from 0\): 5 numbers, the first row has 12"),
-        (
-            [*VECTORS[:20].tolist(), VECTORS[0, 1:].tolist(), [*VECTORS[0].tolist(), 1.0]],
-            r"row 20 \(from 0\): 11 numbers, the first row has 12",
-        ),
-        ([*VECTORS[:20].tolist(), None], r"row 20 \(from 0\): no vector"),
-        ([*VECTORS[:20].tolist(), [None] * DIM], "a vector contains null"),
-        ([[1] * DIM] * 3, "expected lists of float16"),
-        (["text"] * 3, "expected lists of float16"),
-    ],
-)
-def test_a_column_of_something_else_is_refused(tmp_path: Path, column: Any, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        whole(ParquetColumn(parquet(tmp_path, pa.array(column)), "embedding"))
-
-
-def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    path = parquet(tmp_path, pa.array(list(VECTORS)), id=list(range(500)))
-    with pytest.raises(InvalidInput, match="no column 'vector'; it has embedding, id"):
-        ParquetColumn(path, "vector")
-    path.write_bytes(b"PAR1 not")
-    with pytest.raises(InvalidInput, match="no Parquet file"):
-        ParquetColumn(path, "embedding")
 
 
 READ = """

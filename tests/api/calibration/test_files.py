@@ -301,11 +301,11 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         ("texts/plain.txt", "text/plain", 422, "the only sentence looks like the name of a file"),
         ("\n".join(TEXTS[:50] * 3), "text/plain", 422, "50 distinct sentences among 150; method"),
         (json.dumps(TEXTS), "text/plain", 422, "the text looks like JSON; send one JSON value a line"),
-        (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences of the file are longer than 10,000 characters: 2 (rows 1"),
+        (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences are longer than 10,000 characters: 2 (line 1, "),
         ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a web page; send its text without tags, one sentence"),
         (
             '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
-            "line 1 is an object with the fields id, headline; say which field holds the sentence, perhaps "
+            "line 1: the file is a table with the columns id, headline; say which one holds the sentences, for example "
             "column=headline",
         ),
         ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for bodies "

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from isosim.api.calibration.intake import Intake, Limits
-from isosim.errors import InvalidInput
-from isosim.jobs.posted import Spool
 from tests.processes import Process, Server, serve_with
 
 LANGUAGES = {
@@ -130,32 +127,6 @@ def test_escaped_and_plain_json_are_one_text(server: Server) -> None:
     bodies = [json.dumps({"pairs": pairs}, ensure_ascii=escaped).encode() for escaped in (True, False)]
     one, other = (server.client.post("/similarity", content=body, headers=headers).content for body in bodies)
     assert one == other
-
-
-def taken(body: bytes) -> Intake:
-    """What comes in, in chunks as a network gives them."""
-    with Spool() as spool:
-        intake = Intake(spool, Limits(sentences=1000, characters=10_000, dim=384, size=100_000_000))
-        for start in range(0, len(body), 60_000):
-            intake.feed(body[start : start + 60_000])
-        intake.close()
-        return intake
-
-
-LINES = [f"第{n}句话\u2028没有换行\u0085，也没有空格。" for n in range(230)]  # separators that are no end of a line
-
-
-def test_ndjson_may_spell_characters_out() -> None:
-    lines = [json.dumps(line) for line in LINES]
-    lines.append(json.dumps("👍" * 9_990))  # 12 bytes a character
-    lines.append(json.dumps({"a": "水" * 9_990, "b": "👍" * 9_990, "label": 1}))
-    intake = taken("\n".join(lines).encode())
-    assert (intake.sentences, intake.labels) == (231, 1)
-
-
-def test_a_line_that_never_ends_is_refused_before_it_is_all_there() -> None:
-    with pytest.raises(InvalidInput, match="line 1 is longer than 241,024 bytes"):
-        taken(b'"' + b"a" * 500_000)
 
 
 @pytest.mark.parametrize("body", [b'{"inputs": "a\\ud800"}', b'{"inputs": "\\udc00b"}'])

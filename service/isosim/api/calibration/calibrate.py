@@ -17,18 +17,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from isosim.access.grants import Grant
 from isosim.api.bodies import body_of
-from isosim.api.calibration.files import (
-    FILE_TYPES,
-    JSON_GROWTH,
-    ReadingDep,
-    check_no_form,
-    content_type,
-    feed_sentences,
-    stream,
+from isosim.api.calibration.files import FILE_TYPES, NPY, ReadingDep, check_no_form, content_type, read_body
+from isosim.api.calibration.schemas import (
+    CalibrateOptions,
+    CalibrateRequest,
+    JobAccepted,
+    Jobs,
+    JobState,
+    LabelsRequest,
+    pairs_of,
 )
-from isosim.api.calibration.intake import Intake, Limits
-from isosim.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
-from isosim.api.calibration.vectors import VectorIntake
 from isosim.api.policy import needs
 from isosim.api.requests import JobDep, JobId, TraceDep, documented, json_response, permitted_job
 from isosim.api.state import Phase, Service, ServiceDep
@@ -44,10 +42,10 @@ from isosim.errors import (
     TooLarge,
     Unavailable,
 )
+from isosim.jobs.intake import Intake, brought_by, check_enough
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
-from isosim.jobs.sandbox import other_column, what_was_read
 from isosim.jobs.store import JobStore, OpenJob, owner_name
 from isosim.migration.encoders import LoadedEncoder
 from isosim.observability.tracing import posting
@@ -60,7 +58,6 @@ Options = TypeVar("Options", bound=BaseModel)
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
-DIRECT = {"application/x-ndjson": "ndjson", "application/x-npy": "npy"}  # read without a child process
 EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
 DISTANT_EVENT_SECONDS = 1.0  # seconds between reads of a job's record if it is in object storage
 # After this many seconds without an event, an event stream gets a comment: some proxies close a connection after 30 s
@@ -77,7 +74,7 @@ BODY_DOC = body_of(
             'encoders whose users bring vectors, lines of {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, '
             '"b": …, "label": 1}, where `a` and `b` are vectors, or row numbers (from 0) of posted vectors',
         },
-        "application/x-npy": {
+        NPY: {
             "type": "string",
             "format": "binary",
             "description": "for encoders whose users bring vectors: numpy's .npy of shape (vectors, dimensions), "
@@ -122,11 +119,7 @@ async def calibrate(
     await check_room(service, trace)
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
-    limits = intake_limits(service)
     async with spooling(service, trace) as spool:
-        intake: Intake | VectorIntake
-        notices: list[str] = []
-        facts: dict[str, Any] = {}
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed,
@@ -135,32 +128,22 @@ async def calibrate(
             options = checked_options(CalibrateOptions, given)
             check_domain(options.domain, trace)
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
-            direct = DIRECT.get(kind) if reading.plain else None
-            if kind == "application/x-npy" and direct is None:
-                raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
-            # The file is converted to NDJSON, which may be JSON_GROWTH times as large, so the limit is raised.
-            if direct is None:
-                limits = replace(limits, size=JSON_GROWTH * limits.size)
-            intake = intake_of(artifact, spool, limits, direct or "file", options.kind)
-            if direct is None:
-                facts = await feed_sentences(request, service, reading, intake.feed)
-                notices = what_was_read(facts, reading.sheet)
-            else:
-                await stream(request, intake.feed)
-            await asyncio.to_thread(intake.close)
+            check_takes(artifact, reading.kind)
+            reading = replace(reading, give="entries", labels=options.kind, brought=brought_by(artifact))
+            facts = await read_body(request, service, reading, spool)
         else:
-            check_no_query(request, [*DIRECT, "text/plain", "application/octet-stream"])
+            check_no_query(request, ["application/x-ndjson", NPY, "text/plain", "application/octet-stream"])
             body = await read_json_body(request, service)
             async with service.parsing_json:
                 posted = await asyncio.to_thread(parse_json, CALIBRATE_REQUEST, body)
-            async with service.parsing:
-                intake = await asyncio.to_thread(take_json, posted, spool, limits, trace)
+                check_domain(posted.domain, trace)
+                facts = await asyncio.to_thread(take_json, service, spool, posted)
             options = posted
             artifact = (await target_encoder(service, options.domain, options.encoder)).artifact
             check_takes(artifact, "json")
-        notices += check_enough(intake, options.method, artifact.spec.dim, facts, notices)
+        notices = check_enough(facts, options.method, artifact.spec.dim, brought=artifact.kind == "vectors")
         if artifact.remote is not None:
-            most = min(intake.sentences, MOST_SENTENCES)
+            most = min(facts["sentences"], MOST_SENTENCES)
             notices.append(
                 f"up to {most:,} texts and altered copies of some of them are sent to the server of encoder "
                 f"{artifact.id}"
@@ -172,45 +155,14 @@ async def calibrate(
             method=options.method,
             promote=options.promote,
             seed=options.seed,
-            sentences=intake.sentences,
-            labels=intake.labels,
+            sentences=facts["sentences"],
+            labels=facts["labels"],
             kind=options.kind,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
 
-def check_enough(
-    intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any], read: Sequence[str]
-) -> list[str]:
-    """Checks that the input is enough for `method`, and returns notices for the job.
-
-    `facts` and the notices `read` describe the posted file; both are empty for other bodies.
-
-    Raises:
-        InvalidInput: see `Intake.check_enough`. If the column that was read is not the one that most likely holds the
-            sentences, the message names both columns.
-    """
-    try:
-        return intake.check_enough(method, dim)
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}{other_column(facts)}{''.join(f'; {notice}' for notice in read)}") from None
-
-
-def intake_of(artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, kind: str) -> Intake | VectorIntake:
-    """The intake for a posted body: a `VectorIntake` if the encoder's users send vectors, otherwise an `Intake`.
-
-    `form`: `ndjson`, `npy`, or `file` for a file whose sentences are first read by `feed_sentences`.
-
-    Raises:
-        InvalidInput: see `check_takes`.
-    """
-    check_takes(artifact, form)
-    if artifact.kind == "vectors":
-        return VectorIntake(spool, limits, artifact, npy=form == "npy", kind=kind)
-    return Intake(spool, limits, kind=kind)
-
-
-def check_takes(artifact: EncoderArtifact, form: str) -> None:
+def check_takes(artifact: EncoderArtifact, form: str | None) -> None:
     """Raises InvalidInput for vectors if the encoder computes them itself, and for text if it computes no vectors."""
     if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
         raise InvalidInput(
@@ -249,14 +201,19 @@ def checked_options(model: type[Options], given: dict[str, Any]) -> Options:
 CALIBRATE_REQUEST = TypeAdapter(CalibrateRequest)
 
 
-def take_json(options: CalibrateRequest, spool: Spool, limits: Limits, trace: Trace) -> Intake:
-    check_domain(options.domain, trace)
-    intake = Intake(spool, limits, kind=options.kind)
-    intake.add(options.texts, lambda index: place(f"texts.{index}"))
-    if options.labels:
-        intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
-    intake.close()
-    return intake
+def take_json(
+    service: Service, spool: Spool, body: CalibrateRequest | LabelsRequest, artifact: EncoderArtifact | None = None
+) -> dict[str, Any]:
+    """Spools the sentences and labels of a JSON body and returns their counts. `artifact`: the encoder whose vectors
+    the labels may hold."""
+    settings, brought = service.settings, artifact is not None and artifact.kind == "vectors"
+    most = settings.max_characters, settings.max_calibration_sentences
+    intake = Intake(*most, spool.lines, kind=body.kind, brought=brought, place=place)
+    if isinstance(body, CalibrateRequest):
+        intake.take((f"texts.{row}", text) for row, text in enumerate(body.texts))
+    intake.take((f"labels.{row}", pair) for row, pair in enumerate(pairs_of(body.labels, artifact)))
+    intake.close(labels=isinstance(body, LabelsRequest))
+    return intake.facts
 
 
 @router.get("", response_model=Jobs, dependencies=READ, responses=documented(422))
@@ -412,13 +369,6 @@ def check_domain(domain: str, trace: Trace) -> None:
     if DomainRef.parse(domain) != DomainRef(domain):
         raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; send the name without a version")
     trace.grant.check_domain(domain)
-
-
-def intake_limits(service: Service) -> Limits:
-    """Limits of an upload whose encoder is not known yet; `dim` is the largest dimension of all encoders."""
-    settings = service.settings
-    dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
-    return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
 
 
 async def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:

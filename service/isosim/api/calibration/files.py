@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, Literal, cast
@@ -18,7 +18,7 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
 from isosim.errors import InvalidInput, TooLarge, UnsupportedMedia
-from isosim.jobs.posted import temporary_file
+from isosim.jobs.posted import Spool, temporary_file
 from isosim.jobs.sandbox import (
     LEAST_MEMORY,
     MEMORY,
@@ -28,16 +28,24 @@ from isosim.jobs.sandbox import (
     held_whole,
     read_isolated,
 )
-from isosim.jobs.tables import KINDS, TYPES, Kind
-from isosim.jobs.text_lines import decoder_of, encoding_of_mark
+from isosim.jobs.tables import KINDS, TYPES, Kind, Words
 
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 64 * 1024  # bytes handed to a thread at once
-# A posted file is converted to NDJSON, which may be at most this many times as large as the file. Asian text in UTF-16
-# needs 1.5.
+# The spool of a posted file may be at most this many times as large as the file. Asian text in UTF-16 needs 1.5 times
+# its size as UTF-8, vectors of one-digit numbers twice theirs as float32.
 JSON_GROWTH = 2
 
+NPY = "application/x-npy"
+WORDS = Words(
+    column="column={}",
+    charset="charset=NAME",
+    sheet="sheet=NAME",
+    csv="send it as text/csv (format=csv)",
+    ndjson="send one JSON value a line, as application/x-ndjson: jq -c '.[]' FILE > FILE.ndjson",
+    force="add force=true",
+)
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
 # Charsets that many clients state for every file, whatever its encoding. They are ignored: the encoding is detected.
@@ -109,14 +117,17 @@ async def reading_of(
 ) -> Reading:
     """How to read a posted file, from query and content type. Raises InvalidInput for an unknown format."""
     kind, declared = content_type(request)
+    if kind == NPY and any(one is not None for one in (column, charset, form, sheet, header)):
+        raise InvalidInput("column, charset, format, sheet and header are only for files of text, not for .npy")
     ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
         column=column,
-        kind=cast(Kind | None, form) or TYPES.get(kind),
+        kind=cast(Kind | None, form) or ("npy" if kind == NPY else TYPES.get(kind)),
         charset=charset or (None if ignored else declared),
         sheet=sheet,
         header=header,
         force=force,
+        words=WORDS,
     )
 
 
@@ -152,42 +163,6 @@ async def chunks(request: Request) -> AsyncIterator[bytes]:
         yield bytes(held)
 
 
-async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
-    """Passes the body in chunks to `feed` (see `parse`), without its byte order mark, and as UTF-8 if the mark states
-    UTF-16 or UTF-32."""
-    await parse(request.scope["state"]["service"], feed, utf8(chunks(request)))
-
-
-async def utf8(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Raises InvalidInput if the body is not in the encoding that its byte order mark states."""
-    first = await anext(pieces, b"")
-    marked = encoding_of_mark(first)
-    if marked is None:
-        yield first
-        async for piece in pieces:
-            yield piece
-        return
-    decoder = decoder_of(first)
-    try:
-        yield decoder.decode(first).encode()
-        async for piece in pieces:
-            yield decoder.decode(piece).encode()
-        yield decoder.decode(b"", final=True).encode()
-    except UnicodeDecodeError:
-        raise InvalidInput(f"the body begins with a byte order mark of {marked}, but is not {marked}") from None
-
-
-async def parse(service: Service, feed: Callable[[bytes], Any], pieces: AsyncIterator[bytes]) -> None:
-    """Passes pieces of a body to `feed`, which runs in a thread.
-
-    Of all requests, one piece is parsed at a time: parsing holds the interpreter lock, and several threads that compete
-    for the lock would make the event loop wait for each of them.
-    """
-    async for piece in pieces:
-        async with service.parsing:
-            await asyncio.to_thread(feed, piece)
-
-
 async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
     """Writes the body into a file. Raises TooLarge above `limit` bytes; its message ends with `remedy`."""
     taken = 0
@@ -214,10 +189,12 @@ def one_of_few(service: Service, grant: Grant) -> Iterator[None]:
         yield
 
 
-async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
-    """Reads the posted file in a child process and writes its sentences or rows to `out`.
+async def read_body(
+    request: Request, service: Service, reading: Reading, out: Spool | BinaryIO | None
+) -> dict[str, Any]:
+    """Reads the posted file in a child process, and writes its entries or rows to `out`.
 
-    Returns facts about the file, such as its format, encoding and columns.
+    Returns facts about the file, such as its format, encoding and columns, and the counts of its entries.
 
     Raises:
         Overloaded: too many files are being read.
@@ -225,9 +202,14 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
         CallerLeft: the caller has disconnected; the child process is ended.
     """
     settings = service.settings
-    size = settings.max_calibration_bytes
+    size = settings.max_calibration_bytes if reading.brought is None else settings.max_vector_bytes
     trace: Trace = request.scope["state"]["trace"]
-    async with temporary(service, trace.grant) as file:
+    lines, vectors = (out.lines, out.vectors) if isinstance(out, Spool) else (out, None)
+    async with AsyncExitStack() as stack:
+        if reading.kind == "npy" and vectors is not None:
+            file = vectors  # nothing is converted
+        else:
+            file = await stack.enter_async_context(temporary(service, trace.grant))
         await store(request, file, size, "a random sample of 20,000 sentences is enough")
         whole, left = held_whole(file), threading.Event()
 
@@ -238,7 +220,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 JSON_GROWTH * size,
                 memory_of_reader(memory_left(), whole=whole),
             )
-            return read_isolated(file, reading, limits, out, left)
+            return read_isolated(file, reading, limits, lines, left, vectors=vectors)
 
         with one_of_few(service, trace.grant):
             unwatch = trace.watch(left.set)
@@ -264,20 +246,6 @@ def memory_of_reader(left: int | None, *, whole: bool) -> int:
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))
-
-
-async def feed_sentences(
-    request: Request, service: Service, reading: Reading, feed: Callable[[bytes], Any]
-) -> dict[str, Any]:
-    """Passes the sentences of the posted file to `feed` as NDJSON and returns the file's facts.
-
-    Raises what `read_file` and `feed` raise.
-    """
-    trace: Trace = request.scope["state"]["trace"]
-    async with temporary(service, trace.grant) as out:
-        facts = await read_file(request, service, replace(reading, give="sentences"), out)
-        await parse(service, feed, pieces(out))
-        return facts
 
 
 async def pieces(file: BinaryIO) -> AsyncIterator[bytes]:
@@ -317,10 +285,11 @@ async def inspect(
     and counts. The file is not kept."""
     kind, _ = content_type(request)
     check_no_form(kind, "inspect")
-    reading = replace(reading, give=give)
+    reading = replace(reading, give="entries" if give == "sentences" else give)
     if give == "facts":
-        return json_response(await read_file(request, service, reading, None))
+        facts = await read_body(request, service, reading, None)
+        return json_response({name: value for name, value in facts.items() if name in Inspection.model_fields})
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service, trace.grant))
-        await read_file(request, service, reading, out)
+        await read_body(request, service, reading, out)
         return StreamingResponse(sent(stack.pop_all(), out), media_type="application/x-ndjson")

@@ -7,9 +7,8 @@ from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler, Pl
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from isosim.api.bodies import FIRST_FAULT, Count, Number, Own, Seed, Sentences, example
-from isosim.encoders.brought import brought_vector, encoded
 from isosim.encoders.store import EncoderArtifact
-from isosim.errors import InvalidInput
+from isosim.jobs.intake import brought_by, side_of
 from isosim.jobs.job import LABEL_KINDS, METHODS, PROMOTIONS, LabelledPair
 from isosim.wording import place
 
@@ -51,9 +50,6 @@ class CalibrateOptions(Own):
 def typed_label(value: Any) -> Any:
     """A label is a number; true and false are taken as 1 and 0."""
     return float(value) if isinstance(value, bool) else value
-
-
-NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
@@ -102,22 +98,16 @@ def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -
     Raises:
         InvalidInput: a side is a vector although the encoder needs text, or is not a valid vector of the encoder.
     """
-    return [pair_of(label, (f"labels.{row}.0", f"labels.{row}.1"), artifact) for row, label in enumerate(labels)]
-
-
-def pair_of(label: Label, names: tuple[str, str], artifact: EncoderArtifact | None) -> LabelledPair:
-    """One labelled pair; `names` are the places of its sides, for messages. Raises what `pairs_of` raises."""
-    brought = artifact if artifact is not None and artifact.kind == "vectors" else None
-    a, b = (side_of(side, name, brought) for side, name in zip(label[:2], names, strict=True))
-    return LabelledPair(a, b, label.label, label.weight)
-
-
-def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
-    if brought is not None:
-        return encoded(brought_vector(value, place(name), brought))
-    if isinstance(value, str):
-        return value
-    raise InvalidInput(f"{place(name)} is a vector; {NO_VECTORS}")
+    brought = None if artifact is None else brought_by(artifact)
+    return [
+        LabelledPair(
+            side_of(label.a, place(f"labels.{row}.0"), brought),
+            side_of(label.b, place(f"labels.{row}.1"), brought),
+            label.label,
+            label.weight,
+        )
+        for row, label in enumerate(labels)
+    ]
 
 
 LabelledPairs = Annotated[

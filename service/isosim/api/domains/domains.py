@@ -4,8 +4,6 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Collection
-from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -20,13 +18,12 @@ from isosim.api.calibration.calibrate import (
     check_no_query,
     check_room,
     checked_options,
-    intake_limits,
     read_json_body,
     spooling,
+    take_json,
 )
-from isosim.api.calibration.files import content_type, stream
-from isosim.api.calibration.intake import Intake, parse_label
-from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest, pairs_of
+from isosim.api.calibration.files import WORDS, content_type, read_body
+from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest
 from isosim.api.domains.schemas import (
     REVISION,
     ChampionRequest,
@@ -48,10 +45,11 @@ from isosim.domains.domain import Domain, Version
 from isosim.domains.history import Entry
 from isosim.domains.removal import remove_domain
 from isosim.errors import Conflict, CorruptArtifact, NotFound, UnknownDomain
+from isosim.jobs.intake import brought_by
 from isosim.jobs.job import JobRequest
+from isosim.jobs.sandbox import Reading
 from isosim.scoring.advice import NO_REFERENCE, check_lost, lost_targets
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
-from isosim.wording import place
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
@@ -228,19 +226,14 @@ async def post_labels(
     base, encoder = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
-    limits = intake_limits(service)
-    if encoder.artifact.kind == "vectors":
-        limits = replace(limits, characters=8 * limits.dim)  # texts are vectors in base64: 16/3 characters a number
+    artifact = encoder.artifact
     async with spooling(service, trace) as spool:
-        intake = Intake(spool, limits, kind=body.kind, parse=partial(parse_label, artifact=encoder.artifact))
         if isinstance(body, LabelsRequest):
-            async with service.parsing:
-                pairs = await asyncio.to_thread(pairs_of, body.labels, encoder.artifact)
-                await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
+            async with service.parsing_json:
+                facts = await asyncio.to_thread(take_json, service, spool, body, artifact)
         else:
-            await stream(request, intake.feed)
-            await asyncio.to_thread(intake.take_rest)
-        intake.check_labels()
+            reading = Reading("labels", kind="ndjson", labels=body.kind, brought=brought_by(artifact), words=WORDS)
+            facts = await read_body(request, service, reading, spool)
         record = await service.store(service.domains.read, domain)
         wanted = JobRequest(
             domain=domain,
@@ -249,7 +242,7 @@ async def post_labels(
             method=base.method,
             promote=body.promote,
             seed=body.seed,
-            labels=intake.labels,
+            labels=facts["labels"],
             kind=body.kind,
             base=base.version,
             champion=record.served(encoder.digest).champion,

@@ -102,7 +102,7 @@ def brought(pairs: Sequence[Sequence[Any]], artifact: EncoderArtifact) -> Embedd
     Raises InvalidInput for an invalid vector; the message names the vector's place in the body.
     """
     rows = [
-        brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
+        brought_vector(value, place(f"vectors.{row}.{side}"), artifact.spec.dim, unit=artifact.unit_vectors)
         for row, pair in enumerate(pairs)
         for side, value in enumerate(pair)
     ]

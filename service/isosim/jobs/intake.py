@@ -1,0 +1,372 @@
+"""Checks and counts the entries of posted input, and writes them to a spool.
+
+Whatever was posted (JSON, text, lines of JSON, a table, vectors) becomes the same entries: sentences, labelled pairs
+and vectors. `entries_of` reads them from a file, `Intake` checks them, and the job reads what `Intake` has written
+(`posted.py`).
+"""
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.job import LabelledPair
+from isosim.jobs.labels import parse_pairs
+from isosim.jobs.posted import is_row, path_of, write
+from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences
+from isosim.jobs.tables import Table, cell_text
+from isosim.jobs.text_lines import check_decoded
+
+if TYPE_CHECKING:
+    from isosim.arrays import Vectors
+    from isosim.encoders.store import EncoderArtifact
+
+MAX_LABELS = 100_000
+COUNTED = 200_000  # distinct entries that are counted; no method needs as many
+PLACES = 5  # maximum number of places of long sentences that a message names
+FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
+ENTRY = 'expected "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}'
+VECTOR = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
+PAIR = 'expected a labelled pair, {"a": "…", "b": "…", "label": 1}'
+NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Vectors that users bring: their dimension, and whether they must have length 1."""
+
+    dim: int
+    unit: bool
+
+
+def brought_by(artifact: "EncoderArtifact") -> Brought | None:
+    """The vectors that users of the encoder bring; None if it computes them from text."""
+    return Brought(artifact.spec.dim, artifact.unit_vectors) if artifact.kind == "vectors" else None
+
+
+class Item(NamedTuple):
+    """A vector (D,) and its text, if it has one."""
+
+    vector: "Vectors"
+    text: str | None
+
+
+Entry = str | LabelledPair | Item
+
+
+def entries_of(
+    table: Table, column: str | None, brought: Brought | None, *, labels: bool
+) -> Iterator[tuple[int, Entry]]:
+    """The entries of a file and their numbers. `labels`: only labelled pairs are accepted.
+
+    Raises:
+        InvalidInput: a line is not an entry, or it is not clear which column holds the sentences.
+    """
+    if table.values is None and labels:
+        header = [] if table.header is None else [table.header]
+        yield from parse_pairs(itertools.chain(header, table.filled()))
+        return
+    if table.values is None:
+        yield from table.sentences(table.index(column))
+        return
+    if column is not None:
+        column = table.columns[table.index(column)]
+    for number, value in table.values:
+        try:
+            yield number, entry_of(value, table, column, brought, labels=labels)
+        except InvalidInput as error:
+            raise InvalidInput(f"line {number}: {error}") from None
+
+
+def entry_of(value: Any, table: Table, column: str | None, brought: Brought | None, *, labels: bool) -> Entry:
+    """The entry in a line of JSON. Raises InvalidInput if it is none, without the line's number."""
+    if isinstance(value, dict) and {"label", "a", "b"} <= value.keys() - {column}:
+        return pair_of(value, brought, rows=not labels)
+    if labels:
+        raise InvalidInput(PAIR)
+    if brought is not None:
+        return item_of(value, brought)
+    if isinstance(value, str):
+        return value
+    if column is not None:
+        return cell_text(value.get(column))
+    if "vector" in value and "text" not in value:
+        raise InvalidInput(NO_VECTORS)
+    name = "text" if "text" in value or len(table.columns) > 1 else table.columns[0]
+    if name not in value and "text" not in table.columns:
+        table.index(None)  # raises an error that names the columns
+    if not isinstance(value.get(name), str):
+        raise InvalidInput(ENTRY)
+    return str(value[name])
+
+
+def pair_of(value: dict[str, Any], brought: Brought | None, *, rows: bool) -> LabelledPair:
+    """A labelled pair. `rows`: a vector may be given by the number (from 0) of a posted row."""
+    a, b = (side_of(value.get(name), name, brought, rows=rows) for name in ("a", "b"))
+    label, weight = number_of(value["label"], "label"), number_of(value.get("weight", 1), "weight")
+    return LabelledPair(a, b, label, weight)
+
+
+def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = False) -> str:
+    """A side of a labelled pair: a text, or a vector as base64, or a row's number. Raises InvalidInput for others."""
+    if brought is not None:
+        if rows and type(value) is int and value >= 0:
+            return str(value)
+        from isosim.encoders.brought import encoded  # noqa: PLC0415 - loads numpy
+
+        return encoded(vector_of(value, f"the vector {name!r}", brought))
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name}: {NO_VECTORS if isinstance(value, list) else 'expected a text'}")
+    return value
+
+
+def number_of(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name}: expected a number")
+    return number
+
+
+def item_of(value: Any, brought: Brought) -> Item:
+    if not isinstance(value, dict):
+        raise InvalidInput(VECTOR)
+    unknown = sorted(value.keys() - {"vector", "text"})
+    if unknown or "vector" not in value:
+        raise InvalidInput(f"{unknown[0][:80]!r} is not known; {VECTOR}" if unknown else VECTOR)
+    text = value.get("text")
+    if text is not None and (not isinstance(text, str) or not text.strip()):
+        raise InvalidInput("the text is empty, or not a string")
+    return Item(vector_of(value["vector"], "the vector", brought), text)
+
+
+def vector_of(value: Any, name: str, brought: Brought) -> "Vectors":
+    from isosim.encoders.brought import brought_vector  # noqa: PLC0415 - loads numpy
+
+    return brought_vector(value, name, brought.dim, unit=brought.unit)
+
+
+class Intake:
+    """Checks and counts entries, and writes them. Not thread-safe.
+
+    Args:
+        characters, sentences: maximum characters of a sentence, and maximum number of sentences (or of vectors).
+        lines: file for sentences and labelled pairs, as lines of JSON; None: entries are only counted.
+        vectors: file for vectors, as `.npy`.
+        brought: whether labelled pairs are of vectors: base64, or numbers of rows.
+        kind: what labels mean (LABEL_KINDS).
+        most_labels: maximum number of labelled pairs.
+        place: the words for the place of an entry, for example "line 7".
+    """
+
+    def __init__(
+        self,
+        characters: int,
+        sentences: int,
+        lines: BinaryIO | None,
+        vectors: BinaryIO | None = None,
+        *,
+        brought: bool = False,
+        kind: str = "matches",
+        most_labels: int = MAX_LABELS,
+        place: Callable[[Any], str] = "line {}".format,
+    ) -> None:
+        self.characters, self.most, self.lines, self.vectors = characters, sentences, lines, vectors
+        self.brought, self.most_labels, self.place = brought, most_labels, place
+        self.sentences = self.labels = self.empty = self.longest = 0
+        self.distinct: set[int] = set()  # hashes
+        self.too_long = 0
+        self.too_long_places: list[Any] = []
+        self._first = ""  # first sentence
+        self._summary = LabelSummary(kind)
+        self._dim = 0
+        self._texts = False  # whether the vectors have texts
+        self._highest: tuple[int, str] = (-1, "")  # highest row that a labelled pair names, and the pair's place
+
+    def take(self, entries: Iterable[tuple[Any, Entry]]) -> None:
+        """Takes entries with their places.
+
+        Raises:
+            InvalidInput, EmptyInput: an entry cannot be used, or there are too many; the message names the place.
+        """
+        for where, entry in entries:
+            if isinstance(entry, str):
+                self._take_sentence(entry, where)
+            elif isinstance(entry, LabelledPair):
+                self._take_pair(entry, self.place(where))
+            else:
+                self._take_item(entry, self.place(where))
+
+    def _take_sentence(self, entry: str, where: Any) -> None:
+        text = entry.strip()
+        self.longest = max(self.longest, len(text))
+        if not text:
+            self.empty += 1
+        elif len(text) > self.characters:
+            self.too_long += 1
+            self.too_long_places += [where] if len(self.too_long_places) < PLACES else []
+        else:
+            check_decoded(text, self.place(where))
+            self._first = self._first or text
+            self._count(hash(text), "sentences")
+            self._write(text)
+
+    def _take_pair(self, pair: LabelledPair, at: str) -> None:
+        for text in pair[:2]:
+            if not self.brought:
+                self._check_length(text, at)
+            check_decoded(text, at)
+            if not text.strip():
+                raise EmptyInput(f"{at} has an empty sentence")
+            if self.brought and is_row(text):
+                self._highest = max(self._highest, (int(text), at))
+        pair = pair._replace(a=pair.a.strip(), b=pair.b.strip())
+        try:
+            self._summary.add(pair, at)
+        except InvalidInput as error:
+            raise InvalidInput(f"{at}: {error}") from None
+        self.labels += 1
+        if self.labels > self.most_labels:
+            raise InvalidInput(f"more than {self.most_labels} labelled pairs were posted")
+        self._write(pair)
+
+    def _take_item(self, item: Item, at: str) -> None:
+        from isosim.jobs.vector_files import hash_of, header_of  # noqa: PLC0415 - loads numpy
+
+        if not self.sentences:
+            self._texts, self._dim = item.text is not None, len(item.vector)
+            self._vectors().write(header_of(0, self._dim))
+        if (item.text is not None) != self._texts:
+            has = "no text" if self._texts else "a text"
+            raise InvalidInput(f"{at}: the vector has {has}, unlike those before it; give a text to all or to none")
+        self._count(hash_of(item.vector), "vectors")
+        self._vectors().write(item.vector.astype("<f4").tobytes())
+        if item.text is not None:
+            if len(item.text) > self.characters:
+                raise InvalidInput(
+                    f"{at}: the text has {len(item.text)} characters, at most {self.characters} are taken"
+                )
+            check_decoded(item.text, at)
+            self._write(item.text.strip())
+
+    def _check_length(self, text: str, at: str) -> None:
+        if len(text) > self.characters:
+            raise InvalidInput(f"{at} has {len(text)} characters, at most {self.characters} are taken")
+
+    def take_npy(self, brought: Brought) -> None:
+        """Takes a posted `.npy`, which is the file of vectors itself.
+
+        Raises:
+            InvalidInput: the file does not match its header, or a row is not a valid vector; the message names the row.
+            EmptyInput: there is no vector.
+        """
+        from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of  # noqa: PLC0415 - loads numpy
+
+        posted = self._vectors()
+        if not posted.seek(0, os.SEEK_END):
+            raise EmptyInput("no vector was posted")
+        file = NpyFile(path_of(posted), "the posted .npy")
+        if len(file) > self.most:
+            raise InvalidInput(f"more than {self.most:,} vectors were posted")
+        for block in checked_blocks(file, brought.dim, unit=brought.unit):
+            for row in block:
+                self._add_distinct(hash_of(row))
+        self.sentences = len(file)
+
+    def _vectors(self) -> BinaryIO:
+        if self.vectors is None:
+            raise InvalidInput(NO_VECTORS)
+        return self.vectors
+
+    def _count(self, hashed: int, what: str) -> None:
+        self.sentences += 1
+        if self.sentences > self.most:
+            raise InvalidInput(f"more than {self.most:,} {what} were posted; send a random sample of 20,000")
+        self._add_distinct(hashed)
+
+    def _add_distinct(self, hashed: int) -> None:
+        if self.lines is None or len(self.distinct) < COUNTED:
+            self.distinct.add(hashed)
+
+    def _write(self, entry: str | LabelledPair) -> None:
+        if self.lines is not None:
+            write(self.lines, entry)
+
+    def close(self, *, labels: bool = False) -> None:
+        """Ends the intake. `labels`: only labelled pairs were wanted.
+
+        Raises:
+            InvalidInput, EmptyInput: there is no entry that can be used, or no probability can be fitted to the labels.
+        """
+        if self._dim:
+            from isosim.jobs.vector_files import header_of  # noqa: PLC0415 - loads numpy
+
+            self._vectors().seek(0)
+            self._vectors().write(header_of(self.sentences, self._dim))
+        row, at = self._highest
+        if row >= self.sentences and not labels:
+            raise InvalidInput(f"{at}: there is no row {row}; the posted vectors are rows 0 to {self.sentences - 1}")
+        if not self.sentences and not labels:
+            if self.too_long:
+                raise InvalidInput(f"all sentences are longer than {self.characters:,} characters: {self._left_out}")
+            raise EmptyInput("no vector was posted" if self.brought else "texts: no sentence was posted")
+        if self.labels or labels:
+            self._summary.check()
+        if self.lines is not None:
+            self.lines.flush()
+
+    @property
+    def _left_out(self) -> str:
+        """How many texts are too long, and the first of their places."""
+        more = ", …" * (self.too_long > len(self.too_long_places))
+        return f"{self.too_long:,} ({', '.join(map(self.place, self.too_long_places))}{more})"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Counts of what was taken, as /inspect and `check_enough` use them."""
+        notices = []
+        if self.too_long:
+            notices.append(
+                f"sentences left out because they are longer than {self.characters:,} characters: {self._left_out}"
+            )
+        return {
+            "sentences": self.sentences,
+            "labels": self.labels,
+            "distinct": len(self.distinct),
+            "empty": self.empty,
+            "too_long": self.too_long,
+            "too_long_rows": self.too_long_places,
+            "longest": self.longest,
+            "only": self._first if len(self.distinct) == 1 else "",
+            "notices": notices,
+        }
+
+
+def check_enough(facts: dict[str, Any], method: str, dim: int, *, brought: bool = False) -> list[str]:
+    """Checks that what was taken is enough to fit vectors of dimension `dim`, and returns notices for the job.
+
+    Raises:
+        InvalidInput: too few distinct sentences; the message says how many are needed.
+    """
+    distinct, notices = facts["distinct"], list(facts["notices"])
+    if FILE_NAME.fullmatch(facts["only"]):
+        raise InvalidInput(
+            "texts: the only sentence looks like the name of a file; curl posts the file itself with an @ before "
+            "the name: --data-binary @FILE"
+        )
+    try:
+        check_sentences(method, dim, distinct, sent=facts["sentences"], brought=brought)
+    except InvalidInput as error:
+        raise InvalidInput("; ".join([str(error), *([facts["doubt"]] if "doubt" in facts else []), *notices])) from None
+    if "flow" in method and distinct < STEADY_FLOW:
+        what = "vectors" if brought else "sentences"
+        notices.append(
+            f"a flow fitted to fewer than {STEADY_FLOW} distinct {what} is unstable; there are only {distinct}"
+        )
+    return notices
