@@ -174,9 +174,10 @@ def bag_of_characters(texts: list[str], raw: float) -> Vectors:
 def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
     texts = chinese(gate.SENTENCES_FULL)
     left, corrected = (gate.decide(texts, bag_of_characters(texts, raw), by_looks) for raw in (0.0, 1.0))
-    assert left.method == "identity"
-    assert left.evidence["surface_ratio"] == pytest.approx(1, abs=0.5)
-    assert corrected.method.startswith("soft:")
+    assert left.method == gate.IDENTITY
+    assert left.surface is not None
+    assert left.surface.share_ratio == pytest.approx(1, abs=0.5)
+    assert corrected.method.name == "soft"
 
 
 def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     result = calibrate_job(
         request, CalibrationInput(chinese(300)), encoder, domains_of(tmp_path), lambda *_: None, threads=1
     )
-    assert result.report["sentences"] == 300
+    assert result.report.sentences == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
 

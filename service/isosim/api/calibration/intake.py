@@ -17,6 +17,7 @@ from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 from isosim.jobs.sandbox import PLACES
 from isosim.jobs.text_lines import check_decoded
+from isosim.scoring.method import Method
 
 MAX_LABELS = 100_000
 # Bytes of a posted line for each character of the longest accepted text: a line may contain two texts, and JSON may
@@ -215,7 +216,7 @@ class Intake(Lines):
 
 
 def flow_notices(method: str, distinct: int, what: str) -> list[str]:
-    if "flow" in method and distinct < STEADY_FLOW:
+    if Method.parse(method).is_flow and distinct < STEADY_FLOW:
         return [f"a flow fitted to fewer than {STEADY_FLOW} distinct {what} is unstable; there are only {distinct}"]
     return []
 
