@@ -14,7 +14,7 @@ from isosim.errors import InvalidInput
 from isosim.fitting import evidence
 from isosim.fitting.evidence import LabelTest
 from isosim.fitting.linear import Spectrum
-from isosim.fitting.methods import DEFAULT_STRENGTHS, IDENTITY, FittedMap, bits_per_dimension, fit
+from isosim.fitting.methods import DEFAULT_STRENGTHS, IDENTITY, FittedMap, fit
 from isosim.scoring.method import Method
 from isosim.scoring.similarity import cosine
 
@@ -156,7 +156,7 @@ def measure(fitted: FittedMap, split: HeldOutSplit, pairs: tuple[Rows, Rows], ra
         effective_rank=space.effective_rank,
         hubness=evidence.hubness(latents),
         agreement=evidence.agreement(split.measured, latents, *pairs),
-        bits_per_dimension=bits_per_dimension(fitted, split.measured),
+        bits_per_dimension=fitted.bits_per_dimension(split.measured),
     )
     if raw_loss is None:
         return statistics

@@ -21,7 +21,7 @@ from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.candidates import Labels
 from isosim.fitting.evidence import RankTest, noised, repeated
 from isosim.fitting.linear import Spectrum, share_of_one
-from isosim.fitting.methods import FittedMap, bits_per_dimension, fit, gaussian_bits_per_dimension
+from isosim.fitting.methods import FittedMap, fit, gaussian_bits_per_dimension
 from isosim.fitting.publication import Fit
 from isosim.fitting.recognition import Embed
 from isosim.fitting.report import SURE, FitReport, LabelledReport, LabelOrigin, LabelReport, Origin, Repeats
@@ -219,7 +219,7 @@ def calibrate_job(
         held_out_sentences=len(held_out),
         before=before,
         after=after,
-        bits_per_dimension=bits_per_dimension(fitted, held_out),
+        bits_per_dimension=fitted.bits_per_dimension(held_out),
         gaussian_bits_per_dimension=gaussian_bits_per_dimension(spectrum, held_out),
         reference=model.reference,
         folds=len(latents),

@@ -10,7 +10,8 @@ import torch
 
 from isosim.arrays import Vectors, Weights
 from isosim.errors import InvalidInput
-from isosim.fitting import calibrator, linear
+from isosim.fitting import linear
+from isosim.fitting.calibrator import Calibrator, bits_per_dimension
 from isosim.fitting.flow import PAPER, ROBUST, FlowSettings, fit_flow
 from isosim.scoring.method import Method
 
@@ -37,16 +38,33 @@ class FittedMap:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, x: Vectors) -> Vectors:  # (N, D) -> (N, D)
-        """Maps vectors with the same torch functions from which the ONNX graph is exported."""
+        """Maps vectors with the same mathematics from which the ONNX graph is exported."""
         if self.weights is None:
             return x
         with torch.no_grad():
-            latents: Vectors = self.mathematics(torch.from_numpy(x), self.tensors()).numpy()
+            latents: Vectors = self._latents(self._calibrator(), torch.from_numpy(x)).numpy()
         return latents
 
-    @property
-    def mathematics(self) -> Callable[[torch.Tensor, calibrator.Tensors], torch.Tensor]:
-        return calibrator.calibrate if self.method.is_flow else calibrator.affine
+    def _calibrator(self) -> Calibrator:
+        return Calibrator.from_weights({name: torch.from_numpy(array) for name, array in (self.weights or {}).items()})
+
+    def _latents(self, calibrator: Calibrator, x: torch.Tensor) -> torch.Tensor:
+        latents: torch.Tensor = calibrator(x) if self.method.is_flow else calibrator.affine(x)
+        return latents
+
+    def bits_per_dimension(self, x: Vectors) -> float | None:
+        """Negative log-likelihood of vectors x (N, D) in bits per dimension.
+
+        None for maps without a density: identity, and maps that lose dimensions.
+        """
+        if self.weights is None or self.method.name in LOSING_DIMENSIONS:
+            return None
+        calibrator = self._calibrator().double()
+        with torch.no_grad():
+            log_det = calibrator.log_det()
+            if not torch.isfinite(log_det):
+                return None
+            return float(bits_per_dimension(self._latents(calibrator, torch.from_numpy(x).double()), log_det))
 
     def refit(self, x: Vectors) -> "FittedMap":
         """Fits the same method to other vectors (N, D), and reuses shrinkage, crowding, number of steps and seed."""
@@ -58,18 +76,16 @@ class FittedMap:
         settings = FlowSettings(**known | steps)
         return fit(self.method, x, x[:0], self.settings["seed"], flow_settings=settings, like=self.settings)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        weights = self.weights or {}
-        return {name: torch.from_numpy(array) for name, array in weights.items()}
-
 
 IDENTITY = FittedMap(Method("identity"))
 
 
 def weights_of(affine: linear.Affine, flow: dict[str, torch.Tensor] | None = None) -> Weights:
     """Calibrator weights of an affine map, followed by a flow if one is given."""
-    tensors = calibrator.identity(len(affine.mean)) | (flow or {})
-    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    calibrator = Calibrator(len(affine.mean))
+    if flow is not None:
+        calibrator.flow.load_state_dict(flow)
+    weights = {name: tensor.numpy() for name, tensor in calibrator.state_dict().items()}
     weights["mean"] = affine.mean.astype(np.float32)
     weights["matrix"] = np.ascontiguousarray(affine.matrix, np.float32)
     return weights
@@ -179,22 +195,6 @@ def _flow(
         "bits_per_dimension": result.bits_per_dimension + float(affine_bits),
     }
     return result.tensors, facts
-
-
-def bits_per_dimension(fitted: FittedMap, x: Vectors) -> float | None:
-    """Negative log-likelihood of vectors x (N, D) in bits per dimension.
-
-    None for maps without a density: identity, and maps that lose dimensions.
-    """
-    if fitted.weights is None:
-        return None
-    tensors = {name: t.double() if t.is_floating_point() else t for name, t in fitted.tensors().items()}
-    with torch.no_grad():
-        log_det = calibrator.log_det(tensors)
-        if not torch.isfinite(log_det) or fitted.method.name in LOSING_DIMENSIONS:
-            return None
-        latents = fitted.mathematics(torch.from_numpy(x).double(), tensors)
-        return float(calibrator.bits_per_dimension(latents, log_det))
 
 
 def gaussian_bits_per_dimension(spectrum: linear.Spectrum, held_out: Vectors) -> float:

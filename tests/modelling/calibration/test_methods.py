@@ -16,7 +16,7 @@ from isosim.errors import InvalidInput
 from isosim.fitting import linear
 from isosim.fitting.flow import PAPER, ROBUST
 from isosim.fitting.job import CalibrationInput, calibrate_job
-from isosim.fitting.methods import FittedMap, bits_per_dimension, gaussian_bits_per_dimension
+from isosim.fitting.methods import FittedMap, gaussian_bits_per_dimension
 from isosim.fitting.methods import fit as fit_method
 from isosim.jobs.job import METHODS, JobRequest
 from isosim.jobs.offline import Encodings
@@ -186,13 +186,13 @@ def test_a_known_spectrum_gives_the_same_map() -> None:
 
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
 def test_a_map_without_a_density_has_no_bits_per_dimension(method: str) -> None:
-    assert bits_per_dimension(fit(method, TRAIN, HELD_OUT, 0), HELD_OUT) is None
+    assert fit(method, TRAIN, HELD_OUT, 0).bits_per_dimension(HELD_OUT) is None
 
 
 @pytest.mark.parametrize("method", ["flow", "soft-flow"])
 def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found(method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT[method])
-    assert bits_per_dimension(fitted, HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
+    assert fitted.bits_per_dimension(HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
 
 
 def test_the_gaussian_to_beat_is_the_one_with_the_shrunk_covariance() -> None:
