@@ -230,14 +230,14 @@ class Fit:
             return Decision(False, f"{version} has learnt from {theirs} and this version from {ours}")
         labels = self.report.labels
         assert labels is not None  # noqa: S101 - a version with a base is made from labels
-        count = labels.learnt["pairs"]
+        count, compared = labels.learnt.pairs, labels.learnt.compared
         if count >= earlier.pairs:
             return Decision(True, f"it has learnt from {count:,} labelled pairs, and {version} from {earlier.pairs:,}")
-        compared = labels.learnt["compared"]
-        new, old = compared["loss"], compared["rival_loss"]
+        assert compared is not None  # noqa: S101 - both versions have learnt from the same kind of labels
+        new, old = compared.loss, compared.rival_loss
         measure = "squared error" if graded else "log-loss"
         what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with {version}"
-        return Decision(new - old <= SURE * compared["standard_error"], what)
+        return Decision(new - old <= SURE * compared.standard_error, what)
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:

@@ -24,6 +24,7 @@ from isosim.fitting.gate import (
     TooFewLabels,
 )
 from isosim.fitting.methods import FittedMap
+from isosim.fitting.probability import ProbabilityReport
 from isosim.scoring.method import Method
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -89,7 +90,7 @@ class LabelOrigin:
 class LabelReport:
     """What labelled pairs have taught."""
 
-    learnt: dict[str, Any]  # see `probability.fit`
+    learnt: ProbabilityReport
     table: list[dict[str, Any]]  # see `advice.operating_points`
     agreement: RankTest  # of the labels with the encoder's similarities
     origin: LabelOrigin
@@ -100,7 +101,7 @@ class LabelReport:
         if self.agreement.p_agree < SURE:
             return None
         return (
-            f"the labels do not clearly agree with the similarities ({self.agreement} over {self.learnt['pairs']} "
+            f"the labels do not clearly agree with the similarities ({self.agreement} over {self.learnt.pairs} "
             "pairs), so probabilities learnt from them may mean little; check the labels or send more of them"
         )
 
@@ -108,7 +109,7 @@ class LabelReport:
         p = self.agreement.p_agree
         test = {"kind": self.agreement.kind, "value": self.agreement.value, "p": None if np.isnan(p) else p}
         notice = {} if self.notice is None else {"notice": self.notice}
-        return {**self.learnt, "table": self.table, "rank_test": test, **notice, **self.origin.as_facts()}
+        return {**self.learnt.as_facts(), "table": self.table, "rank_test": test, **notice, **self.origin.as_facts()}
 
 
 @dataclass(frozen=True)

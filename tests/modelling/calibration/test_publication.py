@@ -133,7 +133,9 @@ def post(
     assert isinstance(drawn, Drawn)
     options = {"graded": drawn.graded, "rival": base.probability}
     learnt, report = probability.fit(drawn.x, base.reference, drawn.y, drawn.seed, **options)
-    labels = LabelReport({**report, **facts}, [], RankTest("auroc", 1.0, 0.0, 1.0), LabelOrigin(len(drawn.x), {}, 0))
+    labels = LabelReport(
+        replace(report, **facts), [], RankTest("auroc", 1.0, 0.0, 1.0), LabelOrigin(len(drawn.x), {}, 0)
+    )
     posted = replace(given.request, base=now, champion=now, promote=promote)
     made = replace(
         given,
@@ -153,7 +155,7 @@ def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse
     again = post(domains, tiny, labelled(tiny, 1))
     assert again == (True, "it has learnt from 400 labelled pairs, and version 2 from 400")
     for error, expected in ((0.05, False), (0.07, True)):  # by 2 standard errors and by 1.4
-        compared = {"loss": 0.5, "rival_loss": 0.4, "standard_error": error}
+        compared = probability.Comparison(0.5, 0.4, error)
         promoted, why = post(domains, tiny, labelled(tiny, 2, count=399), compared=compared)
         assert promoted == expected
         assert why == "the log-loss of these labels is 0.5000 with this version and 0.4000 with version 3"
