@@ -196,7 +196,6 @@ def calibrate_job(
         spectrum = Spectrum.from_vectors(train)
         fitted = fit(method, train, held_out, request.seed, progress=progress, spectrum=spectrum)
         check_graph(fitted, encoder, held_out)
-        fit_sentences = 0 if fitted.weights is None else len(train)
         del train  # frees 0.3 GB
 
     with stages("measuring") as progress:
@@ -208,24 +207,19 @@ def calibrate_job(
         if sample.labels is not None:
             model, labels = with_labels(model, fitted, sample.labels, request)
     facts = FitReport(
+        request=request,
         fitted=fitted,
-        asked=Method.parse(request.method),
+        model=model,
         choice=choice,
         same_vectors=same_vectors,
-        seed=request.seed,
-        sentences=len(vectors),
         origin=sample.origin,
-        fit_sentences=fit_sentences,
         held_out_sentences=len(held_out),
         before=before,
         after=after,
         bits_per_dimension=fitted.bits_per_dimension(held_out),
         gaussian_bits_per_dimension=gaussian_bits_per_dimension(spectrum, held_out),
-        reference=model.reference,
         folds=len(latents),
-        raw_reference=model.raw_reference,
         repeats=repeats,
-        domain_test=model.domain_test is not None,
         labels=labels,
         seconds=stages.seconds,
     )

@@ -356,6 +356,12 @@ def precision_table(
     }
 
 
+def empty_table() -> dict[str, Doubles]:
+    """The table for grades, which have no precisions."""
+    intervals = [f"{name}_{end}" for name in ("interval", "recall", "precision") for end in ("low", "high")]
+    return dict.fromkeys(("precisions", "similarities", "recalls", *intervals), np.empty(0))
+
+
 @dataclass(frozen=True)
 class MatchErrors:
     """Errors of held-out probabilities of a match."""
@@ -476,8 +482,7 @@ def fit(
     local = within_scores(x, pairs.weights)
     mixture = mix(x, pairs.targets, local, pairs.graded, rng)
     held_out = out_of_fold(x, pairs.targets, local, pairs.graded, rng)
-    no_table = dict.fromkeys(("precisions", "similarities", "interval_low", "interval_high"), np.empty(0))
-    table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
+    table = empty_table() if pairs.graded else precision_table(pairs, x, mixture, rng)
     knots, logits = knots_of(mixture, x)
     learnt = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
     facts = report(pairs, held_out, mixture, rng)

@@ -62,8 +62,8 @@ class Reliability:
             below, above = np.maximum(observed - half, 0), np.minimum(observed + half, 1)
         else:
             below, above = wilson(observed, counts)
-        rows = zip(predicted, observed, below, above, counts, strict=True)
-        curve = [Bin(*(float(value) for value in row), int(pairs)) for *row, pairs in rows]
+        columns = (column.tolist() for column in (predicted, observed, below, above, counts.astype(np.intp)))
+        curve = [Bin(*row) for row in zip(*columns, strict=True)]
         return cls(error, low, high, float(np.mean(perfect)), curve)
 
     def as_facts(self) -> dict[str, Any]:

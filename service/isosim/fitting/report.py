@@ -25,6 +25,8 @@ from isosim.fitting.gate import (
 )
 from isosim.fitting.methods import FittedMap
 from isosim.fitting.probability import ProbabilityReport
+from isosim.jobs.job import JobRequest
+from isosim.scoring.calibration import DomainModel
 from isosim.scoring.method import Method
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -156,58 +158,57 @@ class Report(Protocol):
 class FitReport:
     """The report of a fit. `choice` is None if the method was asked for."""
 
+    request: JobRequest
     fitted: FittedMap
-    asked: Method
+    model: DomainModel
     choice: Choice | None
     same_vectors: bool  # identity replaces the chosen method, because most vectors are equal
-    seed: int
-    sentences: int
     origin: Origin
-    fit_sentences: int
     held_out_sentences: int
     before: Space
     after: Space
     bits_per_dimension: float | None
     gaussian_bits_per_dimension: float
-    reference: ReferenceDistribution | None
-    folds: int
-    raw_reference: ReferenceDistribution | None
+    folds: int  # of the reference distribution
     repeats: Repeats
-    domain_test: bool
     labels: LabelReport | None
     seconds: dict[str, float]  # by stage
 
     @property
+    def sentences(self) -> int:
+        return len(self.repeats.lines)
+
+    @property
     def reason(self) -> str:
         if self.choice is None:
-            return f"method {self.asked} was asked for"
+            return f"method {self.request.method} was asked for"
         return f"{reason(self.choice)}; {SAME_VECTORS}" if self.same_vectors else reason(self.choice)
 
     def as_facts(self) -> dict[str, Any]:
         choice = self.choice
         return {
             "method": str(self.fitted.method),
-            "asked": str(self.asked),
+            "asked": self.request.method,
             "reason": self.reason,
             "evidence": None if choice is None else evidence_facts(choice),
             "candidates": [
                 {"method": str(one.method), "evidence": asdict(one.evidence)} for one in choice.candidates
             ] if choice else [],
             "settings": self.fitted.settings,
-            "seed": self.seed,
+            "seed": self.request.seed,
             "used": self.sentences,
             "sentences": self.sentences,
             **self.origin.as_facts(),
-            "fit_sentences": self.fit_sentences,
+            "fit_sentences": 0 if self.fitted.weights is None else self.sentences - self.held_out_sentences,
             "held_out_sentences": self.held_out_sentences,
             "before": asdict(self.before),
             "after": asdict(self.after),
             "bits_per_dimension": self.bits_per_dimension,
             "gaussian_bits_per_dimension": self.gaussian_bits_per_dimension,
-            "reference": reference_facts(self.reference, self.folds),
-            "raw_reference": reference_facts(self.raw_reference, 1),
+            "reference": reference_facts(self.model.reference, self.folds),
+            "raw_reference": reference_facts(self.model.raw_reference, 1),
             "repeated": self.repeats.as_facts(),
-            "domain_test": self.domain_test,
+            "domain_test": self.model.domain_test is not None,
             "labels": None if self.labels is None else self.labels.as_facts(),
             "duration_seconds": self.seconds,
         }  # fmt: skip

@@ -357,13 +357,10 @@ def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
     similarities, labels = draw(100_000, seed=1)
     for precision in (0.6, 0.8, 0.9):
         threshold, _, _ = taught[0].precision_threshold(precision)
-        found = taught[0].recall(precision)
-        assert found is not None
-        recall, low, high = found
+        recall, low, high = taught[0].recall(precision)
         assert low <= labels[similarities >= threshold].sum() / labels.sum() <= high
         assert low < recall <= high
         interval = taught[0].precision_interval(precision)
-        assert interval is not None
         assert interval[0] <= labels[similarities >= threshold].mean() <= interval[1]
         assert interval[0] < precision < interval[1]
 
