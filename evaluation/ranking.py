@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evaluation.corpora import Bench, Row
-from isosim.fitting.methods import IDENTITY, fit
+from isosim.fitting.methods import UNCHANGED, fit
 from isosim.scoring.method import Method
 from isosim.sts import Evaluation, sentences
 
@@ -25,7 +25,7 @@ def ranking(bench: Bench, encoders: str = "minilm", rivals: str = "tempered,flow
         changes: dict[str, dict[str, float]] = {str(method): {} for method in methods}
         for one, files in ready.sets.items():
             texts = list(dict.fromkeys(sentences(files)))
-            before[one] = ready.score(one, IDENTITY)[0]
+            before[one] = ready.score(one, UNCHANGED)[0]
             chosen[one] = ready.choose(texts)
             x = ready.rows(texts)
             for method in methods:

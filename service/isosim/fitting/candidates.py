@@ -14,8 +14,8 @@ from isosim.errors import InvalidInput
 from isosim.fitting import evidence
 from isosim.fitting.evidence import LabelTest
 from isosim.fitting.linear import Spectrum
-from isosim.fitting.methods import DEFAULT_STRENGTHS, IDENTITY, FittedMap, fit
-from isosim.scoring.method import Method
+from isosim.fitting.methods import DEFAULT_STRENGTHS, FittedMap, fit
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.similarity import cosine
 
 MEASURED_SHARE = 0.2  # share of the sentences that is used to evaluate the candidates, not to fit them
@@ -26,7 +26,7 @@ MOST_FLOW_SENTENCES = 5000
 FEWEST_COPIES = 20
 RANDOM_PAIRS = 5000
 SIMPLE = (
-    Method("identity"), Method("centring"), Method("mean-direction", 0.5), Method("mean-direction"), Method("sn"),
+    IDENTITY, Method("centring"), Method("mean-direction", 0.5), Method("mean-direction"), Method("sn"),
     Method("nulling", 1), Method("nulling", 3), Method("tempered"), Method("whitening"),
 )  # fmt: skip
 
@@ -169,13 +169,13 @@ def with_labels(known: Statistics, test: LabelTest, method: Method) -> Statistic
     if method not in test.scores:
         return known
     known = replace(known, labelled_score=test.scores[method])
-    if method == IDENTITY.method:
+    if method == IDENTITY:
         return known
-    low, high = np.nanquantile(test.samples[method] - test.samples[IDENTITY.method], [0.025, 0.975])
+    low, high = np.nanquantile(test.samples[method] - test.samples[IDENTITY], [0.025, 0.975])
     return replace(
         known,
-        labelled_gain=test.gain(method, IDENTITY.method),
+        labelled_gain=test.gain(method, IDENTITY),
         labelled_gain_low=float(low),
         labelled_gain_high=float(high),
-        p_not_better=test.p_not_better(method, IDENTITY.method),
+        p_not_better=test.p_not_better(method, IDENTITY),
     )

@@ -22,7 +22,7 @@ from isosim.arrays import Rows, Vectors
 from isosim.fitting.candidates import Candidate, Labels, candidates, hold_out, measure_candidates
 from isosim.fitting.evidence import LabelTest, Score, Surface, score_of
 from isosim.fitting.recognition import Embed, recognition_of
-from isosim.scoring.method import Method
+from isosim.scoring.method import IDENTITY, Method
 
 # Limits for soft whitening. At a limit named OFF, vectors stay unchanged. At a limit named FULL, vectors are whitened
 # with full strength. Between the two limits, the strength changes smoothly.
@@ -49,9 +49,6 @@ MOST_LABELS = 2000  # largest number of labelled pairs; from more pairs, a rando
 SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
 
 
-IDENTITY = Method("identity")
-
-
 @dataclass(frozen=True)
 class Rule:
     """The rule's measurements, and the strength of soft whitening that follows from them; 0 is identity."""
@@ -64,18 +61,6 @@ class Rule:
     @property
     def method(self) -> Method:
         return Method("soft", round(self.strength, 3)) if self.strength >= STRENGTH_FLOOR else IDENTITY
-
-
-@dataclass(frozen=True)
-class CopyTest:
-    """Whether whitening makes noisy copies of sentences harder to find: the paired z of their loss, over all copies."""
-
-    z: float
-    copies: int
-
-    @property
-    def vetoes(self) -> bool:
-        return self.z < VETO_Z
 
 
 @dataclass(frozen=True)
@@ -105,11 +90,13 @@ class LabelVerdict:
 class Choice:
     """The rule, the tests that can overrule it, and the statistics of each method that was tried.
 
-    `rule` is None if there were no texts. `copies` is None if there were no copies, or the rule chose identity.
+    `rule` is None if there were no texts. `copies_z` is the paired z of the loss of the noisy copies by the rule's
+    method; below VETO_Z, the copies are harder to find. None: there were no copies, or the rule chose identity.
     """
 
     rule: Rule | None
-    copies: CopyTest | None = None
+    copies_z: float | None = None
+    copies: int = 0  # number of copies
     labels: LabelVerdict | TooFewLabels | None = None
     candidates: tuple[Candidate, ...] = ()
 
@@ -117,9 +104,11 @@ class Choice:
     def method(self) -> Method:
         if isinstance(self.labels, LabelVerdict):
             return self.labels.method
-        if self.rule is None or (self.copies is not None and self.copies.vetoes):
-            return IDENTITY
-        return self.rule.method
+        return IDENTITY if self.rule is None or self.vetoed else self.rule.method
+
+    @property
+    def vetoed(self) -> bool:
+        return self.copies_z is not None and self.copies_z < VETO_Z
 
 
 def smoothstep(t: float) -> float:
@@ -169,7 +158,7 @@ def choose(
     methods = candidates(rule.method, vectors.shape, flows=known is not None)
     tried, test = measure_candidates(methods, split, known, seed)
     (z,) = (candidate.evidence.copies_z for candidate in tried if candidate.method == rule.method)
-    choice = Choice(rule, None if z is None else CopyTest(z, len(split.copies)), None, tuple(tried))
+    choice = Choice(rule, z, len(split.copies), None, tuple(tried))
     if isinstance(usable, TooFewLabels):
         return replace(choice, labels=usable)
     return choice if test is None else replace(choice, labels=by_labels(test, choice.method))

@@ -24,7 +24,7 @@ from isosim.fitting.linear import Spectrum, share_of_one
 from isosim.fitting.methods import FittedMap, fit, gaussian_bits_per_dimension
 from isosim.fitting.publication import Fit
 from isosim.fitting.recognition import Embed
-from isosim.fitting.report import SURE, FitReport, LabelledReport, LabelOrigin, LabelReport, Origin, Repeats
+from isosim.fitting.report import AGREEMENT_LEVEL, FitReport, LabelledReport, LabelOrigin, LabelReport, Origin, Repeats
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unknown, find_unreadable, open_texts
 from isosim.jobs.requirements import (
@@ -40,7 +40,7 @@ from isosim.jobs.requirements import (
 from isosim.jobs.vector_files import VectorFile, draw_rows
 from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.method import Method
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.out_of_domain import level_energies
 from isosim.scoring.similarity import cosine
 
@@ -112,28 +112,6 @@ class LabelSample:
     origin: LabelOrigin
 
 
-@dataclass(frozen=True)
-class ReadableLabels:
-    """Distinct labelled pairs whose texts the encoder can read."""
-
-    pairs: list[LabelledPair]
-    origin: LabelOrigin
-
-    @property
-    def texts(self) -> list[str]:
-        """The distinct texts of the pairs (T)."""
-        return list(dict.fromkeys(text for pair in self.pairs for text in pair[:2]))
-
-    def with_vectors(self, vectors: Vectors) -> LabelSample:
-        """The pairs with the vectors (T, D) of `texts`. Raises InvalidInput if labels and similarities disagree."""
-        row = {text: index for index, text in enumerate(self.texts)}
-        left, right = [row[pair.a] for pair in self.pairs], [row[pair.b] for pair in self.pairs]
-        weights = np.array([pair.weight for pair in self.pairs])
-        weighted = weights if (weights != weights[0]).any() else None
-        labels = Labels(vectors[left], vectors[right], np.array([pair.label for pair in self.pairs]), weighted)
-        return LabelSample(labels, agreement_of(labels), self.origin)
-
-
 def calibrate_job(
     request: JobRequest,
     inputs: CalibrationInput,
@@ -190,7 +168,7 @@ def calibrate_job(
         # quarter of the vectors). The fit fails if all remaining vectors are equal.
         same_vectors = choice is not None and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS
         if same_vectors:
-            method = gate.IDENTITY
+            method = IDENTITY
 
     with stages("fitting") as progress:
         spectrum = Spectrum.from_vectors(train)
@@ -237,11 +215,11 @@ def label_job(
 ) -> Fit:
     """Makes a copy of the version `base`, with probabilities learnt from labels."""
     with stages("embedding") as progress:
-        distinct = readable_labels(labels, encoder, request.kind)
+        distinct, origin = readable_labels(labels, encoder, request.kind)
         stored: StoredVersion = domains.load(request.domain, base)
         if stored.version.encoder != encoder.digest:
             raise EncoderMismatch(f"version {base} of {request.domain!r} was made for another encoder")
-        sample = distinct.with_vectors(encode(distinct.texts, progress).vectors)
+        sample = with_vectors(distinct, encode(sides(distinct), progress).vectors, origin)
     with stages("measuring"):
         fitted = FittedMap(Method.parse(stored.version.method), stored.weights)
         model, learnt = with_labels(stored.model, fitted, sample, request)
@@ -266,13 +244,13 @@ def sample_texts(
     check_readable(len(drawn.texts), len(blind))
     texts = [text for text in drawn.texts if text not in blind]
     check_sentences(request.method, encoder.spec.dim, len(texts), unreadable=len(blind))
-    labels = readable_labels(inputs.labels, encoder, request.kind)
+    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
 
     rng = np.random.default_rng(request.seed)
     rows, altered = noised(texts, COPIES, rng) if request.method == "auto" else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
     shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
-    encodings = encode([*texts, *altered, *shuffled, *labels.texts], progress)
+    encodings = encode([*texts, *altered, *shuffled, *sides(labels)], progress)
     ends = np.cumsum([len(texts), len(altered), len(shuffled)])
     own, copies, salad, labelled = np.split(encodings.vectors, ends)
     return Sample(
@@ -282,7 +260,7 @@ def sample_texts(
         (rows, copies) if len(altered) else None,
         salad if len(shuffled) else None,
         [lines[text] for text in texts],
-        labels.with_vectors(labelled) if labels.pairs else None,
+        with_vectors(labels, labelled, origin) if labels else None,
         Origin(
             drawn.posted,
             drawn.distinct,
@@ -313,7 +291,7 @@ def sample_vectors(
             f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
         )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
-    labels = readable_labels(inputs.labels, encoder, request.kind)
+    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
     return Sample(
         texts,
         drawn.vectors,
@@ -321,13 +299,15 @@ def sample_vectors(
         None,
         None,
         (drawn.rows + 1).tolist(),
-        labels.with_vectors(encode(labels.texts).vectors) if labels.pairs else None,
+        with_vectors(labels, encode(sides(labels)).vectors, origin) if labels else None,
         Origin(len(file), drawn.distinct, drawn.sha256, brought=True, texts=texts is not None),
     )
 
 
-def readable_labels(labels: Sequence[LabelledPair], encoder: EncoderArtifact, kind: str) -> ReadableLabels:
-    """Leaves out labelled pairs that cannot be used.
+def readable_labels(
+    labels: Sequence[LabelledPair], encoder: EncoderArtifact, kind: str
+) -> tuple[list[LabelledPair], LabelOrigin]:
+    """Distinct labelled pairs that can be used, and facts about the others.
 
     Pairs with an unreadable text are left out, and pairs of different texts that differ only in unknown words, because
     the service always answers a probability of 0 for them. So are pairs that are labelled both 0 and 1.
@@ -354,7 +334,22 @@ def readable_labels(labels: Sequence[LabelledPair], encoder: EncoderArtifact, ki
     unreadable = len(distinct) - len(kept)
     if posted:
         check_labels(kept, kind, left_out=left_out + besides(unreadable))
-    return ReadableLabels(kept, LabelOrigin(posted, contradictions, unreadable))
+    return kept, LabelOrigin(posted, contradictions, unreadable)
+
+
+def sides(labels: Sequence[LabelledPair]) -> list[str]:
+    """The distinct texts of labelled pairs. (T)"""
+    return list(dict.fromkeys(text for pair in labels for text in pair[:2]))
+
+
+def with_vectors(labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin) -> LabelSample:
+    """The pairs with the vectors (T, D) of their `sides`. Raises InvalidInput if labels and similarities disagree."""
+    row = {text: index for index, text in enumerate(sides(labels))}
+    left, right = [row[pair.a] for pair in labels], [row[pair.b] for pair in labels]
+    weights = np.array([pair.weight for pair in labels])
+    weighted = weights if (weights != weights[0]).any() else None
+    pairs = Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
+    return LabelSample(pairs, agreement_of(pairs), origin)
 
 
 def agreement_of(labels: Labels) -> RankTest:
@@ -364,7 +359,7 @@ def agreement_of(labels: Labels) -> RankTest:
         InvalidInput: pairs with higher labels have significantly lower similarities.
     """
     test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
-    if test.p_disagree < SURE:
+    if test.p_disagree < AGREEMENT_LEVEL:
         question = "are 0 and 1 swapped?" if test.kind == "auroc" else "is the scale upside down?"
         raise InvalidInput(
             f"labels_inverted: pairs with higher labels are less similar than others ({test}, one-sided p "

@@ -13,7 +13,7 @@ from isosim.errors import InvalidInput
 from isosim.fitting import linear
 from isosim.fitting.calibrator import Calibrator, bits_per_dimension
 from isosim.fitting.flow import PAPER, ROBUST, FlowSettings, fit_flow
-from isosim.scoring.method import Method
+from isosim.scoring.method import IDENTITY, Method
 
 DEFAULT_STRENGTHS = {
     "partial": 0.5,
@@ -77,7 +77,7 @@ class FittedMap:
         return fit(self.method, x, x[:0], self.settings["seed"], flow_settings=settings, like=self.settings)
 
 
-IDENTITY = FittedMap(Method("identity"))
+UNCHANGED = FittedMap(IDENTITY)
 
 
 def weights_of(affine: linear.Affine, flow: dict[str, torch.Tensor] | None = None) -> Weights:
@@ -117,7 +117,7 @@ def fit(
     if method.name in WITHOUT_STRENGTH and method.strength is not None:
         raise ValueError(f"no method '{method}': {method.name} has no strength")
     if method.name == "identity":
-        return IDENTITY
+        return UNCHANGED
     if linear.all_equal(train):
         raise InvalidInput(
             f"the encoder gives all {len(train)} sentences the same vector, and {method} needs different vectors: "

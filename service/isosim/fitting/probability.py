@@ -363,23 +363,6 @@ def empty_table() -> dict[str, Doubles]:
 
 
 @dataclass(frozen=True)
-class MatchErrors:
-    """Errors of held-out probabilities of a match."""
-
-    positives: float  # share of matches
-    brier: float
-    log_loss: float  # nats
-
-
-@dataclass(frozen=True)
-class GradeErrors:
-    """Errors of held-out mean grades."""
-
-    rmse: float  # in grades
-    pearson: float
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Mean loss of two maps on the same labels, and the standard error of the difference.
 
@@ -402,7 +385,8 @@ class ProbabilityReport:
     weights: dict[str, float]  # of the three curves
     losses: dict[str, float]  # cross-validated, of the three curves
     reliability: Reliability
-    errors: MatchErrors | GradeErrors
+    # `positives` (the share of matches), `brier` and `log_loss` in nats; of grades `rmse` in grades, and `pearson`
+    errors: dict[str, float]
     effective_pairs: float | None = None  # None: all pairs have the same weight
     compared: Comparison | None = None  # with a map learnt from earlier labels
 
@@ -416,7 +400,7 @@ class ProbabilityReport:
             "methods": {name: {"weight": self.weights[name], kind: loss} for name, loss in self.losses.items()},
             **self.reliability.as_facts(),
             **({} if self.effective_pairs is None else {"weighted": True, "effective_pairs": self.effective_pairs}),
-            **asdict(self.errors),
+            **self.errors,
             **({} if self.compared is None else {"compared": asdict(self.compared)}),
         }
 
@@ -428,14 +412,15 @@ def report(
     targets = pairs.targets
     mean = partial(np.average, weights=pairs.weights)
     error = probabilities - targets
-    errors: MatchErrors | GradeErrors
     if pairs.graded:
         away = probabilities - mean(probabilities), targets - mean(targets)
         spread = float(np.sqrt(mean(away[0] ** 2) * mean(away[1] ** 2)))
         rmse = float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low)
-        errors = GradeErrors(rmse, float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0)
+        pearson = float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0
+        errors = {"rmse": rmse, "pearson": pearson}
     else:
-        errors = MatchErrors(float(mean(targets)), float(mean(error**2)), float(mean(log_loss(probabilities, targets))))
+        losses = log_loss(probabilities, targets)
+        errors = {"positives": float(mean(targets)), "brier": float(mean(error**2)), "log_loss": float(mean(losses))}
     return ProbabilityReport(
         len(targets),
         pairs.graded,

@@ -14,11 +14,9 @@ from isosim.fitting.evidence import RankTest, Space, Surface
 from isosim.fitting.gate import (
     FEWEST_OF_A_CLASS,
     FEWEST_SENTENCES,
-    IDENTITY,
     RAW_OFF,
     STRENGTH_FLOOR,
     Choice,
-    CopyTest,
     LabelVerdict,
     Rule,
     TooFewLabels,
@@ -27,10 +25,10 @@ from isosim.fitting.methods import FittedMap
 from isosim.fitting.probability import ProbabilityReport
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
-from isosim.scoring.method import Method
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.reference import ReferenceDistribution
 
-SURE = 0.01  # significance level of the tests whether labels agree with the encoder's similarities
+AGREEMENT_LEVEL = 0.01  # significance level of the tests whether labels agree with the encoder's similarities
 MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines per group
 WITHOUT_TEXT = (
     "Without texts, isosim cannot test how much the vectors depend on the surface of sentences, "
@@ -100,7 +98,7 @@ class LabelReport:
     @property
     def notice(self) -> str | None:
         """A warning, if the labels do not clearly agree with the similarities."""
-        if self.agreement.p_agree < SURE:
+        if self.agreement.p_agree < AGREEMENT_LEVEL:
             return None
         return (
             f"the labels do not clearly agree with the similarities ({self.agreement} over {self.learnt.pairs} "
@@ -255,7 +253,7 @@ def evidence_facts(choice: Choice) -> dict[str, float | None]:
         by_method = {candidate.method: candidate.evidence for candidate in choice.candidates}
         # Whitening gives vectors the same likelihood as a Gaussian that is fitted to the training vectors.
         facts["gaussian_bits_per_dimension"] = by_method[Method("whitening")].bits_per_dimension
-        facts["copies_z"] = by_method[rule.method].copies_z
+        facts["copies_z"] = choice.copies_z
     if isinstance(choice.labels, LabelVerdict):
         facts["labelled_pairs"] = float(choice.labels.pairs)
     return facts
@@ -285,8 +283,14 @@ def reason(choice: Choice) -> str:
     if choice.rule is None:
         return WITHOUT_TEXT
     sentences = [reason_of_rule(choice.rule)]
-    if choice.copies is not None:
-        sentences.append(reason_of_copies(choice.copies))
+    z = choice.copies_z
+    if choice.vetoed:
+        sentences.append(
+            f"But whitening makes noisy copies of the sentences harder to find (paired z {z:.1f}, {choice.copies} "
+            "copies): scores stay raw cosines."
+        )
+    elif z is not None:
+        sentences.append(f"Whitening does not make noisy copies of the sentences harder to find (paired z {z:+.1f}).")
     if isinstance(choice.labels, TooFewLabels):
         sentences.append(
             f"The labels cannot check this choice: there are {choice.labels.ones} ones and {choice.labels.zeros} "
@@ -335,15 +339,6 @@ def measurements(surface: Surface) -> str:
         f"{surface.share_ratio:.2f} times as much as for a bag of words; the vectors use {surface.directions:.0f} "
         f"directions, {surface.directions_ratio:.2f} times as many as a bag of words. This gives a rawness of "
         f"{surface.rawness:.2f}; random pairs have a mean cosine of {surface.crowding:.3f}"
-    )
-
-
-def reason_of_copies(test: CopyTest) -> str:
-    if not test.vetoes:
-        return f"Whitening does not make noisy copies of the sentences harder to find (paired z {test.z:+.1f})."
-    return (
-        f"But whitening makes noisy copies of the sentences harder to find (paired z {test.z:.1f}, {test.copies} "
-        "copies): scores stay raw cosines."
     )
 
 

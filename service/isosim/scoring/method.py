@@ -44,3 +44,6 @@ class Method:
     @property
     def is_flow(self) -> bool:
         return self.name in FLOWS
+
+
+IDENTITY = Method("identity")

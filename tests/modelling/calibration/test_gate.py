@@ -15,7 +15,7 @@ from isosim.fitting.candidates import FLOW_SENTENCES, Labels
 from isosim.fitting.gate import Choice, choose
 from isosim.fitting.methods import fit
 from isosim.fitting.report import evidence_facts, reason
-from isosim.scoring.method import Method
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.similarity import cosine
 from tests.text import sentences
 
@@ -84,7 +84,7 @@ def labelled(
 
 def test_a_space_that_shows_no_more_surface_than_a_bag_of_words_is_left_alone() -> None:
     choice = chosen(COUNT, raw=0.0)
-    assert choice.method == gate.IDENTITY
+    assert choice.method == IDENTITY
     assert evidence_facts(choice)["rawness"] == pytest.approx(0, abs=gate.RAW_OFF)
     assert f"{evidence_facts(choice)['rawness']:.2f}" in reason(choice)
 
@@ -131,7 +131,7 @@ def test_a_space_in_which_sentences_are_found_again_in_other_looks_is_left_alone
     raw, tuned = choose(texts, x, by_looks), choose(texts, x, by_meaning)
     assert raw.method.name == "soft"
     assert (evidence_facts(raw)["recognition"], evidence_facts(tuned)["recognition"]) == (pytest.approx(0, abs=0.1), 1)
-    assert tuned.method == gate.IDENTITY
+    assert tuned.method == IDENTITY
     assert "100% of the sentences are recognized" in reason(tuned)
 
 
@@ -139,12 +139,12 @@ def test_looks_are_asked_for_only_where_the_space_seems_raw() -> None:
     def refuse(_: list[str]) -> Vectors:
         raise AssertionError
 
-    assert choose(sentences(COUNT), embedded(COUNT, 0.0), refuse).method == gate.IDENTITY
+    assert choose(sentences(COUNT), embedded(COUNT, 0.0), refuse).method == IDENTITY
 
 
 def test_fewer_sentences_than_the_rule_needs_keep_their_cosine() -> None:
     few, enough = chosen(gate.FEWEST_SENTENCES, 1.0), chosen(COUNT, 1.0)
-    assert few.method == gate.IDENTITY
+    assert few.method == IDENTITY
     assert str(gate.FEWEST_SENTENCES) in reason(few)
     assert enough.method.name == "soft"
 
@@ -152,12 +152,12 @@ def test_fewer_sentences_than_the_rule_needs_keep_their_cosine() -> None:
 @pytest.mark.parametrize("count", [1, 2, 20, 49, 50, 60])
 def test_any_number_of_sentences_has_a_choice(count: int) -> None:
     choice = chosen(count, 1.0)
-    assert choice.method == gate.IDENTITY
+    assert choice.method == IDENTITY
     assert bool(choice.candidates) == (count >= gate.FEWEST_MEASURED)
 
 
 def test_vectors_that_do_not_differ_are_left_alone() -> None:
-    assert choose(sentences(300), np.full((300, 16), 0.3, np.float32), by_looks).method == gate.IDENTITY
+    assert choose(sentences(300), np.full((300, 16), 0.3, np.float32), by_looks).method == IDENTITY
 
 
 def test_a_zero_vector_and_an_empty_text_among_others_do_no_harm() -> None:
@@ -238,7 +238,7 @@ def test_noised_copies_that_the_map_loses_veto_it() -> None:
     kept, vetoed = (choose(texts, x, by_looks, copies=(rows, copies)) for copies in (near, misleading))
     assert kept.method.name == "soft"
     assert (evidence_facts(kept)["copies_z"] or 0) > gate.VETO_Z
-    assert vetoed.method == gate.IDENTITY
+    assert vetoed.method == IDENTITY
     assert (evidence_facts(vetoed)["copies_z"] or 0) < gate.VETO_Z
     assert "noisy copies" in reason(vetoed)
 
@@ -267,12 +267,12 @@ def test_labels_by_chance_do_not_overrule_the_rule(raw: float, count: int, bette
 def test_labels_that_agree_with_the_rule_leave_it() -> None:
     soft = str(chosen(COUNT, 1.0).method)
     assert str(chosen(COUNT, 1.0, labelled(COUNT, soft, raw=1.0)).method) == soft
-    assert chosen(COUNT, 0.0, labelled(COUNT, "identity")).method == gate.IDENTITY
+    assert chosen(COUNT, 0.0, labelled(COUNT, "identity")).method == IDENTITY
 
 
 def test_too_few_labels_of_a_kind_are_not_heard_and_the_reason_says_so() -> None:
     sure = labelled(COUNT, "whitening", noise=0)
     choice = chosen(COUNT, 0.0, Labels(sure.left, sure.right, (np.arange(COUNT) < 9).astype(np.float64)))
-    assert choice.method == gate.IDENTITY
+    assert choice.method == IDENTITY
     assert "9 ones" in reason(choice)
     assert all(c.evidence.labelled_score is None for c in choice.candidates)

@@ -378,7 +378,7 @@ def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
         np.abs(model.probability(asked) - taught[0].probability(asked)).mean() for model in (weighted, biased)
     )
     assert off < 0.04 < before
-    assert report.errors.positives == pytest.approx(labels.mean(), abs=0.03)
+    assert report.errors["positives"] == pytest.approx(labels.mean(), abs=0.03)
     assert weighted.precision_threshold(0.8)[0] == pytest.approx(taught[0].precision_threshold(0.8)[0], abs=0.05)
 
 
@@ -399,9 +399,9 @@ def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
     assert json.loads(json.dumps(report.as_facts(), allow_nan=False)) == report.as_facts()
     similarities, labels = draw(100_000, seed=2)
     p = model.probability(REFERENCE.false_match_rate(similarities))
-    assert report.errors.brier == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
-    assert report.errors.log_loss == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
-    assert report.errors.positives == pytest.approx(labels.mean(), abs=0.03)
+    assert report.errors["brier"] == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
+    assert report.errors["log_loss"] == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
+    assert report.errors["positives"] == pytest.approx(labels.mean(), abs=0.03)
     assert report.reliability.ece_low - 0.01 < calibration_error(p, labels) < report.reliability.ece_high + 0.01
     assert sum(row.pairs for row in report.reliability.bins) == report.pairs == 1500
     assert all(row.low <= row.observed <= row.high for row in report.reliability.bins)
@@ -427,10 +427,10 @@ def test_grades_teach_their_mean() -> None:
     assert model.graded
     assert (model.low, model.high) == (0, 5)
     assert len(model.precisions) == 0
-    assert report.errors.rmse == pytest.approx(0.36, abs=0.06)
-    assert report.errors.pearson > 0.95
+    assert report.errors["rmse"] == pytest.approx(0.36, abs=0.06)
+    assert report.errors["pearson"] > 0.95
     assert not {"brier", "log_loss", "positives"} & set(report.as_facts())
-    of_40 = np.sqrt(2 / np.pi) * report.errors.rmse / 5 / np.sqrt(40)  # mean |error| of a bin's mean, 15 bins of 40
+    of_40 = np.sqrt(2 / np.pi) * report.errors["rmse"] / 5 / np.sqrt(40)  # mean |error| of a bin's mean, 15 bins of 40
     assert 0 < report.reliability.ece_of_a_perfect_map < of_40
     assert all(row.low <= row.observed <= row.high for row in report.reliability.bins)
 
@@ -526,7 +526,7 @@ def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fo
     first, _ = fit(*_arguments(1500), seed=0)
     _, report = fit(*_arguments(300), seed=1, rival=first)
     compared = report.compared
-    assert compared.loss == pytest.approx(report.errors.log_loss)
+    assert compared.loss == pytest.approx(report.errors["log_loss"])
     assert 0 < compared.rival_loss < compared.loss
     assert 0 < compared.standard_error < 0.05
     similarities, scale, known = _arguments(300)

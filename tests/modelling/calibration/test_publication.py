@@ -13,7 +13,7 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict
 from isosim.fitting import probability, reference
 from isosim.fitting.evidence import RankTest
-from isosim.fitting.methods import IDENTITY
+from isosim.fitting.methods import UNCHANGED
 from isosim.fitting.publication import Fit
 from isosim.fitting.report import LabelledReport, LabelOrigin, LabelReport
 from isosim.jobs.job import Job, JobRequest
@@ -65,7 +65,7 @@ class Drawn(Sentences):
 
 def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Fit:
     request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
-    return Fit(request, tiny, IDENTITY, model(x), held_out, Sentences(len(x)))
+    return Fit(request, tiny, UNCHANGED, model(x), held_out, Sentences(len(x)))
 
 
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
