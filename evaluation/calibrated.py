@@ -10,6 +10,7 @@ from isosim.fitting import gate, reference
 from isosim.fitting.job import cross_fitted
 from isosim.fitting.methods import FittedMap, fit
 from isosim.fitting.recognition import Embed
+from isosim.scoring.method import Method
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import normalized
 
@@ -26,7 +27,7 @@ class Calibrated:
 
     @property
     def method(self) -> str:
-        return self.fitted.method.partition(":")[0]
+        return self.fitted.method.name
 
 
 def calibrated(
@@ -39,7 +40,7 @@ def calibrated(
     intervals: bool = False,
 ) -> Calibrated:
     """Calibrates from sentences and their vectors (N, D), without labels. `intervals`: with those of thresholds."""
-    chosen = gate.decide(texts, x, embed).method if method == AUTO else method
+    chosen = gate.decide(texts, x, embed).method if method == AUTO else Method.parse(method)
     fitted = fit(chosen, x, x[:0], seed=0)
     latents = cross_fitted(fitted, x, rng, lambda _: None)
     return Calibrated(fitted, latents, reference.build(reference.sample_pairs(latents, rng), rng, intervals=intervals))

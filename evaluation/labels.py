@@ -11,6 +11,7 @@ from evaluation.calibrated import calibrated, within
 from evaluation.corpora import Bench, PairVectors, Row
 from isosim.arrays import Doubles, Rows
 from isosim.fitting import probability
+from isosim.fitting.reliability import calibration_error
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
 from isosim.scoring.similarity import cosine
 
@@ -73,7 +74,7 @@ def one_draw(
 
 def errors(predicted: Doubles, labels: Doubles) -> tuple[float, float]:
     """Expected calibration error, and mean squared error (Brier, 1950)."""
-    return probability.calibration_error(predicted, labels), float(np.square(predicted - labels).mean())
+    return calibration_error(predicted, labels), float(np.square(predicted - labels).mean())
 
 
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from evaluation.corpora import Bench, Row
-from isosim.fitting.methods import FittedMap, fit
+from isosim.fitting.methods import UNCHANGED, fit
+from isosim.scoring.method import Method
 from isosim.sts import Evaluation, sentences
 
 WORST_ALLOWED = -1.0  # `auto` may lower Spearman × 100 of a set by at most 1
@@ -19,22 +20,23 @@ def ranking(bench: Bench, encoders: str = "minilm", rivals: str = "tempered,flow
         encoder = bench.encoder if name == bench.encoder.artifact.id else bench.other(name).encoder
         ready = Evaluation(encoder.artifact, bench.data / "sts", encoder.vectors)
         before: dict[str, float] = {}
-        chosen: dict[str, str] = {}
-        methods = ["auto", *filter(None, rivals.split(","))]
-        changes: dict[str, dict[str, float]] = {method: {} for method in methods}
+        chosen: dict[str, Method] = {}
+        methods = [Method.parse(name) for name in ("auto", *filter(None, rivals.split(",")))]
+        changes: dict[str, dict[str, float]] = {str(method): {} for method in methods}
         for one, files in ready.sets.items():
             texts = list(dict.fromkeys(sentences(files)))
-            before[one] = ready.score(one, FittedMap("identity", None, {}))[0]
+            before[one] = ready.score(one, UNCHANGED)[0]
             chosen[one] = ready.choose(texts)
             x = ready.rows(texts)
             for method in methods:
-                fitted = fit(chosen[one], x, x[:0], seed) if method == "auto" else ready.fit(method, texts, x, seed)
-                changes[method][one] = ready.score(one, fitted)[0] - before[one]
+                auto = method.name == "auto"
+                fitted = fit(chosen[one], x, x[:0], seed) if auto else ready.fit(method, texts, x, seed)
+                changes[str(method)][one] = ready.score(one, fitted)[0] - before[one]
         yield {"encoder": name, "method": "identity", **before}
-        for method, own in changes.items():
+        for one, own in changes.items():
             means = {"mean": float(np.mean(list(own.values()))), "worst": min(own.values())}
-            yield {"encoder": name, "method": method, **own, **means, "kept": method != "auto" or is_kept(changes)}
-        yield {"encoder": name, "method": "chosen", **chosen}
+            yield {"encoder": name, "method": one, **own, **means, "kept": one != "auto" or is_kept(changes)}
+        yield {"encoder": name, "method": "chosen", **{one: str(method) for one, method in chosen.items()}}
 
 
 def is_kept(changes: dict[str, dict[str, float]]) -> bool:

@@ -12,6 +12,7 @@ EXAMPLES = {
     "isosim.scoring.calibration": 2,
     "isosim.scoring.distances": 4,
     "isosim.scoring.similarity": 3,
+    "isosim.scoring.method": 2,
     "isosim.scoring.reference": 3,
     "isosim.scoring.probability": 4,
     "isosim.fitting.linear": 5,

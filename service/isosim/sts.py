@@ -20,9 +20,10 @@ from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.fitting import gate
-from isosim.fitting.evidence import space
+from isosim.fitting.evidence import Space
 from isosim.fitting.methods import FittedMap, fit
 from isosim.jobs.labelled_pairs import Pairs, read_pairs
+from isosim.scoring.method import Method
 from isosim.scoring.similarity import cosine
 
 SETS = {
@@ -111,13 +112,13 @@ class Evaluation:
         """Latents of x (N, D), computed by the exported calibrator, as in the service."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
-    def choose(self, texts: Sequence[str]) -> str:
+    def choose(self, texts: Sequence[str]) -> Method:
         """The method that the gate chooses for the sentences, without labels."""
         return gate.decide(texts, self.rows(texts), self.embed).method
 
-    def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
+    def fit(self, method: Method, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
         """Fits a method to sentences and their vectors; `auto` stands for the method that the gate chooses."""
-        if method == "auto":
+        if method.name == "auto":
             method = gate.decide(texts, x, self.embed).method
         order = np.random.default_rng(seed).permutation(len(x))
         held = int(HELD_OUT * len(x))
@@ -134,7 +135,7 @@ class Evaluation:
         whole = spearman(np.concatenate(scores), np.concatenate([pairs.gold for pairs in files]))
         return whole, float(np.average(each, weights=[len(own) for own in scores]))
 
-    def run(self, method: str, seed: int, text: Sequence[str] | None = None) -> Result:
+    def run(self, method: Method, seed: int, text: Sequence[str] | None = None) -> Result:
         """Fits a method to the given text, or to the sentences of the pairs that it scores, and scores all pairs."""
         distinct = list(dict.fromkeys(text or ()))
         common = self.fit(method, distinct, self.embed(distinct), seed) if distinct else None
@@ -147,20 +148,20 @@ class Evaluation:
         scored = {name: self.score(name, own) for name, own in maps.items()}
         fitted = fitted_to([self.dev])
         own = list(dict.fromkeys(sentences([self.dev])))
-        shape = space(self.apply(fitted, self.rows(own)), np.random.default_rng(seed))
+        space = Space.from_vectors(self.apply(fitted, self.rows(own)), np.random.default_rng(seed))
         auc = None
         if self.questions is not None:
             asked = self.similarities(fitted_to([self.questions]), self.questions)
             auc = 100 * float(roc_auc_score(self.questions.gold, asked))
         return Result(
-            method,
+            str(method),
             seed,
             {name: whole for name, (whole, _) in scored.items()},
             {name: mean for name, (_, mean) in scored.items()},
-            {name: own.method for name, own in maps.items()},
+            {name: str(own.method) for name, own in maps.items()},
             spearman(self.similarities(fitted, self.dev), self.distances),
-            shape["effective_rank"],
-            shape["singular_spectrum"],
+            space.effective_rank,
+            space.singular_spectrum,
             auc,
         )
 

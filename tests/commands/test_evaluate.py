@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import InvalidInput
 from isosim.jobs.offline import open_texts
+from isosim.scoring.method import Method
 from isosim.sts import DEV, SETS, Evaluation, Result, edit_distance, read_sets, spearman, table, tables, write_report
 from tests.commands.conftest import Run
 from tests.text import sentences
@@ -59,7 +60,9 @@ def test_all_sets_are_read_each_with_its_subsets(sts: Path) -> None:
 
 def test_methods_are_scored_on_every_set_and_the_report_has_the_same_figures(tiny: EncoderArtifact, sts: Path) -> None:
     ready = evaluation(tiny, sts, sts / "questions.tsv")
-    identity, nulled, auto = results = [ready.run(method, 0) for method in ("identity", "sn-nulling:2", "auto")]
+    identity, nulled, auto = results = [
+        ready.run(Method.parse(method), 0) for method in ("identity", "sn-nulling:2", "auto")
+    ]
     assert list(identity.all) == list(identity.wmean) == list(SETS)
     assert identity.all["STS12"] == pytest.approx(identity.all["SICK-R"])  # the same pairs in every set
     assert identity.spectrum[0] == 1.0
@@ -76,7 +79,7 @@ def test_methods_are_scored_on_every_set_and_the_report_has_the_same_figures(tin
 
 def test_a_text_to_fit_on_serves_every_set(tiny: EncoderArtifact, sts: Path) -> None:
     ready = evaluation(tiny, sts)
-    own, other = (ready.run("whitening", 0, text) for text in (None, sentences(300)[160:]))
+    own, other = (ready.run(Method("whitening"), 0, text) for text in (None, sentences(300)[160:]))
     assert own.all["STS-B"] != pytest.approx(other.all["STS-B"], abs=1e-6)
 
 

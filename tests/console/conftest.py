@@ -63,8 +63,7 @@ class Site:
                 encoder = encoders.find(request.encoder_id)
                 made = calibrate_job(request, given, encoder, domains, lambda *_: None, threads=1)
             attempt.publish()
-            version, promoted, why = made.publish(domains, attempt.job)
-            report = {**made.report, "promotion": why}
+            version, promoted, _, report = made.publish(domains, attempt.job)
             attempt.end(Status.SUCCEEDED, version=version, promoted=promoted, report=report)
 
     def calibrate(self, domain: str, texts: list[str], **options: Any) -> str:

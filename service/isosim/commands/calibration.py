@@ -210,7 +210,7 @@ def fit_here(
     remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
     sending = Allowance(artifact.id, None if yes else settings.max_remote_texts, remedy, remark)
     with bar("starting") as progress:
-        result = calibrate_job(
+        fit = calibrate_job(
             wanted,
             CalibrationInput(texts, pairs, vectors),
             artifact,
@@ -219,12 +219,12 @@ def fit_here(
             threads=settings.threads,
             sending=sending,
         )
-    version, promoted, why = result.publish(domains)
+    version, promoted, why, report = fit.publish(domains)
     prune(settings, domain)
-    fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
+    fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": report}
     # Reports of early releases contain neither `used` nor `distinct`. `isosim label` copies the report of its base
     # version, which may be an early one.
-    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)
+    used, distinct = report.get("used", 0), report.get("distinct", 0)
     drawn = f"{used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}"
     print_fit(fitted, drawn if used < distinct else None, as_json=as_json)
 

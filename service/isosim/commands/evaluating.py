@@ -12,6 +12,7 @@ from isosim.commands.terminal import bar, print_json, remark
 from isosim.jobs.job import METHODS
 from isosim.jobs.offline import open_texts
 from isosim.jobs.text_lines import read_text
+from isosim.scoring.method import Method
 
 KNOWN = (*METHODS, "sn-nulling")  # sn-nulling: only to reproduce the results published for SN + NATSV
 
@@ -42,18 +43,17 @@ def evaluate(
     """Evaluate methods fitted without labels on STS12–16, STS-B, SICK-R, lexical similarity and question pairs."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    named, numbers = method_names(methods), seed_numbers(seeds)
+    named, numbers = parse_methods(methods), seed_numbers(seeds)
     artifact = encoder_of(settings)
     text = None if fit_on is None else read_text(fit_on)
     with bar("reading") as progress:
-        from isosim.fitting.methods import is_flow  # noqa: PLC0415 - torch takes seconds; the bar says so
-        from isosim.sts import Evaluation, tables, write_report  # noqa: PLC0415
+        from isosim.sts import Evaluation, tables, write_report  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         encode = open_texts(artifact)
         ready = Evaluation(
             artifact, sts, lambda texts: encode(texts, lambda done: progress("embedding", done)).vectors, questions
         )
-        runs = [(method, seed) for method in named for seed in (numbers if is_flow(method) else numbers[:1])]
+        runs = [(method, seed) for method in named for seed in (numbers if method.is_flow else numbers[:1])]
         results = []
         for done, (method, seed) in enumerate(runs):
             progress(f"{method} {seed}", done / len(runs))
@@ -70,14 +70,14 @@ def evaluate(
     print(made)
 
 
-def method_names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name.partition(":")[0] not in KNOWN]
-    if unknown or not names:
+def parse_methods(text: str) -> list[Method]:
+    written = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in written if name.partition(":")[0] not in KNOWN]
+    if unknown or not written:
         raise typer.BadParameter(
             f"unknown method {', '.join(unknown)!r}; choose from {', '.join(KNOWN)}", param_hint="--methods"
         )
-    return names
+    return [Method.parse(name) for name in written]
 
 
 def seed_numbers(text: str) -> list[int]:

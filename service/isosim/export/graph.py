@@ -19,27 +19,41 @@ import torch
 from onnx import numpy_helper
 from onnx.utils import Extractor
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from isosim.encoders.onnx_engine import PREFIX, open_session
 from isosim.export.encoder import Encoder
-from isosim.fitting.calibrator import Tensors, calibrate, identity
+from isosim.fitting.calibrator import Calibrator, Tensors
 
 OPSET = 23  # the first opset with `Attention`, for which ONNX Runtime has a fused kernel
 PARITY = 1e-4  # largest allowed difference between the outputs of torch and ONNX, fp32
 PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); the export itself uses another shape, (3, 7)
 
 
+class WeightedCalibrator(nn.Module):
+    """Maps pooled vectors (B, D) and the calibrator's tensors, in the order of its `state_dict`, to `latent` (B, D)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.calibrator = Calibrator(dim)
+
+    def forward(self, pooled: Tensor, tensors: list[Tensor]) -> Tensor:
+        weights = dict(zip(self.calibrator.state_dict(), tensors, strict=True))
+        latent: Tensor = functional_call(self.calibrator, weights, (pooled,))
+        return latent
+
+
 class CalibratedEncoder(nn.Module):
     """Maps token ids and the calibrator's tensors to `pooled` and `latent`, both (B, D)."""
 
-    def __init__(self, encoder: Encoder, names: list[str]) -> None:
+    def __init__(self, encoder: Encoder, dim: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.names = names
+        self.calibrator = WeightedCalibrator(dim)
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
         pooled = self.encoder(ids, mask, types if self.encoder.token_types else None)
-        return pooled, calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
+        return pooled, self.calibrator(pooled, tensors)
 
 
 @contextmanager
@@ -57,13 +71,13 @@ def quiet() -> Iterator[None]:
 
 def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
     """Exports the joined graph with identity weights: `latent` equals `pooled` unless weights are passed."""
-    weights = identity(dim)
+    weights = Calibrator(dim).state_dict()
     ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
     inputs = ["input_ids", "attention_mask", "token_type_ids"]
     dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            CalibratedEncoder(encoder, list(weights)),
+            CalibratedEncoder(encoder, dim),
             (ids, (ids > 0).long(), torch.zeros_like(ids), list(weights.values())),
             dynamo=True,
             verbose=False,
@@ -81,23 +95,12 @@ def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
     return model
 
 
-class Calibrator(nn.Module):
-    """Maps pooled vectors (B, D) and the calibrator's tensors to `latent` (B, D)."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def forward(self, pooled: Tensor, tensors: list[Tensor]) -> Tensor:
-        return calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
-
-
 def export_calibrator(dim: int) -> onnx.ModelProto:
     """Exports the calibrator alone, with identity weights, for vectors (B, D) sent by a remote server or a caller."""
-    weights = identity(dim)
+    weights = Calibrator(dim).state_dict()
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            Calibrator(list(weights)),
+            WeightedCalibrator(dim),
             (torch.zeros(3, dim), list(weights.values())),
             dynamo=True,
             verbose=False,
@@ -156,7 +159,7 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
     """Random calibrator tensors for the parity check."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, tensor in identity(dim).items():
+    for name, tensor in Calibrator(dim).state_dict().items():
         if name.endswith("permutation"):
             weights[name] = torch.randperm(len(tensor), generator=generator)
         else:
@@ -197,7 +200,7 @@ def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
     vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
     differences = []
     for ids, mask, outputs, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
-        joined = CalibratedEncoder(encoder, list(weights))
+        joined = CalibratedEncoder(encoder, dim)
         with torch.no_grad():
             expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
         differences.append(float((expected - outputs).abs().max()))
@@ -215,7 +218,7 @@ def check_latents(path: Path, dim: int) -> float:
     differences = []
     for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
         with torch.no_grad():
-            differences.append(float((calibrate(pooled, weights) - latent).abs().max()))
+            differences.append(float((Calibrator.from_weights(weights)(pooled) - latent).abs().max()))
     return within_parity(differences)
 
 

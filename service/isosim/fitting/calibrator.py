@@ -1,24 +1,25 @@
 """The calibrator: an affine map followed by a flow. Every post-processing method can be written in this form.
 
-This is the only implementation of the calibrator. Its weights are named tensors. The flow's training computes them
-(`flow.py`), and so do linear methods (`linear.py`). The exporter makes them inputs of a graph (`export.py`), and the
-server runs this graph.
+This is the only implementation of the calibrator. Its weights are the tensors of its `state_dict`. The flow's training
+computes them (`flow.py`), and so do linear methods (`linear.py`). The exporter makes them inputs of a graph
+(`export/graph.py`), and the server runs this graph.
 
 Shapes: B sentences, D dimensions, C channels of a level, K kept half, M moved half, H hidden width.
 """
 
 import math
 from collections.abc import Mapping
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LEVELS = 3  # number of levels, as in BERT-flow's code; the paper says 2
 DEPTH = 3  # steps per level
 HIDDEN = 32  # width of a coupling network
 
 Tensors = Mapping[str, Tensor]
-"""A calibrator's weights by name; see `identity` for names and shapes."""
+"""A calibrator's weights by name, as in its `state_dict`."""
 
 
 def level_sizes(dim: int) -> list[int]:
@@ -42,89 +43,100 @@ def group_sizes(dim: int) -> list[int]:
     return [c // 2 for c in sizes[:-1]] + sizes[-1:]
 
 
-def steps(dim: int) -> list[tuple[str, int]]:
-    """For each step, in order: the prefix of its tensors' names, and its number of channels C."""
-    return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
+class FlowStep(nn.Module):
+    """Actnorm, permutation, additive coupling (Glow, Kingma & Dhariwal, 2018, section 3).
 
-
-def identity(dim: int) -> dict[str, Tensor]:
-    """Weights of a calibrator that changes nothing.
-
-    Every calibrator has these tensors: mean (D,), matrix (D, D). Each step has scale (C,), shift (C,), permutation (C,)
-    int64, and a coupling network: w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
-
-    Raises:
-        ValueError: `dim` is below 8, too small for three levels.
+    Its tensors are scale (C,), shift (C,), permutation (C,) int64, and a coupling network: w1 (K, H), b1 (H,),
+    w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
     """
-    if dim < 8:
-        raise ValueError(f"vectors of {dim} dimensions are too small for {LEVELS} levels; at least 8 are needed")
-    weights = {"mean": torch.zeros(dim), "matrix": torch.eye(dim)}
-    for name, c in steps(dim):
-        kept, moved = c // 2, c - c // 2
-        weights |= {
-            name + "scale": torch.ones(c),
-            name + "shift": torch.zeros(c),
-            name + "permutation": torch.arange(c),
-            name + "w1": torch.zeros(kept, HIDDEN),
-            name + "b1": torch.zeros(HIDDEN),
-            name + "w2": torch.zeros(HIDDEN, HIDDEN),
-            name + "b2": torch.zeros(HIDDEN),
-            name + "w3": torch.zeros(HIDDEN, moved),
-            name + "b3": torch.zeros(moved),
-        }
-    return weights
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        kept, moved = channels // 2, channels - channels // 2
+        self.scale = nn.Buffer(torch.ones(channels))
+        self.shift = nn.Buffer(torch.zeros(channels))
+        self.permutation = nn.Buffer(torch.arange(channels))
+        self.w1 = nn.Buffer(torch.zeros(kept, HIDDEN))
+        self.b1 = nn.Buffer(torch.zeros(HIDDEN))
+        self.w2 = nn.Buffer(torch.zeros(HIDDEN, HIDDEN))
+        self.b2 = nn.Buffer(torch.zeros(HIDDEN))
+        self.w3 = nn.Buffer(torch.zeros(HIDDEN, moved))
+        self.b3 = nn.Buffer(torch.zeros(moved))
+
+    def coupling(self, kept: Tensor) -> Tensor:  # (B, K) -> (B, M)
+        """Shift of an additive coupling: two ReLU layers and a linear one (NICE, Dinh et al., 2014, 3.2)."""
+        hidden = torch.relu(torch.addmm(self.b1, kept, self.w1))
+        hidden = torch.relu(torch.addmm(self.b2, hidden, self.w2))
+        return torch.addmm(self.b3, hidden, self.w3)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C) -> (B, C)
+        x = (x * self.scale + self.shift).index_select(1, self.permutation)
+        half = x.shape[1] // 2
+        kept, moved = x[:, :half], x[:, half:]
+        return torch.cat([kept, moved + self.coupling(kept)], dim=1)
 
 
-def coupling(kept: Tensor, w: Tensors, name: str) -> Tensor:  # (B, K) -> (B, M)
-    """Shift of an additive coupling, computed by two ReLU layers and a linear one (NICE, Dinh et al., 2014, 3.2)."""
-    hidden = torch.relu(torch.addmm(w[name + "b1"], kept, w[name + "w1"]))
-    hidden = torch.relu(torch.addmm(w[name + "b2"], hidden, w[name + "w2"]))
-    return torch.addmm(w[name + "b3"], hidden, w[name + "w3"])
-
-
-def step(x: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
-    """Actnorm, permutation, additive coupling (Glow, Kingma & Dhariwal, 2018, section 3)."""
-    x = (x * w[name + "scale"] + w[name + "shift"]).index_select(1, w[name + "permutation"])
-    half = x.shape[1] // 2
-    kept, moved = x[:, :half], x[:, half:]
-    return torch.cat([kept, moved + coupling(kept, w, name)], dim=1)
-
-
-def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+class Flow(nn.ModuleList):
     """Multi-scale flow: after each level except the last, half of the channels are final (RealNVP, section 3.6)."""
-    final = []
-    for level in range(LEVELS):
-        for depth in range(DEPTH):
-            x = step(x, w, f"flow.{level}.{depth}.")
-        if level < LEVELS - 1:
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(nn.Sequential(*(FlowStep(c) for _ in range(DEPTH))) for c in level_sizes(dim))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, D) -> (B, D)
+        final = []
+        *inner, last = self
+        for level in inner:
+            x = level(x)
             half = x.shape[1] // 2
             final.append(x[:, :half])
             x = x[:, half:]
-    return torch.cat([*final, x], dim=1)
+        return torch.cat([*final, last(x)], dim=1)
 
 
-def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """The affine map (pooled − mean) · matrix. Linear methods need only this map: their flow changes nothing."""
-    return (pooled - w["mean"]) @ w["matrix"]
+class Calibrator(nn.Module):
+    """Maps encoder vectors to latents: z = flow((x − mean) · matrix). A new calibrator changes nothing.
 
+    Its tensors are mean (D,), matrix (D, D), and for each step of the flow those of `FlowStep`: `flow.0.0.scale`.
 
-def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Maps encoder vectors to latents: z = flow((x − mean) · matrix).
+    Raises:
+        ValueError: `dim` is below 8, too small for three levels.
 
     >>> x = torch.arange(16.0).reshape(2, 8)
-    >>> torch.equal(calibrate(x, identity(8)), x)
+    >>> torch.equal(Calibrator(8)(x), x)
     True
-    >>> calibrate(x, identity(8) | {"mean": torch.ones(8), "matrix": 2 * torch.eye(8)})[0].tolist()
+    >>> doubled = Calibrator.from_weights({"mean": torch.ones(8), "matrix": 2 * torch.eye(8)}, strict=False)
+    >>> doubled(x)[0].tolist()
     [-2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
     """
-    return flow(affine(pooled, w), w)
 
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim < 8:
+            raise ValueError(f"vectors of {dim} dimensions are too small for {LEVELS} levels; at least 8 are needed")
+        self.mean = nn.Buffer(torch.zeros(dim))
+        self.matrix = nn.Buffer(torch.eye(dim))
+        self.flow = Flow(dim)
 
-def log_det(w: Tensors) -> Tensor:  # ()
-    """log|det dz/dx| (BERT-flow, section 3). It does not depend on x, since couplings and permutations contribute 0."""
-    scales = [w[name].abs().log().sum() for name in w if name.endswith(".scale")]
-    linear: Tensor = torch.linalg.slogdet(w["matrix"]).logabsdet
-    return torch.stack(scales).sum() + linear
+    @classmethod
+    def from_weights(cls, weights: Tensors, *, strict: bool = True) -> Self:
+        """A calibrator with these tensors, which are not copied; unless `strict`, others are those of the identity."""
+        calibrator = cls(len(weights["mean"]))
+        calibrator.load_state_dict(weights, strict=strict, assign=True)
+        return calibrator
+
+    def affine(self, pooled: Tensor) -> Tensor:  # (B, D) -> (B, D)
+        """The affine map (pooled − mean) · matrix. Linear methods need only this: their flow changes nothing."""
+        return (pooled - self.mean) @ self.matrix
+
+    def forward(self, pooled: Tensor) -> Tensor:  # (B, D) -> (B, D)
+        latent: Tensor = self.flow(self.affine(pooled))
+        return latent
+
+    def log_det(self) -> Tensor:  # ()
+        """log|det dz/dx| (BERT-flow, section 3). It is the same for every x: couplings and permutations add 0."""
+        scales = [step.scale.abs().log().sum() for step in self.flow.modules() if isinstance(step, FlowStep)]
+        linear: Tensor = torch.linalg.slogdet(self.matrix).logabsdet
+        return torch.stack(scales).sum() + linear
 
 
 def bits_per_dimension(latent: Tensor, log_det: Tensor) -> Tensor:  # (B, D), () -> ()

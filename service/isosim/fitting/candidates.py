@@ -3,8 +3,8 @@
 The method that the rule in `gate.py` has chosen is among them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from isosim.errors import InvalidInput
 from isosim.fitting import evidence
 from isosim.fitting.evidence import LabelTest
 from isosim.fitting.linear import Spectrum
-from isosim.fitting.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
+from isosim.fitting.methods import DEFAULT_STRENGTHS, FittedMap, fit
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.similarity import cosine
 
 MEASURED_SHARE = 0.2  # share of the sentences that is used to evaluate the candidates, not to fit them
@@ -24,8 +25,10 @@ FLOW_SENTENCES = 500  # smallest number of sentences with which flows are tried
 MOST_FLOW_SENTENCES = 5000
 FEWEST_COPIES = 20
 RANDOM_PAIRS = 5000
-
-Evidence = Mapping[str, float | None]
+SIMPLE = (
+    IDENTITY, Method("centring"), Method("mean-direction", 0.5), Method("mean-direction"), Method("sn"),
+    Method("nulling", 1), Method("nulling", 3), Method("tempered"), Method("whitening"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,27 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Statistics of one method. A statistic is None if it cannot be computed."""
+class Statistics:
+    """Statistics of one method on held-out sentences and on labelled pairs. None: it cannot be computed."""
 
-    method: str
-    evidence: Evidence
+    mean_random_cosine: float | None = None
+    effective_rank: float | None = None
+    hubness: float | None = None
+    agreement: float | None = None  # Spearman correlation of random pairs' cosines before and after the map
+    bits_per_dimension: float | None = None
+    info_nce: float | None = None  # mean loss of the noisy copies
+    copies_z: float | None = None  # paired z of the loss of the noisy copies; negative: harder to find than without map
+    labelled_score: float | None = None  # AUROC or Spearman correlation
+    labelled_gain: float | None = None  # compared with identity, with the limits of its 95 % interval
+    labelled_gain_low: float | None = None
+    labelled_gain_high: float | None = None
+    p_not_better: float | None = None  # one-sided p-value for being better than identity
+
+
+@dataclass(frozen=True)
+class Candidate:
+    method: Method
+    evidence: Statistics
 
 
 @dataclass(frozen=True)
@@ -77,49 +96,42 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
     )
 
 
-def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
-    """Names of the methods to try, from simple to complex; `ruled` is the method that the rule in `gate.py` chose."""
+def candidates(ruled: Method, shape: tuple[int, ...], *, flows: bool) -> list[Method]:
+    """The methods to try, from simple to complex; `ruled` is the method that the rule in `gate.py` chose."""
     count, dim = shape
-    methods = [
-        "identity",
-        "centring",
-        "mean-direction:0.5",
-        "mean-direction",
-        "sn",
-        "nulling:1",
-        "nulling:3",
-        "tempered",
-        "whitening",
-    ]
-    methods += [f"whitening-k:{WHITENING_KEEP}"] if dim > WHITENING_KEEP else []
-    methods += [ruled] if ruled not in {"identity", "soft:1.000"} else []
-    methods += ["soft:1.000" if ruled == "soft:1.000" else "soft:1"]
+    methods = list(SIMPLE)
+    keep = DEFAULT_STRENGTHS["whitening-k"]
+    methods += [Method("whitening-k", keep)] if dim > keep else []
+    methods += [ruled] if ruled not in methods else []
+    methods += [Method("soft", 1)]
     if flows and count >= FLOW_SENTENCES:
-        methods += ["flow", "soft-flow" if ruled == "identity" else ruled.replace("soft", "soft-flow")]
+        methods += [Method("flow"), Method("soft-flow", ruled.strength)]
     return methods
 
 
 def measure_candidates(
-    methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
+    methods: Sequence[Method], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
     """Fits each method to `split.fit`, and evaluates it on the held-out sentences and on the labelled pairs."""
     spectrum = Spectrum.from_vectors(split.fit)
     pairs = random_pairs(len(split.measured), np.random.default_rng(seed))
     raw_loss = evidence.info_nce(split.copies, split.originals) if len(split.copies) else None
-    seen: dict[str, dict[str, float | None]] = {}
+    measured: dict[Method, Statistics] = {}
     similarities = {}
     for method in methods:
         fitted = fit_or_none(method, split, spectrum, seed)
-        seen[method] = look(fitted, split, pairs, raw_loss)
+        measured[method] = Statistics() if fitted is None else measure(fitted, split, pairs, raw_loss)
         if fitted is not None and labels is not None:
             similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
-    test = None if labels is None else LabelTest.from_labels(similarities, labels.values, seed)
-    return [Candidate(method, facts | labelled_facts(test, method)) for method, facts in seen.items()], test
+    if labels is None:
+        return [Candidate(method, statistics) for method, statistics in measured.items()], None
+    test = LabelTest.from_labels(similarities, labels.values, seed)
+    return [Candidate(method, with_labels(known, test, method)) for method, known in measured.items()], test
 
 
-def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
+def fit_or_none(method: Method, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
     """The fitted map; None if a flow diverged or all vectors are equal."""
-    train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
+    train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if method.is_flow else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)
     except (FloatingPointError, InvalidInput):
@@ -132,42 +144,38 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
     return left, (left + rng.integers(1, count, size=RANDOM_PAIRS)) % count
 
 
-def look(
-    fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
-) -> dict[str, float | None]:
-    """Statistics of a map on held-out sentences, computed without labels. All are None if `fitted` is None.
+def measure(fitted: FittedMap, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None) -> Statistics:
+    """Statistics of a map on held-out sentences, computed without labels.
 
     `raw_loss` (M,) is the InfoNCE loss of each noisy copy without a map.
     """
-    names = (
-        "mean_random_cosine", "effective_rank", "hubness", "agreement", "bits_per_dimension", "info_nce", "copies_z",
-    )  # fmt: skip
-    facts: dict[str, float | None] = dict.fromkeys(names)
-    if fitted is None:
-        return facts
     latents = fitted(split.measured)
-    space = evidence.space(latents, np.random.default_rng(0))
-    facts |= {
-        "mean_random_cosine": space["mean_random_cosine"],
-        "effective_rank": space["effective_rank"],
-        "hubness": evidence.hubness(latents),
-        "agreement": evidence.agreement(split.measured, latents, *pairs),
-        "bits_per_dimension": bits_per_dimension(fitted, split.measured),
-    }
-    if raw_loss is not None:
-        loss = evidence.info_nce(fitted(split.copies), fitted(split.originals))
-        facts["info_nce"] = float(loss.mean())
-        if fitted.weights is not None:
-            facts["copies_z"] = evidence.paired_z(raw_loss - loss)
-    return facts
+    space = evidence.Space.from_vectors(latents, np.random.default_rng(0))
+    statistics = Statistics(
+        mean_random_cosine=space.mean_random_cosine,
+        effective_rank=space.effective_rank,
+        hubness=evidence.hubness(latents),
+        agreement=evidence.agreement(split.measured, latents, *pairs),
+        bits_per_dimension=fitted.bits_per_dimension(split.measured),
+    )
+    if raw_loss is None:
+        return statistics
+    loss = evidence.info_nce(fitted(split.copies), fitted(split.originals))
+    z = None if fitted.weights is None else evidence.paired_z(raw_loss - loss)
+    return replace(statistics, info_nce=float(loss.mean()), copies_z=z)
 
 
-def labelled_facts(test: LabelTest | None, method: str) -> dict[str, float | None]:
-    names = ("labelled_score", "labelled_gain", "labelled_gain_low", "labelled_gain_high", "p_not_better")
-    if test is None or method not in test.scores:
-        return dict.fromkeys(names)
-    if method == "identity":
-        return dict.fromkeys(names) | {"labelled_score": test.scores[method]}
-    low, high = np.nanquantile(test.samples[method] - test.samples["identity"], [0.025, 0.975])
-    values = (test.scores[method], test.gain(method, "identity"), float(low), float(high))
-    return dict(zip(names, (*values, test.p_not_better(method, "identity")), strict=True))
+def with_labels(known: Statistics, test: LabelTest, method: Method) -> Statistics:
+    if method not in test.scores:
+        return known
+    known = replace(known, labelled_score=test.scores[method])
+    if method == IDENTITY:
+        return known
+    low, high = np.nanquantile(test.samples[method] - test.samples[IDENTITY], [0.025, 0.975])
+    return replace(
+        known,
+        labelled_gain=test.gain(method, IDENTITY),
+        labelled_gain_low=float(low),
+        labelled_gain_high=float(high),
+        p_not_better=test.p_not_better(method, IDENTITY),
+    )

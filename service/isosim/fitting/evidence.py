@@ -5,7 +5,7 @@ Some statistics compare the vectors before and after a map. Other statistics nee
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 from isosim.arrays import Doubles, Rows, Vectors
 from isosim.fitting.linear import crowding
 from isosim.fitting.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
+from isosim.scoring.method import Method
 from isosim.scoring.similarity import cosine, normalized
 
 Score = Literal["spearman", "auroc"]
@@ -27,6 +28,7 @@ BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
 SWAPPED = 0.3  # probability that two words are exchanged in a noisy copy
 SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
 WINDOW = 32  # `repeated` compares each vector with this many vectors after it
+SPECTRUM = 64  # number of singular values in a report
 BLOCK = 10_000  # number of pairs of vectors compared at once; each side takes 30 MB with 768 dimensions
 
 
@@ -328,17 +330,17 @@ class LabelTest:
 
     pairs: int
     kind: Score
-    scores: dict[str, float]  # name of the map -> score
-    samples: dict[str, Doubles]  # name of the map -> scores (B,) of the bootstrap samples
+    scores: dict[Method, float]
+    samples: dict[Method, Doubles]  # scores (B,) of the bootstrap samples
 
     @classmethod
     def from_labels(
-        cls, similarities: Mapping[str, npt.NDArray[np.floating]], values: npt.NDArray[np.floating], seed: int
+        cls, similarities: Mapping[Method, npt.NDArray[np.floating]], values: npt.NDArray[np.floating], seed: int
     ) -> "LabelTest":
         """Scores every map on the same samples, drawn with replacement (Efron & Tibshirani, 1993).
 
         Args:
-            similarities: name of the map -> similarities (L,).
+            similarities: for each method, similarities (L,) by its map.
             values: labels (L,).
         """
         count, kind = len(values), score_of(values)
@@ -348,17 +350,16 @@ class LabelTest:
         scores = {m: labelled_score(s, values) for m, s in similarities.items()}
         return cls(count, kind, scores, samples)
 
-    def p_not_better(self, one: str, other: str) -> float:
+    def p_not_better(self, one: Method, other: Method) -> float:
         """One-sided p-value for `one` being better than `other`: the share of samples in which `one` is not better."""
         gain = self.samples[one] - self.samples[other]
         gain = gain[np.isfinite(gain)]
         return (1 + int((gain <= 0).sum())) / (1 + len(gain))
 
-    def gain(self, one: str, other: str) -> float:
+    def gain(self, one: Method, other: Method) -> float:
         return self.scores[one] - self.scores[other]
 
 
-SPECTRUM = 64  # number of singular values in a report
 NOMINAL_RATES = (0.1, 0.05, 0.01)
 
 
@@ -372,22 +373,27 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
     return float(np.mean(np.abs(np.log(np.array(measured) / np.array(nominal)))))
 
 
-def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
-    """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
+@dataclass(frozen=True)
+class Space:
+    """How vectors are spread: the vectors are scaled to unit length and not centred."""
 
-    The vectors are scaled to unit length and not centred. Singular values are divided by the largest singular value.
-    """
-    sample = latents[rng.permutation(len(latents))[:5000]]
-    unit = normalized(sample)
-    unit64 = unit.astype(np.float64)
-    # Singular values are the square roots of the eigenvalues of the Gram matrix (the smaller of xᵀx and x xᵀ). An SVD
-    # would take ten times as long.
-    gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
-    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
-    share = singular / singular.sum()
-    share = share[share > 0]
-    return {
-        "mean_random_cosine": float(np.square(unit.mean(0, dtype=np.float64)).sum()),
-        "effective_rank": float(np.exp(-(share * np.log(share)).sum())),
-        "singular_spectrum": [round(float(v), 6) for v in singular[:SPECTRUM] / singular[0]],
-    }
+    mean_random_cosine: float  # of random pairs
+    effective_rank: float  # Roy & Vetterli, 2007
+    singular_spectrum: list[float]  # the first singular values, divided by the largest, rounded to six decimals
+
+    @classmethod
+    def from_vectors(cls, latents: Vectors, rng: np.random.Generator) -> "Space":
+        """Measures vectors (N, D); of more than 5,000, a random sample."""
+        unit = normalized(latents[rng.permutation(len(latents))[:5000]])
+        unit64 = unit.astype(np.float64)
+        # Singular values are the square roots of the eigenvalues of the Gram matrix (the smaller of xᵀx and x xᵀ). An
+        # SVD would take ten times as long.
+        gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
+        singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
+        share = singular / singular.sum()
+        share = share[share > 0]
+        return cls(
+            float(np.square(unit.mean(0, dtype=np.float64)).sum()),
+            float(np.exp(-(share * np.log(share)).sum())),
+            [round(float(v), 6) for v in singular[:SPECTRUM] / singular[0]],
+        )

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from isosim.fitting.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
+from isosim.fitting.calibrator import DEPTH, HIDDEN, Flow, bits_per_dimension, level_sizes
 
 CHECKED = 1000  # largest number of sentences on which the flow is evaluated
 LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), as in the official code
@@ -59,8 +60,8 @@ class Actnorm(nn.Module):
         return torch.exp(LOG_SCALE_FACTOR * self.log_scale)
 
 
-class Step(nn.Module):
-    """Parameters of one flow step; `tensors` converts them to the calibrator's tensors."""
+class StepParameters(nn.Module):
+    """The trained parameters of a `FlowStep`; `tensors` converts them to its tensors."""
 
     permutation: Tensor
 
@@ -77,60 +78,62 @@ class Step(nn.Module):
         self.b3 = nn.Parameter(torch.zeros(moved))
         self.log_scale3 = nn.Parameter(torch.zeros(moved))
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The step's tensors in the calibrator, differentiable. Weights and biases are multiplied by the scales."""
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the `FlowStep`, differentiable. Weights and biases are multiplied by the scales."""
         scale, scale1, scale2 = self.actnorm.scale, self.norm1.scale, self.norm2.scale
         scale3 = torch.exp(LOG_SCALE_FACTOR * self.log_scale3)
         return {
-            name + "scale": scale,
-            name + "shift": self.actnorm.bias * scale,
-            name + "permutation": self.permutation,
-            name + "w1": self.w1 * scale1,
-            name + "b1": self.norm1.bias * scale1,
-            name + "w2": self.w2 * scale2,
-            name + "b2": self.norm2.bias * scale2,
-            name + "w3": self.w3 * scale3,
-            name + "b3": self.b3 * scale3,
+            "scale": scale,
+            "shift": self.actnorm.bias * scale,
+            "permutation": self.permutation,
+            "w1": self.w1 * scale1,
+            "b1": self.norm1.bias * scale1,
+            "w2": self.w2 * scale2,
+            "b2": self.norm2.bias * scale2,
+            "w3": self.w3 * scale3,
+            "b3": self.b3 * scale3,
         }
 
 
-class Flow(nn.Module):
-    """Parameters of the flow: three levels with three steps each. `calibrator.py` states the shapes."""
+class FlowParameters(nn.Module):
+    """The trained parameters of a `Flow`, which computes with the tensors that they are converted to."""
 
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.steps = nn.ModuleDict()
-        for level, c in enumerate(level_sizes(dim)):
-            for depth in range(DEPTH):
-                self.steps[f"{level}_{depth}"] = Step(c, generator)
+        self.flow = Flow(dim)
+        names = [(f"{level}.{depth}", c) for level, c in enumerate(level_sizes(dim)) for depth in range(DEPTH)]
+        self.names = [name for name, _ in names]
+        self.steps = nn.ModuleList(StepParameters(c, generator) for _, c in names)
 
-    def ordered(self) -> dict[str, Step]:
-        """The steps, in the order in which they are applied. Keys are prefixes of tensor names in the calibrator."""
-        named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
-        return {name: module for name, module in named.items() if isinstance(module, Step)}
+    def ordered(self) -> dict[str, StepParameters]:
+        """The steps in the order in which they are applied, by their names in the flow, such as `0.2`."""
+        both = zip(self.names, self.steps, strict=True)
+        return {name: step for name, step in both if isinstance(step, StepParameters)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The flow's part of the calibrator's tensors; differentiable."""
-        tensors: dict[str, Tensor] = {}
-        for name, module in self.ordered().items():
-            tensors |= module.tensors(name)
-        return tensors
+        """The flow's tensors by name, such as `0.2.scale`; differentiable."""
+        each = ((name, step.tensors()) for name, step in self.ordered().items())
+        return {f"{name}.{tensor}": value for name, tensors in each for tensor, value in tensors.items()}
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, D) -> (B, D)
+        latent: Tensor = functional_call(self.flow, self.tensors(), (x,))
+        return latent
 
     def log_det(self) -> Tensor:  # ()
         """Log-determinant, the same for every input: the sum of ln(scale) over all channels of the steps' actnorms."""
-        sums = [module.actnorm.log_scale.sum() for module in self.ordered().values()]
+        sums = [step.actnorm.log_scale.sum() for step in self.ordered().values()]
         return LOG_SCALE_FACTOR * torch.stack(sums).sum()
 
     @torch.no_grad()
     def start_at(self, scale: float) -> None:
         """Initializes the flow as a multiplication by a positive number.
 
-        >>> model = Flow(8, torch.Generator().manual_seed(0))
+        >>> model = FlowParameters(8, torch.Generator().manual_seed(0))
         >>> model.start_at(0.5)
         >>> round(model.log_det().item() / math.log(2), 4)
         -8.0
         """
-        self.ordered()["flow.0.0."].actnorm.log_scale.fill_(math.log(scale) / LOG_SCALE_FACTOR)
+        self.ordered()["0.0"].actnorm.log_scale.fill_(math.log(scale) / LOG_SCALE_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class FlowFit:
     start_bits_per_dimension: float  # the value of `bits_per_dimension` before the first training step
 
 
-def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
+def adamw(flow: FlowParameters, settings: FlowSettings) -> torch.optim.AdamW:
     return torch.optim.AdamW(flow.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=settings.weight_decay)
 
 
@@ -185,7 +188,7 @@ def fit_flow(
     (5, True)
     """
     generator = torch.Generator().manual_seed(seed)
-    model = Flow(train.shape[1], generator)
+    model = FlowParameters(train.shape[1], generator)
     if settings.start_deviation is not None:
         model.start_at(settings.start_deviation / max(float(train.std()), 1e-12))
 
@@ -193,7 +196,7 @@ def fit_flow(
 
     @torch.no_grad()
     def evaluate() -> float:
-        return float(bits_per_dimension(flow(check, model.tensors()), model.log_det()))
+        return float(bits_per_dimension(model(check), model.log_det()))
 
     start = best = evaluate()
     best_tensors = {name: t.detach().clone() for name, t in model.tensors().items()}
@@ -206,7 +209,7 @@ def fit_flow(
         if len(order) < settings.batch:
             order = torch.randperm(len(train), generator=generator)
         batch, order = train[order[: settings.batch]], order[settings.batch :]
-        loss = bits_per_dimension(flow(batch, model.tensors()), model.log_det())
+        loss = bits_per_dimension(model(batch), model.log_det())
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the flow diverged at step {done} (seed {seed})")
         optimizer.zero_grad()

@@ -14,21 +14,15 @@ and gained nothing in our measurements (docs/quality.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from isosim.arrays import Rows, Vectors
-from isosim.fitting.candidates import (
-    Candidate,
-    Evidence,
-    Labels,
-    candidates,
-    hold_out,
-    measure_candidates,
-)
-from isosim.fitting.evidence import LabelTest, Surface, score_of
+from isosim.fitting.candidates import Candidate, Labels, candidates, hold_out, measure_candidates
+from isosim.fitting.evidence import LabelTest, Score, Surface, score_of
 from isosim.fitting.recognition import Embed, recognition_of
+from isosim.scoring.method import IDENTITY, Method
 
 # Limits for soft whitening. At a limit named OFF, vectors stay unchanged. At a limit named FULL, vectors are whitened
 # with full strength. Between the two limits, the strength changes smoothly.
@@ -56,16 +50,65 @@ SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The chosen method, the reason in a few sentences, and the statistics that led to the choice.
+class Rule:
+    """The rule's measurements, and the strength of soft whitening that follows from them; 0 is identity."""
 
-    `evidence` describes the domain's vectors; `candidates` holds the statistics of each method that was tried.
+    sentences: int
+    surface: Surface | None  # None: all vectors are equal
+    strength: float = 0.0
+    recognition: float | None = None  # share of sentences recognized after a change; None if it was not measured
+
+    @property
+    def method(self) -> Method:
+        return Method("soft", round(self.strength, 3)) if self.strength >= STRENGTH_FLOOR else IDENTITY
+
+
+@dataclass(frozen=True)
+class TooFewLabels:
+    """Numbers of labels 1 and 0, of which at least one is too small for the test on labels."""
+
+    ones: int
+    zeros: int
+
+
+@dataclass(frozen=True)
+class LabelVerdict:
+    """The method that the test on labelled pairs chooses; equal to `ruled` if the labels do not overrule the rule.
+
+    `scores` has the scores of identity, `ruled` and `method`.
     """
 
-    method: str
-    reason: str
-    evidence: Evidence
-    candidates: list[Candidate]
+    pairs: int
+    kind: Score
+    ruled: Method
+    method: Method
+    scores: dict[Method, float]
+    others: int  # number of other candidates, for which the significance level is corrected
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rule, the tests that can overrule it, and the statistics of each method that was tried.
+
+    `rule` is None if there were no texts. `copies_z` is the paired z of the loss of the noisy copies by the rule's
+    method; below VETO_Z, the copies are harder to find. None: there were no copies, or the rule chose identity.
+    """
+
+    rule: Rule | None
+    copies_z: float | None = None
+    copies: int = 0  # number of copies
+    labels: LabelVerdict | TooFewLabels | None = None
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def method(self) -> Method:
+        if isinstance(self.labels, LabelVerdict):
+            return self.labels.method
+        return IDENTITY if self.rule is None or self.vetoed else self.rule.method
+
+    @property
+    def vetoed(self) -> bool:
+        return self.copies_z is not None and self.copies_z < VETO_Z
 
 
 def smoothstep(t: float) -> float:
@@ -106,141 +149,57 @@ def choose(
         seed: seed of all random samples; the same input and seed give the same choice.
     """
     rule = decide(texts, vectors, embed, seed=seed)
-    if len(texts) < FEWEST_MEASURED or not rule.evidence:
-        return rule
+    if len(texts) < FEWEST_MEASURED or rule.surface is None:
+        return Choice(rule)
     rng = np.random.default_rng(seed)
-    usable, remark = usable_labels(labels, rng)
+    usable = None if labels is None else usable_labels(labels, rng)
     split = hold_out(vectors, copies, rng)
-    methods = candidates(rule.method, vectors.shape, flows=usable is not None)
-    tried, test = measure_candidates(methods, split, usable, seed)
-    by_method = {candidate.method: candidate.evidence for candidate in tried}
-    z = by_method[rule.method]["copies_z"]
-    # Whitening gives vectors the same likelihood as a Gaussian that is fitted to the training vectors.
-    gaussian = by_method["whitening"]["bits_per_dimension"]
-    facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
-    ruled, verdict = by_copies(rule.method, z, len(split.copies))
-    verdicts = [rule.reason, *verdict, *remark]
-    if test is not None:
-        ruled, verdict_of_labels = by_labels(test, ruled)
-        facts["labelled_pairs"] = float(test.pairs)
-        verdicts.append(verdict_of_labels)
-    return Choice(ruled, " ".join(verdicts), facts, tried)
+    known = usable if isinstance(usable, Labels) else None
+    methods = candidates(rule.method, vectors.shape, flows=known is not None)
+    tried, test = measure_candidates(methods, split, known, seed)
+    (z,) = (candidate.evidence.copies_z for candidate in tried if candidate.method == rule.method)
+    choice = Choice(rule, z, len(split.copies), None, tuple(tried))
+    if isinstance(usable, TooFewLabels):
+        return replace(choice, labels=usable)
+    return choice if test is None else replace(choice, labels=by_labels(test, choice.method))
 
 
-def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
+def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Rule:
     """Applies only the rule, without copies and labels, to at most 3,000 sentences; this takes a second or two."""
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
-        return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
+        return Rule(len(texts), None)
     surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
-    wanted, found_again = strength(surface, len(texts)), None
-    if wanted >= STRENGTH_FLOOR and embed is not None:
-        found_again = recognition_of(texts, embed, np.random.default_rng(seed))
-        wanted *= smoothstep((RECOGNIZED_OFF - found_again) / (RECOGNIZED_OFF - RECOGNIZED_FULL))
-    method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
-    facts = describe(surface, wanted, len(texts)) | {"recognition": found_again}
-    return Choice(method, because(surface, wanted, found_again, len(texts)), facts, [])
+    by_surface = strength(surface, len(texts))
+    if by_surface < STRENGTH_FLOOR or embed is None:
+        return Rule(len(texts), surface, by_surface)
+    recognition = recognition_of(texts, embed, np.random.default_rng(seed))
+    raw = smoothstep((RECOGNIZED_OFF - recognition) / (RECOGNIZED_OFF - RECOGNIZED_FULL))
+    return Rule(len(texts), surface, by_surface * raw, recognition)
 
 
-def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """Replaces the rule's method by identity if the method makes noisy copies harder to find.
-
-    Returns the method, and the reason in a sentence (no reason if there are no copies or the method is identity).
-    """
-    if z is None:
-        return ruled, []
-    if z >= VETO_Z:
-        return ruled, [f"Whitening does not make noisy copies of the sentences harder to find (paired z {z:+.1f})."]
-    return "identity", [
-        f"But whitening makes noisy copies of the sentences harder to find (paired z {z:.1f}, {count} copies): scores "
-        "stay raw cosines."
-    ]
-
-
-def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
-    return {
-        "sentences": float(sentences),
-        "crowding": surface.crowding,
-        "surface_share": surface.share,
-        "surface_share_reference": surface.share_reference,
-        "surface_ratio": surface.share_ratio,
-        "directions": surface.directions,
-        "directions_reference": surface.directions_reference,
-        "directions_ratio": surface.directions_ratio,
-        "rawness": surface.rawness,
-        "strength": wanted,
-    }
-
-
-def because(surface: Surface, wanted: float, found_again: float | None, sentences: int) -> str:
-    """The rule's evidence and conclusion in words, for a report."""
-    if sentences <= FEWEST_SENTENCES:
-        return (
-            f"{sentences} distinct sentences are too few to judge the vectors: over {FEWEST_SENTENCES} are needed; "
-            "scores stay raw cosines."
-        )
-    seen = (
-        f"Length, punctuation marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
-        f"{surface.share_ratio:.2f} times as much as for a bag of words; the vectors use {surface.directions:.0f} "
-        f"directions, {surface.directions_ratio:.2f} times as many as a bag of words. This gives a rawness of "
-        f"{surface.rawness:.2f}; random pairs have a mean cosine of {surface.crowding:.3f}"
-    )
-    above = (
-        f"The rawness is above {RAW_OFF:g}"
-        if surface.rawness > RAW_OFF
-        else "The space has collapsed onto few directions"
-    )
-    if found_again is None and wanted >= STRENGTH_FLOOR:
-        return (
-            f"{seen}. {above}: the space is raw, and is whitened softly with strength {wanted:.2f}. The encoder is not "
-            "available to test whether it recognizes sentences after a change of capitals and punctuation."
-        )
-    if found_again is None:
-        compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
-        return (
-            f"{seen}. The rawness is {compared} {RAW_OFF:g}: the encoder is fit for this text, and scores stay raw "
-            "cosines."
-        )
-    again = f"{found_again:.0%} of the sentences are recognized after a change of capitals and punctuation"
-    if wanted < STRENGTH_FLOOR:
-        return f"{seen}; but {again}: the encoder is fit for this text, and scores stay raw cosines."
-    return f"{seen}. {above}, and only {again}: the space is raw, and is whitened softly with strength {wanted:.2f}."
-
-
-def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """Selects at most 2,000 labelled pairs for `by_labels`.
-
-    If the pairs cannot be used, returns None and the reason in a sentence (no reason if there are no pairs).
-    """
-    if labels is None:
-        return None, []
+def usable_labels(labels: Labels, rng: np.random.Generator) -> Labels | TooFewLabels:
+    """Selects at most 2,000 labelled pairs for `by_labels`, if there are enough of each kind."""
     count, values = len(labels.values), labels.values
     if score_of(values) == "auroc":
         ones = int((values == 1).sum())
         if min(ones, count - ones) < FEWEST_OF_A_CLASS:
-            remark = f"The labels cannot check this choice: there are {ones} ones and {count - ones} zeros"
-            return None, [f"{remark}, but at least {FEWEST_OF_A_CLASS} of each are needed."]
+            return TooFewLabels(ones, count - ones)
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
-    return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
+    return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64))
 
 
-def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
-    """Tests the rule's method on labelled pairs; returns the chosen method, and the reason in a sentence."""
-    others = [m for m in test.scores if m not in {"identity", ruled}]
+def by_labels(test: LabelTest, ruled: Method) -> LabelVerdict:
+    """Tests on labelled pairs whether another method is better than the rule's, or identity better than it."""
+    others = [m for m in test.scores if m not in {IDENTITY, ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
-    sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]
-    by = f"{test.pairs} labelled pairs (scored by {'AUROC' if test.kind == 'auroc' else 'Spearman'} × 100)"
-    figures = f"identity {100 * test.scores['identity']:.1f}"
-    if ruled != "identity":
-        figures += f", {ruled} {100 * test.scores[ruled]:.1f}"
+    sure = [m for m in others if max(test.p_not_better(m, IDENTITY), test.p_not_better(m, ruled)) <= level]
     if sure:
-        best = max(sure, key=lambda m: test.scores[m])
-        return best, (
-            f"{by} overrule this: {best} scores {100 * test.scores[best]:.1f}, {figures}; it is better than "
-            f"{'both' if ruled != 'identity' else 'identity'} in a paired bootstrap, corrected for {len(others)} "
-            "candidates."
-        )
-    if ruled != "identity" and test.p_not_better("identity", ruled) <= SIGNIFICANCE:
-        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, so scores stay raw cosines."
-    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is clearly better."
+        method = max(sure, key=lambda m: test.scores[m])
+    elif ruled != IDENTITY and test.p_not_better(IDENTITY, ruled) <= SIGNIFICANCE:
+        method = IDENTITY
+    else:
+        method = ruled
+    scores = {m: test.scores[m] for m in (IDENTITY, ruled, method)}
+    return LabelVerdict(test.pairs, test.kind, ruled, method, scores, len(others))

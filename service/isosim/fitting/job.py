@@ -1,9 +1,10 @@
-"""Runs a calibration: embeds texts, chooses and fits a method, and evaluates the result for publication."""
+"""Runs a calibration: embeds texts, chooses and fits a method, and measures the result."""
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,27 +16,15 @@ from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders.onnx_engine import OnnxCalibrator
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EncoderMismatch, InvalidInput
-from isosim.fitting import (
-    evidence,
-    false_hits,
-    gate,
-    out_of_domain,
-    probability,
-    reference,
-)
+from isosim.fitting import evidence, false_hits, gate, out_of_domain, probability, reference
 from isosim.fitting.calibrator import group_sizes
 from isosim.fitting.candidates import Labels
 from isosim.fitting.evidence import RankTest, noised, repeated
 from isosim.fitting.linear import Spectrum, share_of_one
-from isosim.fitting.methods import (
-    FittedMap,
-    bits_per_dimension,
-    fit,
-    gaussian_bits_per_dimension,
-    is_flow,
-)
-from isosim.fitting.publication import Result
+from isosim.fitting.methods import FittedMap, fit, gaussian_bits_per_dimension
+from isosim.fitting.publication import Fit
 from isosim.fitting.recognition import Embed
+from isosim.fitting.report import AGREEMENT_LEVEL, FitReport, LabelledReport, LabelOrigin, LabelReport, Origin, Repeats
 from isosim.jobs.job import JobRequest, LabelledPair
 from isosim.jobs.offline import BroughtItems, Sending, TextEncoder, find_unknown, find_unreadable, open_texts
 from isosim.jobs.requirements import (
@@ -51,25 +40,21 @@ from isosim.jobs.requirements import (
 from isosim.jobs.vector_files import NpyFile, draw_rows
 from isosim.scoring.advice import operating_points
 from isosim.scoring.calibration import DomainModel
+from isosim.scoring.method import IDENTITY, Method
 from isosim.scoring.out_of_domain import level_energies
-from isosim.scoring.reference import ReferenceDistribution
 from isosim.scoring.similarity import cosine
 
-Report = Callable[[str, float], None]  # stage, progress 0–1
+Progress = Callable[[float], None]  # completed share, 0–1
 
-EMBED_SHARE = 0.7  # progress of a job, 0–1, at the end of the embedding
+# Stages of a job, with its progress, 0–1, at the beginning and at the end of each.
+STAGES = {"embedding": (0.0, 0.7), "choosing": (0.7, 0.75), "fitting": (0.75, 0.85), "measuring": (0.85, 0.95)}
 HELD_OUT = 0.1  # share of the sentences that the final fit does not use
 MOST_HELD_OUT = 2000
 COPIES = 100  # number of noisy copies of sentences; the gate rejects whitening that makes them harder to find
 # Folds of the reference distribution. With 5 folds, thresholds are 1.5 % too strict; with 20 folds, thresholds for a
 # rate of 0.1 % are noisier.
 FOLDS = 10
-# Significance level of two one-sided tests: whether the labels agree with the encoder's similarities, and whether they
-# disagree with them.
-SURE = 0.01
-SAME_VECTORS = "the encoder gives most sentences the same vector, so no method except identity can be fitted"
 FLOW_FOLDS = 4  # number of folds for flows; fitting a flow takes a hundred times as long as fitting a linear method
-MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines per group
 
 
 @dataclass(frozen=True)
@@ -85,42 +70,46 @@ class CalibrationInput:
     vectors: NpyFile | None = None
 
 
-@dataclass
-class Clock:
-    """Records how many seconds each stage took."""
+class Stages:
+    """Reports a job's stage and progress, and records how many seconds each stage took."""
 
-    spent: dict[str, float] = field(default_factory=dict)
-    _at: float = field(default_factory=time.monotonic)
+    def __init__(self, report: Callable[[str, float], None]) -> None:
+        self.report = report
+        self.seconds: dict[str, float] = {}
 
-    def lap(self, stage: str) -> None:
-        now = time.monotonic()
-        self.spent[stage] = round(now - self._at, 3)
-        self._at = now
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[Progress]:
+        begin, end = STAGES[name]
+        began = time.monotonic()
+        self.report(name, begin)
+        yield lambda done: self.report(name, begin + (end - begin) * done)
+        self.seconds[name] = round(time.monotonic() - began, 3)
 
 
 @dataclass(frozen=True)
-class TextVectors:
-    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of altered copies and of labelled pairs.
+class Sample:
+    """The data that a calibration is made from: N distinct texts or vectors.
 
     In a job with vectors, `tokens`, `copies` and `shuffled` are None, and `texts` can be None.
     """
 
     texts: list[str] | None
-    vectors: Vectors
-    tokens: Rows | None
+    vectors: Vectors  # (N, D)
+    tokens: Rows | None  # (N,) numbers of tokens
     copies: tuple[Rows, Vectors] | None  # row numbers (M,) of some texts, and vectors (M, D) of their noisy copies
     shuffled: Vectors | None  # vectors of copies with shuffled words
-    labels: Labels | None
+    lines: list[int]  # line in which each text first appears, or row of each vector, counted from 1
+    labels: "LabelSample | None"
+    origin: Origin
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The data to which the method is fitted, and facts about its origin for the report."""
+class LabelSample:
+    """Labelled pairs with their vectors."""
 
-    text_vectors: TextVectors
-    lines: list[int]  # line in which each text first appears, or row of each vector, counted from 1
-    facts: dict[str, Any]
-    label_facts: dict[str, Any]
+    pairs: Labels
+    agreement: RankTest  # of labels and similarities
+    origin: LabelOrigin
 
 
 def calibrate_job(
@@ -128,15 +117,16 @@ def calibrate_job(
     inputs: CalibrationInput,
     encoder: EncoderArtifact,
     domains: DomainStore,
-    report: Report,
+    report: Callable[[str, float], None],
     *,
     threads: int,
     encode: TextEncoder | None = None,
     sending: Sending = lambda _: None,
-) -> Result:
-    """Embeds the distinct texts or a sample of them, fits the requested method and evaluates it; writes nothing.
+) -> Fit:
+    """Embeds the distinct texts or a sample of them, fits the requested method and measures it; writes nothing.
 
     Args:
+        report: called with the name of a stage and the progress, 0–1.
         encode: function to use for encoding instead of loading the encoder in this process.
         sending: called with the number of texts before they are sent to a remote encoder's server.
 
@@ -150,133 +140,138 @@ def calibrate_job(
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
+    stages, method = Stages(report), Method.parse(request.method)
     if request.base is not None:
-        return label_job(request, inputs.labels, encoder, domains, report, encode)
-    clock = Clock()
-    take = sample_vectors if brought else sample_texts
-    sample = take(request, inputs, encoder, encode, report)
-    # `sample_texts` has a generator of its own, for copies of texts. So this generator gives the same numbers for texts
+        return label_job(request, request.base, inputs.labels, encoder, domains, stages, encode)
+
+    with stages("embedding") as progress:
+        take = sample_vectors if brought else sample_texts
+        sample = take(request, inputs, encoder, encode, progress)
+        vectors = sample.vectors
+        repeats = Repeats(repeated(vectors), sample.lines)
+        distinct = len(vectors) - repeats.texts + len(repeats.groups)
+        check_vectors(request.method, encoder.spec.dim, len(vectors), distinct)
+
+    # Taking the sample has a generator of its own, for copies of texts. So this one gives the same numbers for texts
     # as for their vectors.
-    rng = np.random.default_rng([request.seed, len(sample.lines)])
-    text_vectors = sample.text_vectors
-    vectors = text_vectors.vectors
-    direction_facts = {} if text_vectors.labels is None else check_direction(text_vectors.labels)
-    repeats = repeated_facts(vectors, sample.lines)
-    same = repeats["texts"] - repeats["vectors"] if repeats else 0
-    check_vectors(request.method, encoder.spec.dim, len(vectors), len(vectors) - same)
-    clock.lap("embedding")
+    rng = np.random.default_rng([request.seed, len(vectors)])
+    with stages("choosing"):
+        order = rng.permutation(len(vectors))
+        held = max(1, min(int(HELD_OUT * len(vectors)), MOST_HELD_OUT))
+        held_out, train = vectors[order[:held]], vectors[order[held:]]
+        choice = None
+        if method.name == "auto":
+            choice = choose(sample, None if brought else lambda some: encode(some).vectors, request.seed)
+            method = choice.method
+        # If at least three quarters of the vectors are equal, identity replaces the chosen method, because
+        # `cross_fitted` could fail. `cross_fitted` fits the method without the vectors of one fold (for flows, a
+        # quarter of the vectors). The fit fails if all remaining vectors are equal.
+        same_vectors = choice is not None and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS
+        if same_vectors:
+            method = IDENTITY
 
-    report("choosing", EMBED_SHARE)
-    order = rng.permutation(len(vectors))
-    held = max(1, min(int(HELD_OUT * len(vectors)), MOST_HELD_OUT))
-    held_out, train = vectors[order[:held]], vectors[order[held:]]
-    choice = None
-    if request.method == "auto":
-        embed_some = None if brought else lambda some: encode(some).vectors
-        choice = chosen(text_vectors, embed_some, request.seed)
-    # If at least three quarters of the vectors are equal, identity replaces the chosen method, because `cross_fitted`
-    # could fail. `cross_fitted` fits the method without the vectors of one fold (for flows, a quarter of the vectors).
-    # The fit fails if all remaining vectors are equal.
-    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:
-        choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
-    method = choice.method if choice else request.method
-    clock.lap("choosing")
+    with stages("fitting") as progress:
+        spectrum = Spectrum.from_vectors(train)
+        fitted = fit(method, train, held_out, request.seed, progress=progress, spectrum=spectrum)
+        check_graph(fitted, encoder, held_out)
+        del train  # frees 0.3 GB
 
-    report("fitting", EMBED_SHARE + 0.05)
-    spectrum = Spectrum.from_vectors(train)
+    with stages("measuring") as progress:
+        latents = cross_fitted(fitted, vectors, rng, progress)
+        model = model_of(request.seed, fitted, sample, latents, rng)
+        measured = vectors if fitted.weights is None else held_out
+        before, after = (evidence.Space.from_vectors(x, rng) for x in (measured, fitted(measured)))
+        labels = None
+        if sample.labels is not None:
+            model, labels = with_labels(model, fitted, sample.labels, request)
+    facts = FitReport(
+        request=request,
+        fitted=fitted,
+        model=model,
+        choice=choice,
+        same_vectors=same_vectors,
+        origin=sample.origin,
+        held_out_sentences=len(held_out),
+        before=before,
+        after=after,
+        bits_per_dimension=fitted.bits_per_dimension(held_out),
+        gaussian_bits_per_dimension=gaussian_bits_per_dimension(spectrum, held_out),
+        folds=len(latents),
+        repeats=repeats,
+        labels=labels,
+        seconds=stages.seconds,
+    )
+    return Fit(request, encoder, fitted, model, held_out, facts)
 
-    def fitting(done: float) -> None:
-        report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
 
-    fitted = fit(method, train, held_out, request.seed, progress=fitting, spectrum=spectrum)
-    check_graph(fitted, encoder, held_out)
-    fit_sentences = 0 if fitted.weights is None else len(train)
-    del train  # frees 0.3 GB
-    clock.lap("fitting")
-
-    report("measuring", EMBED_SHARE + 0.15)
-    latents = cross_fitted(fitted, vectors, rng, lambda done: report("measuring", EMBED_SHARE + 0.15 + 0.1 * done))
-    model = model_of(request, fitted, text_vectors, latents, rng)
-    facts = {
-        "method": method,
-        "asked": request.method,
-        "reason": choice.reason if choice else f"method {method} was asked for",
-        "evidence": choice.evidence if choice else None,
-        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
-        "settings": fitted.settings,
-        "seed": request.seed,
-        "used": len(vectors),
-        "sentences": len(vectors),
-        **sample.facts,
-        "fit_sentences": fit_sentences,
-        "held_out_sentences": len(held_out),
-        "before": evidence.space(vectors if fitted.weights is None else held_out, rng),
-        "after": evidence.space(vectors if fitted.weights is None else fitted(held_out), rng),
-        "bits_per_dimension": bits_per_dimension(fitted, held_out),
-        "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
-        "reference": reference_facts(model.reference, folds=len(latents)),
-        "raw_reference": reference_facts(model.raw_reference, folds=1),
-        "repeated": repeats,
-        "domain_test": model.domain_test is not None,
-        "labels": None,
-    }
-    if text_vectors.labels is not None:
-        model, learnt = with_labels(model, fitted, text_vectors.labels, request)
-        facts["labels"] = {**learnt, **direction_facts, "posted": len(inputs.labels), **sample.label_facts}
-    clock.lap("measuring")
-    return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
+def label_job(
+    request: JobRequest,
+    base: int,
+    labels: Sequence[LabelledPair],
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    stages: Stages,
+    encode: TextEncoder,
+) -> Fit:
+    """Makes a copy of the version `base`, with probabilities learnt from labels."""
+    with stages("embedding") as progress:
+        distinct, origin = readable_labels(labels, encoder, request.kind)
+        stored: StoredVersion = domains.load(request.domain, base)
+        if stored.version.encoder != encoder.digest:
+            raise EncoderMismatch(f"version {base} of {request.domain!r} was made for another encoder")
+        sample = with_vectors(distinct, encode(sides(distinct), progress).vectors, origin)
+    with stages("measuring"):
+        fitted = FittedMap(Method.parse(stored.version.method), stored.weights)
+        model, learnt = with_labels(stored.model, fitted, sample, request)
+    facts = LabelledReport(domains.report(request.domain, base), base, learnt, stages.seconds)
+    return Fit(request, encoder, fitted, model, sample.pairs.left[:0], facts)
 
 
 def sample_texts(
-    request: JobRequest,
-    inputs: CalibrationInput,
-    encoder: EncoderArtifact,
-    encode: TextEncoder,
-    report: Report,
+    request: JobRequest, inputs: CalibrationInput, encoder: EncoderArtifact, encode: TextEncoder, progress: Progress
 ) -> Sample:
     """Draws a sample of the distinct texts for the fit, and embeds it.
+
+    The texts, altered copies and labelled pairs are embedded in one call. Noisy copies are made only for the method
+    `auto`, and shuffled copies only if there are at least 1,000 texts.
 
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
     """
     drawn = draw(inputs.texts, request.seed)
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
-    distinct = drawn.texts
-    blind = find_unreadable(distinct, encoder)
-    check_readable(len(distinct), len(blind))
-    distinct = [text for text in distinct if text not in blind] if blind else distinct
-    check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
-    labels, label_facts = readable_labels(inputs.labels, encoder, request.kind)
+    blind = find_unreadable(drawn.texts, encoder)
+    check_readable(len(drawn.texts), len(blind))
+    texts = [text for text in drawn.texts if text not in blind]
+    check_sentences(request.method, encoder.spec.dim, len(texts), unreadable=len(blind))
+    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
+
     rng = np.random.default_rng(request.seed)
-    text_vectors = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
-    facts: dict[str, Any] = {
-        "posted": drawn.posted,
-        "distinct": drawn.distinct,
-        "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
-    }
-    if blind:
-        facts["unreadable"] = len(blind)  # number of distinct texts that are left out
-    return Sample(text_vectors, [lines[text] for text in distinct], facts, label_facts)
-
-
-NOT_JUDGED = {
-    "out_of_domain": (
-        "whether a text belongs to the domain, because isosim cannot count tokens or embed altered texts "
-        "without the encoder"
-    ),
-    "recognition": (
-        "whether sentences are recognized after a change of capitals and punctuation, because this needs the encoder"
-    ),
-    "rawness": "how much the vectors depend on the surface of sentences, because the vectors were sent without texts",
-}
+    rows, altered = noised(texts, COPIES, rng) if request.method == "auto" else (np.arange(0), [])
+    enough = len(texts) >= out_of_domain.FEWEST
+    shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
+    encodings = encode([*texts, *altered, *shuffled, *sides(labels)], progress)
+    ends = np.cumsum([len(texts), len(altered), len(shuffled)])
+    own, copies, salad, labelled = np.split(encodings.vectors, ends)
+    return Sample(
+        texts,
+        own,
+        encodings.tokens[: len(texts)],
+        (rows, copies) if len(altered) else None,
+        salad if len(shuffled) else None,
+        [lines[text] for text in texts],
+        with_vectors(labels, labelled, origin) if labels else None,
+        Origin(
+            drawn.posted,
+            drawn.distinct,
+            hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
+            unreadable=len(blind),
+        ),
+    )
 
 
 def sample_vectors(
-    request: JobRequest,
-    inputs: CalibrationInput,
-    encoder: EncoderArtifact,
-    encode: TextEncoder,
-    report: Report,
+    request: JobRequest, inputs: CalibrationInput, encoder: EncoderArtifact, encode: TextEncoder, _: Progress
 ) -> Sample:
     """Draws a sample of the distinct vectors for the fit, with their texts if there are any.
 
@@ -286,7 +281,6 @@ def sample_vectors(
     file = inputs.vectors
     if file is None:
         raise InvalidInput(f"encoder {encoder.id} computes no vectors: send vectors, as .npy or in lines of JSON")
-    report("embedding", 0.0)
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
     wanted = set(drawn.rows.tolist())
@@ -296,75 +290,23 @@ def sample_vectors(
             f"{file.name}: {len(file):,} vectors but fewer texts; give one text for each vector, or no texts"
         )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
-    labels, label_facts = readable_labels(inputs.labels, encoder, request.kind)
-    sides = list(dict.fromkeys(side for pair in labels for side in pair[:2]))
-    pairs = labelled_vectors(labels, sides, encode(sides).vectors) if labels else None
-    facts = {
-        "posted": len(file),
-        "distinct": drawn.distinct,
-        "vectors_sha256": drawn.sha256,
-        "not_judged": {name: why for name, why in NOT_JUDGED.items() if texts is None or name != "rawness"},
-    }
-    text_vectors = TextVectors(texts, drawn.vectors, None, None, None, pairs)
-    return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, label_facts)
-
-
-WITHOUT_TEXT = (
-    "Without texts, isosim cannot test how much the vectors depend on the surface of sentences, "
-    "so scores stay raw cosines."
-)
-
-
-def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
-    """The method that the gate chooses; identity if there are no texts, because the gate needs them."""
-    if text_vectors.texts is None:
-        return gate.Choice("identity", WITHOUT_TEXT, {}, [])
-    return gate.choose(
-        text_vectors.texts,
-        text_vectors.vectors,
-        embed_some,
-        copies=text_vectors.copies,
-        labels=text_vectors.labels,
-        seed=seed,
-    )
-
-
-def embed(
-    texts: list[str],
-    labels: Sequence[LabelledPair],
-    encode: TextEncoder,
-    rng: np.random.Generator,
-    report: Report,
-    *,
-    auto: bool,
-) -> TextVectors:
-    """Embeds texts, altered copies and labelled pairs in one call.
-
-    Noisy copies are made only if `auto` is set. Shuffled copies are made only if there are at least 1,000 texts.
-    """
-    rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
-    enough = len(texts) >= out_of_domain.FEWEST
-    shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
-    pairs = list(dict.fromkeys(text for pair in labels for text in pair[:2]))
-    report("embedding", 0.0)
-    everything = [*texts, *altered, *shuffled, *pairs]
-    encodings = encode(everything, lambda done: report("embedding", EMBED_SHARE * done))
-    ends = np.cumsum([len(texts), len(altered), len(shuffled)])
-    own, copies, salad, labelled = np.split(encodings.vectors, ends)
-    return TextVectors(
+    labels, origin = readable_labels(inputs.labels, encoder, request.kind)
+    return Sample(
         texts,
-        own,
-        encodings.tokens[: len(texts)],
-        (rows, copies) if len(altered) else None,
-        salad if len(shuffled) else None,
-        labelled_vectors(labels, pairs, labelled) if labels else None,
+        drawn.vectors,
+        None,
+        None,
+        None,
+        (drawn.rows + 1).tolist(),
+        with_vectors(labels, encode(sides(labels)).vectors, origin) if labels else None,
+        Origin(len(file), drawn.distinct, drawn.sha256, brought=True, texts=texts is not None),
     )
 
 
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact, kind: str
-) -> tuple[list[LabelledPair], dict[str, Any]]:
-    """Distinct labelled pairs whose texts the encoder can read, and facts about the pairs left out, for the report.
+) -> tuple[list[LabelledPair], LabelOrigin]:
+    """Distinct labelled pairs that can be used, and facts about the others.
 
     Pairs with an unreadable text are left out, and pairs of different texts that differ only in unknown words, because
     the service always answers a probability of 0 for them. So are pairs that are labelled both 0 and 1.
@@ -372,12 +314,11 @@ def readable_labels(
     Raises:
         InvalidInput: the remaining labels are not usable.
     """
-    facts: dict[str, Any] = {}
-    left_out = ""
+    posted, left_out = len(labels), ""
+    contradictions: dict[str, Any] = {}
     if kind == "matches":
         labels, contradictions = without_contradictions(labels)
         if contradictions:
-            facts["contradictions"] = contradictions
             left_out = f" ({contradictions['pairs']:,} others are labelled both 0 and 1)"
     distinct = distinct_labels(labels)
     unknown = find_unknown(list({text for pair in distinct for text in pair[:2]}), encoder)
@@ -390,67 +331,71 @@ def readable_labels(
 
     kept = [pair for pair in distinct if is_readable(pair)] if unknown else distinct
     unreadable = len(distinct) - len(kept)
-    if unreadable:
-        facts["unreadable"] = unreadable
-    if distinct or facts:
+    if posted:
         check_labels(kept, kind, left_out=left_out + besides(unreadable))
-    return kept, facts
+    return kept, LabelOrigin(posted, contradictions, unreadable)
 
 
-def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
-    row = {text: index for index, text in enumerate(texts)}
+def sides(labels: Sequence[LabelledPair]) -> list[str]:
+    """The distinct texts of labelled pairs. (T)"""
+    return list(dict.fromkeys(text for pair in labels for text in pair[:2]))
+
+
+def with_vectors(labels: Sequence[LabelledPair], vectors: Vectors, origin: LabelOrigin) -> LabelSample:
+    """The pairs with the vectors (T, D) of their `sides`. Raises InvalidInput if labels and similarities disagree."""
+    row = {text: index for index, text in enumerate(sides(labels))}
     left, right = [row[pair.a] for pair in labels], [row[pair.b] for pair in labels]
     weights = np.array([pair.weight for pair in labels])
     weighted = weights if (weights != weights[0]).any() else None
-    return Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
+    pairs = Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
+    return LabelSample(pairs, agreement_of(pairs), origin)
 
 
-def check_direction(labels: Labels) -> dict[str, Any]:
-    """Compares labels with the encoder's similarities, for the report.
-
-    Returns the result of the comparison as `rank_test`, and a `notice` if labels and similarities do not clearly agree.
+def agreement_of(labels: Labels) -> RankTest:
+    """Compares labels with the encoder's similarities.
 
     Raises:
         InvalidInput: pairs with higher labels have significantly lower similarities.
     """
     test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
-    if test.p_disagree < SURE:
+    if test.p_disagree < AGREEMENT_LEVEL:
         question = "are 0 and 1 swapped?" if test.kind == "auroc" else "is the scale upside down?"
         raise InvalidInput(
             f"labels_inverted: pairs with higher labels are less similar than others ({test}, one-sided p "
             f"{test.p_disagree:.1g}); {question} A match is 1, or the highest grade"
         )
-    facts: dict[str, Any] = {"rank_test": {"kind": test.kind, "value": test.value, "p": test.p_agree}}
-    if not test.p_agree < SURE:
-        facts["rank_test"]["p"] = None if np.isnan(test.p_agree) else test.p_agree
-        facts["notice"] = (
-            f"the labels do not clearly agree with the similarities ({test} over {len(labels.values)} pairs), so "
-            "probabilities learnt from them may mean little; check the labels or send more of them"
-        )
-    return facts
+    return test
+
+
+def choose(sample: Sample, embed: Embed | None, seed: int) -> gate.Choice:
+    """The gate's choice; identity if there are no texts, because the gate needs them."""
+    if sample.texts is None:
+        return gate.Choice(None)
+    labels = None if sample.labels is None else sample.labels.pairs
+    return gate.choose(sample.texts, sample.vectors, embed, copies=sample.copies, labels=labels, seed=seed)
 
 
 def model_of(
-    request: JobRequest,
+    seed: int,
     fitted: FittedMap,
-    text_vectors: TextVectors,
+    sample: Sample,
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
     """Builds a domain's references, false-hit tables and out-of-domain test."""
-    every = np.arange(len(text_vectors.vectors))
-    whole = [(text_vectors.vectors, every)]
+    every = np.arange(len(sample.vectors))
+    whole = [(sample.vectors, every)]
     raw = reference.build(reference.sample_pairs(whole, rng), rng)
     own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
-    raw_hits = false_hits.build(whole, raw, np.random.default_rng(request.seed))
+    raw_hits = false_hits.build(whole, raw, np.random.default_rng(seed))
     own_hits = raw_hits
     if fitted.weights is not None:
-        own_hits = false_hits.build(latents, own, np.random.default_rng(request.seed))
+        own_hits = false_hits.build(latents, own, np.random.default_rng(seed))
     test = None
-    enough = out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST
-    if enough and text_vectors.tokens is not None:
+    enough = out_of_domain.distinct_vectors(sample.vectors) >= out_of_domain.FEWEST
+    if enough and sample.tokens is not None:
         energies = flow_energies(fitted, latents)
-        test = out_of_domain.fit(text_vectors.vectors, text_vectors.tokens, text_vectors.shuffled, rng, energies)
+        test = out_of_domain.fit(sample.vectors, sample.tokens, sample.shuffled, rng, energies)
     return DomainModel(own, raw, None, test, own_hits, raw_hits)
 
 
@@ -460,51 +405,16 @@ def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) ->
     An energy is the mean square of a level's channels, from the cross-fitted latents. None for linear methods, which
     have no levels.
     """
-    if not is_flow(fitted.method):
+    if not fitted.method.is_flow:
         return None
     order = np.concatenate([rows for _, rows in latents])
     in_order: Vectors = np.concatenate([part for part, _ in latents])[np.argsort(order)]
     return level_energies(in_order, group_sizes(in_order.shape[1]))
 
 
-def label_job(
-    request: JobRequest,
-    labels: Sequence[LabelledPair],
-    encoder: EncoderArtifact,
-    domains: DomainStore,
-    report: Report,
-    encode: TextEncoder,
-) -> Result:
-    """Makes a copy of an existing version, with probabilities learnt from labels."""
-    assert request.base is not None  # noqa: S101 - the caller checks this
-    distinct, label_facts = readable_labels(labels, encoder, request.kind)
-    stored: StoredVersion = domains.load(request.domain, request.base)
-    if stored.version.encoder != encoder.digest:
-        raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
-    clock = Clock()
-    texts = list(dict.fromkeys(text for pair in distinct for text in pair[:2]))
-    report("embedding", 0.0)
-    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done)).vectors
-    clock.lap("embedding")
-    report("measuring", EMBED_SHARE)
-    pairs = labelled_vectors(distinct, texts, vectors)
-    direction_facts = check_direction(pairs)
-    fitted = FittedMap(stored.version.method, stored.weights, {})
-    model, learnt = with_labels(stored.model, fitted, pairs, request)
-    clock.lap("measuring")
-    earlier = domains.report(request.domain, request.base)
-    facts = {
-        **earlier,
-        "labels": {**learnt, **direction_facts, "posted": len(labels), **label_facts},
-        "base": request.base,
-        "duration_seconds": clock.spent,
-    }
-    return Result(request, encoder, fitted, model, vectors[:0], facts)
-
-
 def with_labels(
-    model: DomainModel, fitted: FittedMap, labels: Labels, request: JobRequest
-) -> tuple[DomainModel, dict[str, Any]]:
+    model: DomainModel, fitted: FittedMap, sample: LabelSample, request: JobRequest
+) -> tuple[DomainModel, LabelReport]:
     """The model with probabilities fitted to labelled pairs, and the report on the labels.
 
     If the model has probabilities from earlier labels, the report compares the two (see `probability.compare`).
@@ -514,6 +424,7 @@ def with_labels(
     """
     if model.reference is None:
         raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
+    labels = sample.pairs
     learnt, facts = probability.fit(
         cosine(fitted(labels.left), fitted(labels.right)),
         model.reference,
@@ -524,50 +435,11 @@ def with_labels(
         rival=model.probability,
     )
     labelled = replace(model, probability=learnt)
-    return labelled, {**facts, "table": operating_points(labelled)}
-
-
-def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str, Any] | None:
-    if made is None:
-        return None
-    return {
-        "pairs": made.pairs,
-        "folds": folds,
-        "resolution": made.resolution,
-        "tail_error": made.tail_error,
-        "threshold_at_1_percent": made.threshold(0.01),
-        "interval_at_1_percent": made.interval(0.01),
-        "curve": made.curve(),
-        **({"smallest_rate": made.smallest_rate, "ties": ties_of(made)} if len(made.tied) else {}),
-    }
-
-
-def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """For each tie (many random pairs with equal similarities), the similarity and the tie's share of all pairs."""
-    both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
-    return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
-
-
-def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
-    """Line numbers of distinct texts with the same vector, such as mails that begin alike and are truncated.
-
-    Args:
-        lines: line number of each vector's text, counted from 1; blank lines are not counted.
-    """
-    groups = repeated(vectors)
-    if not groups:
-        return None
-    return {
-        "texts": sum(map(len, groups)),
-        "vectors": len(groups),
-        "groups": [
-            {"texts": len(rows), "lines": [lines[row] for row in rows[:MOST_GROUPS]]} for rows in groups[:MOST_GROUPS]
-        ],
-    }
+    return labelled, LabelReport(facts, operating_points(labelled), sample.agreement, sample.origin)
 
 
 def cross_fitted(
-    fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
+    fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Progress
 ) -> Sequence[tuple[Vectors, Rows]]:
     """For each fold, the latents and indices of its sentences. The latents come from a map fitted to the other folds.
 
@@ -575,11 +447,11 @@ def cross_fitted(
     """
     if fitted.weights is None:
         return [(vectors, np.arange(len(vectors)))]
-    parts = reference.folds(len(vectors), FLOW_FOLDS if is_flow(fitted.method) else FOLDS, rng)
+    parts = reference.folds(len(vectors), FLOW_FOLDS if fitted.method.is_flow else FOLDS, rng)
     groups = []
     for number, part in enumerate(parts):
         rest = np.delete(vectors, part, axis=0)
-        groups.append((fitted.again(rest)(vectors[part]), part))
+        groups.append((fitted.refit(rest)(vectors[part]), part))
         progress((number + 1) / len(parts))
     return groups
 

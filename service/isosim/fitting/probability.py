@@ -13,7 +13,7 @@ used neither for the curves nor for their weights.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, logit
-from scipy.stats import norm
 
 from isosim.arrays import Doubles, Mask
 from isosim.errors import InvalidInput
 from isosim.fitting.recall import TAIL, precision_interval, recall_at
+from isosim.fitting.reliability import Reliability
 from isosim.scoring.probability import ProbabilityMap, evidence
 from isosim.scoring.reference import ReferenceDistribution
 
@@ -46,6 +46,7 @@ GRID = 129  # number of knots of a stored curve
 LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # a precision is stated for a threshold only if at least this many pairs reach the threshold
 LEAST_WORTH = 10  # minimum effective sample size of weighted pairs, by Kish's formula
+BOOTSTRAPS = 200  # samples of the pairs for the intervals of thresholds
 NEIGHBOURS = 0.2  # `within_scores` compares each pair with this share of all pairs
 
 
@@ -355,38 +356,82 @@ def precision_table(
     }
 
 
-def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """Errors of held-out probabilities (M,), ready for JSON. The RMSE is in grades, the log-loss in nats."""
+def empty_table() -> dict[str, Doubles]:
+    """The table for grades, which have no precisions."""
+    intervals = [f"{name}_{end}" for name in ("interval", "recall", "precision") for end in ("low", "high")]
+    return dict.fromkeys(("precisions", "similarities", "recalls", *intervals), np.empty(0))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean loss of two maps on the same labels, and the standard error of the difference.
+
+    The loss is the log-loss in nats, or for grades the squared error on a scale of 0 to 1.
+    """
+
+    loss: float
+    rival_loss: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class ProbabilityReport:
+    """How well probabilities that were learnt from labels predict labels that were held out."""
+
+    pairs: int
+    graded: bool
+    scale: tuple[float, float]  # lowest and highest possible label
+    mean_label: float  # on a scale of 0–1
+    weights: dict[str, float]  # of the three curves
+    losses: dict[str, float]  # cross-validated, of the three curves
+    reliability: Reliability
+    # `positives` (the share of matches), `brier` and `log_loss` in nats; of grades `rmse` in grades, and `pearson`
+    errors: dict[str, float]
+    effective_pairs: float | None = None  # None: all pairs have the same weight
+    compared: Comparison | None = None  # with a map learnt from earlier labels
+
+    def as_facts(self) -> dict[str, Any]:
+        kind = "squared_error" if self.graded else "log_loss"
+        return {
+            "pairs": self.pairs,
+            "graded": self.graded,
+            "labels": list(self.scale),
+            "mean_label": self.mean_label,
+            "methods": {name: {"weight": self.weights[name], kind: loss} for name, loss in self.losses.items()},
+            **self.reliability.as_facts(),
+            **({} if self.effective_pairs is None else {"weighted": True, "effective_pairs": self.effective_pairs}),
+            **self.errors,
+            **({} if self.compared is None else {"compared": asdict(self.compared)}),
+        }
+
+
+def report(
+    pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator
+) -> ProbabilityReport:
+    """Measures held-out probabilities (M,)."""
     targets = pairs.targets
-    kind = "squared_error" if pairs.graded else "log_loss"
-    methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
-    facts: dict[str, Any] = {
-        "pairs": len(targets),
-        "graded": pairs.graded,
-        "labels": [pairs.low, pairs.high],
-        "mean_label": float(np.average(targets, weights=pairs.weights)),
-        "methods": methods,
-        **calibration_report(probabilities, targets, pairs.weights, pairs.graded, rng),
-    }
-    weighted = bool((pairs.weights != 1).any())
-    if weighted:
-        facts |= {"weighted": True, "effective_pairs": effective(pairs.weights)}
-    error = probabilities - targets
     mean = partial(np.average, weights=pairs.weights)
+    error = probabilities - targets
     if pairs.graded:
         away = probabilities - mean(probabilities), targets - mean(targets)
         spread = float(np.sqrt(mean(away[0] ** 2) * mean(away[1] ** 2)))
-        return {
-            **facts,
-            "rmse": float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low),
-            "pearson": float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0,
-        }
-    return {
-        **facts,
-        "positives": float(mean(targets)),
-        "brier": float(mean(error**2)),
-        "log_loss": float(mean(log_loss(probabilities, targets))),
-    }
+        rmse = float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low)
+        pearson = float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0
+        errors = {"rmse": rmse, "pearson": pearson}
+    else:
+        losses = log_loss(probabilities, targets)
+        errors = {"positives": float(mean(targets)), "brier": float(mean(error**2)), "log_loss": float(mean(losses))}
+    return ProbabilityReport(
+        len(targets),
+        pairs.graded,
+        (pairs.low, pairs.high),
+        float(mean(targets)),
+        mixture.weights,
+        mixture.losses,
+        Reliability.from_probabilities(probabilities, targets, pairs.weights, pairs.graded, rng),
+        errors,
+        effective(pairs.weights) if (pairs.weights != 1).any() else None,
+    )
 
 
 def fit(
@@ -398,7 +443,7 @@ def fit(
     *,
     graded: bool = False,
     rival: ProbabilityMap | None = None,
-) -> tuple[ProbabilityMap, dict[str, Any]]:
+) -> tuple[ProbabilityMap, ProbabilityReport]:
     """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
     With 100 labelled Quora pairs, the calibration error on other Quora pairs is 0.050. With 1,000 pairs it is 0.025
@@ -422,21 +467,19 @@ def fit(
     local = within_scores(x, pairs.weights)
     mixture = mix(x, pairs.targets, local, pairs.graded, rng)
     held_out = out_of_fold(x, pairs.targets, local, pairs.graded, rng)
-    no_table = dict.fromkeys(("precisions", "similarities", "interval_low", "interval_high"), np.empty(0))
-    table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
+    table = empty_table() if pairs.graded else precision_table(pairs, x, mixture, rng)
     knots, logits = knots_of(mixture, x)
     learnt = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
     facts = report(pairs, held_out, mixture, rng)
     if rival is not None and rival.graded == graded:
-        facts["compared"] = compare(pairs, held_out, rival.probability(rates))
+        facts = replace(facts, compared=compare(pairs, held_out, rival.probability(rates)))
     return learnt, facts
 
 
-def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> dict[str, float]:
-    """Mean loss of out-of-fold predictions (M,) and of a rival's (M,), and the standard error of their difference.
+def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> Comparison:
+    """Compares out-of-fold predictions (M,) with a rival's (M,).
 
-    The loss is the log-loss in nats, or for grades the squared error on a scale of 0 to 1. The rival has a small
-    advantage: some of these labels may be those that it was fitted to.
+    The rival has a small advantage: some of these labels may be those that it was fitted to.
     """
 
     def loss(predictions: Doubles) -> Doubles:
@@ -446,121 +489,4 @@ def compare(pairs: LabelledScores, predicted: Doubles, rival: Doubles) -> dict[s
     ours, theirs = loss(predicted), loss(rival)
     difference = ours - theirs
     error = float(np.sqrt(np.square(share * (difference - share @ difference)).sum()))
-    return {"loss": float(share @ ours), "rival_loss": float(share @ theirs), "standard_error": error}
-
-
-BINS = 15
-PAIRS_A_BIN = 10
-BOOTSTRAPS = 200
-STEPS = 100  # number of candidate values for the calibration error in `errors_like`
-# A bin's offset is its mean label minus its mean probability. `errors_like` also tries offsets that are larger than the
-# observed offsets, by up to this many standard errors.
-GROWTH = 4.0
-PERFECT = 40  # number of samples that are simulated for a perfectly calibrated map
-
-
-def equal_mass_bins(
-    probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
-) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Mean probability, mean target, number and total weight of each bin's pairs. (N,) -> (B,)
-
-    The bins have equal numbers of pairs; the first bin has the lowest probabilities.
-    """
-    order = np.argsort(probabilities, kind="stable")
-    starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
-    counts = np.diff(np.append(starts, len(order))).astype(np.float64)
-    mass = np.add.reduceat(weights[order], starts)
-    predicted, observed = (np.add.reduceat((weights * v)[order], starts) / mass for v in (probabilities, targets))
-    return predicted, observed, counts, mass
-
-
-def calibration_error(probabilities: Doubles, targets: Doubles) -> float:
-    """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
-    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, BINS, np.ones(len(targets)))
-    return float(mass @ np.abs(predicted - observed) / mass.sum())
-
-
-def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
-    """95 % interval of a share observed on `counts` pairs (Wilson, 1927). (B,), (B,) -> (B,), (B,)"""
-    z = float(norm.ppf(1 - TAIL))
-    centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
-    half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    # Without the clipping, rounding errors could put `share` outside the interval.
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
-
-
-def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Simulates targets (N,) as they would be if the probabilities were right.
-
-    Simulated grades are the probabilities plus the shuffled residuals of the real grades.
-    """
-    if not graded:
-        return (rng.random(len(targets)) < probabilities).astype(np.float64)
-    residuals = targets - probabilities
-    drawn: Doubles = probabilities + rng.permutation(residuals - residuals.mean())
-    return drawn
-
-
-def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
-    """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
-
-    A bin's offset is its mean label minus its mean probability. The observed error is the mean of the absolute
-    offsets. It overstates the true error, because even a perfect map shows offsets by chance.
-
-    So samples are simulated for many candidate values of the true error (inversion of a test; Davison & Hinkley, 1997,
-    section 5.4). The lower limit is the candidate for which 2.5 % of the samples have an error of at least the observed
-    error. For the median estimate it is 50 % of the samples, for the upper limit 97.5 %. A bootstrap interval around
-    the observed error contained the true error in only 40 of 100 samples.
-
-    Args:
-        noise: (R, B) simulated offsets of a perfectly calibrated map.
-        shares: (B,) each bin's share of the weight.
-    """
-    shown = float(shares @ np.abs(offsets))
-    spread = np.maximum(noise.std(axis=0), 1e-12)
-    largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # Each step gives one candidate. The step −1 makes every offset smaller by one standard error, but not below 0. So
-    # offsets of few standard errors reach 0 first. These offsets are the most likely to be due to chance.
-    steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
-    varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
-    tried = varied @ shares
-    samples = np.abs((varied * np.sign(offsets))[:, None, :] + noise) @ shares  # (STEPS, R)
-    reached = np.maximum.accumulate(np.quantile(samples, [1 - TAIL, 0.5, TAIL], axis=1), axis=1) >= shown
-    limits: Doubles = tried[np.where(reached.any(axis=1), reached.argmax(axis=1), STEPS - 1)]
-    return limits
-
-
-def calibration_report(
-    probabilities: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Reliability curve and calibration error of held-out probabilities (N,), on the scale 0–1.
-
-    The report also holds the simulated error of a perfectly calibrated map. Both errors are corrected for offsets that
-    arise by chance; see `errors_like`.
-    """
-    count = len(targets)
-    bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))
-    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, weights)
-    by_chance = (if_right(probabilities, targets, graded, rng) for _ in range(BOOTSTRAPS))
-    noise = np.array([equal_mass_bins(probabilities, drawn, bins, weights)[1] for drawn in by_chance]) - predicted
-    shares = mass / mass.sum()
-    low, error, high = (float(one) for one in errors_like(observed - predicted, noise, shares))
-    perfect = [float(errors_like(drawn, noise, shares)[1]) for drawn in noise[:PERFECT]]
-    predicted, observed, counts, _ = equal_mass_bins(probabilities, targets, bins, weights)
-    if graded:
-        square = equal_mass_bins(probabilities, targets**2, bins, weights)[1]
-        half = float(norm.ppf(1 - TAIL)) * np.sqrt(np.maximum(square - observed**2, 0) / np.maximum(counts - 1, 1))
-        below, above = np.maximum(observed - half, 0), np.minimum(observed + half, 1)
-    else:
-        below, above = wilson(observed, counts)
-    columns = {"predicted": predicted, "observed": observed, "low": below, "high": above}
-    return {
-        "ece": error,
-        "ece_low": low,
-        "ece_high": high,
-        "ece_of_a_perfect_map": float(np.mean(perfect)),
-        "reliability": [
-            {**{name: float(column[number]) for name, column in columns.items()}, "pairs": int(counts[number])}
-            for number in range(bins)
-        ],
-    }
+    return Comparison(float(share @ ours), float(share @ theirs), error)

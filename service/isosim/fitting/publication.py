@@ -1,7 +1,8 @@
-"""Publishes the result of a calibration and decides whether it becomes the domain's champion."""
+"""Publishes a fitted calibration, and decides whether it becomes the domain's champion."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,42 +14,58 @@ from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, IsosimError
 from isosim.fitting import evidence, reference
 from isosim.fitting.calibrator import group_sizes
-from isosim.fitting.methods import FittedMap, is_flow
+from isosim.fitting.methods import FittedMap
+from isosim.fitting.report import Report
 from isosim.jobs.job import Job, JobRequest
 from isosim.scoring.advice import lost_targets, told
 from isosim.scoring.calibration import DomainModel
+from isosim.scoring.method import Method
 from isosim.scoring.reference import ReferenceDistribution
 
 FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
-HALVES = 40  # number of random halves of the held-out sentences that `_compare` draws for a standard error
+HALVES = 40  # number of random halves of the held-out sentences that `better_than` draws for a standard error
 MOST_PAIRS = 100_000
 ATTEMPTS = 5  # comparisons with champions that others promote meanwhile
 SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
 
 
+class Decision(NamedTuple):
+    """Whether a version becomes champion, and why."""
+
+    promote: bool
+    why: str
+    lost: Mapping[str, str] = {}  # saved targets that the version would make unreachable: name -> why
+
+
+class Publication(NamedTuple):
+    """A version that was written."""
+
+    version: int
+    promoted: bool  # whether it is champion
+    why: str  # why it is champion, or why not
+    report: dict[str, Any]  # for JSON
+
+
 @dataclass(frozen=True)
-class Result:
-    """All parts of a version that is not published yet."""
+class Fit:
+    """A calibration that is not published yet."""
 
     request: JobRequest
     encoder: EncoderArtifact
     fitted: FittedMap
     model: DomainModel
     held_out: Vectors
-    report: dict[str, Any]
+    report: Report
 
-    def publish(self, domains: DomainStore, job: Job | None = None) -> tuple[int, bool, str]:
-        """Writes the version, and makes it champion in the same write if `_wanted` decides so.
+    def publish(self, domains: DomainStore, job: Job | None = None) -> Publication:
+        """Writes the version, and makes it champion in the same write if `decide` says so.
 
         If another version becomes champion meanwhile, this one is written without promotion, and then compared with
         that champion.
 
         Args:
-            job: the job that made this result; None if it was made outside of a job. A job makes one version, also if
+            job: the job that made this fit; None if it was made outside of a job. A job makes one version, also if
                 it was attempted twice.
-
-        Returns:
-            The version's number, whether it is champion, and why or why not.
 
         Raises:
             OSError: the version could not be written.
@@ -58,57 +75,64 @@ class Result:
         again = job is not None and job.attempt > 1
         now = domains.read(request.domain)
         champion = now.served(digest).champion
-        promote, why = self._wanted(domains, now, again=again)
+        decision = self.decide(domains, now, again=again)
         version = Version(
             number=0,
             encoder=digest,
             encoder_id=self.encoder.id,
-            method=self.fitted.method,
+            method=str(self.fitted.method),
             files={},
             upload="",
             created="",
             job=None if job is None else job.id,
-            sentences=self.report["sentences"],
-            levels=tuple(group_sizes(self.encoder.spec.dim)) if is_flow(self.fitted.method) else (),
+            sentences=self.report.sentences,
+            levels=tuple(group_sizes(self.encoder.spec.dim)) if self.fitted.method.is_flow else (),
             seed=request.seed,
         )
         if job is not None:
             author.set(Author(job.owner, job=job.id))
-        with written({**self.report, "promotion": why}, self.fitted.weights, self.model) as folder:
+        with written(self._facts(decision), self.fitted.weights, self.model) as folder:
             number = domains.publish(
                 request.domain,
                 folder,
                 version,
                 epoch=request.epoch,
-                promote=lambda domain: promote and domain.served(digest).champion == champion,
+                promote=lambda domain: decision.promote and domain.served(digest).champion == champion,
             ).number
         for _ in range(ATTEMPTS):
             now = domains.read(request.domain)
             champion = now.served(digest).champion
-            if not promote or champion == number:
-                return number, champion == number, why
-            promote, why = self._wanted(domains, now, again=again)
-            if promote:
+            if not decision.promote or champion == number:
+                return self._published(number, decision, promoted=champion == number)
+            decision = self.decide(domains, now, again=again)
+            if decision.promote:
                 try:
                     domains.promote(request.domain, digest, number, revision=now.revision)
                 except Conflict:  # the domain has changed again
                     continue
                 except OSError as error:
                     why = f"it could not be promoted ({error.strerror or type(error).__name__})"
-                    return number, False, f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
-        return number, False, f"other versions became champion first, in each of {ATTEMPTS} attempts"
+                    why = f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+                    return self._published(number, Decision(False, why), promoted=False)
+        why = f"other versions became champion first, in each of {ATTEMPTS} attempts"
+        return self._published(number, Decision(False, why), promoted=False)
 
-    def _wanted(self, domains: DomainStore, domain: Domain, *, again: bool) -> tuple[bool, str]:
-        """Whether to promote, and why; `again` is true if an earlier attempt of the same job was interrupted.
+    def _published(self, number: int, decision: Decision, *, promoted: bool) -> Publication:
+        return Publication(number, promoted, decision.why, self._facts(decision))
 
-        A version that makes saved targets unreachable is never promoted; the report then names them as `unreachable`.
+    def _facts(self, decision: Decision) -> dict[str, Any]:
+        lost = {"unreachable": decision.lost} if decision.lost else {}
+        return {**self.report.as_facts(), **lost, "promotion": decision.why}
+
+    def decide(self, domains: DomainStore, domain: Domain, *, again: bool) -> Decision:
+        """Whether to promote; `again` is true if an earlier attempt of the same job was interrupted.
+
+        A version that makes saved targets unreachable is never promoted.
         """
         request = self.request
         champion = domain.served(self.encoder.digest).champion
-        if request.promote == "never":
-            return False, "promote: never"
-        if newer := self._newer(champion, again=again):
-            return False, newer
+        if kept := "promote: never" if request.promote == "never" else self._newer(champion, again=again):
+            return Decision(False, kept)
         stored, damage = None, ""
         if champion is not None:
             try:
@@ -116,24 +140,15 @@ class Result:
             except IsosimError as error:
                 damage = f"the champion, version {champion}, cannot be read: {error}"
         lost = {} if stored is None else lost_targets(stored.model, self.model, request.domain, domain.targets)
-        self.report.pop("unreachable", None)
         if lost:
-            self.report["unreachable"] = lost
-            return False, f"it would make saved thresholds unreachable: {told(lost)}"
+            return Decision(False, f"it would make saved thresholds unreachable: {told(lost)}", lost)
         if request.promote == "always":
-            return True, "promote: always"
-        return self._better(champion, stored, damage)
-
-    def _better(self, champion: int | None, stored: StoredVersion | None, damage: str) -> tuple[bool, str]:
-        """Whether this version is better than the champion, and why. `damage`: why the champion could not be read."""
-        notice = (self.report.get("labels") or {}).get("notice")
-        if notice is not None or champion is None:
-            return notice is None, notice or "the domain had no champion"
+            return Decision(True, "promote: always")
+        if self.report.labels is not None and self.report.labels.notice is not None:
+            return Decision(False, self.report.labels.notice)
         if stored is None:
-            return True, damage
-        if champion == self.request.base:
-            return self._compare_labels(champion, stored.model)
-        return self._compare(champion, stored)
+            return Decision(True, damage or "the domain had no champion")
+        return self.better_than(stored)
 
     def _newer(self, champion: int | None, *, again: bool) -> str | None:
         """Reason to keep a champion that was promoted after this job was requested; None if there is no such reason."""
@@ -150,55 +165,34 @@ class Result:
             return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
         return None
 
-    def _compare_labels(self, champion: int, base: DomainModel) -> tuple[bool, str]:
-        """Decides whether new labels of the champion replace its earlier ones, and says why.
+    def better_than(self, champion: StoredVersion) -> Decision:
+        """Whether this version is better than the champion.
 
-        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
-        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
-        them, and seems to predict them better.)
-        """
-        if base.probability is None:
-            return True, f"it adds probabilities learnt from labels to the champion, version {champion}"
-        kind, earlier = ("grades" if graded else "matches" for graded in (self._graded, base.probability.graded))
-        if kind != earlier:
-            return False, f"version {champion} has learnt from {earlier} and this version from {kind}"
-        labels, count = self.report["labels"]["pairs"], base.probability.pairs
-        if labels >= count:
-            return True, f"it has learnt from {labels:,} labelled pairs, and version {champion} from {count:,}"
-        compared = self.report["labels"]["compared"]
-        new, old = compared["loss"], compared["rival_loss"]
-        measure = "squared error" if self._graded else "log-loss"
-        what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with version {champion}"
-        return new - old <= SURE * compared["standard_error"], what
-
-    @property
-    def _graded(self) -> bool:
-        return self.model.probability is not None and self.model.probability.graded
-
-    def _compare(self, champion: int, stored: StoredVersion) -> tuple[bool, str]:
-        """Decides by the threshold errors on the new text whether to promote this version, and says why.
-
-        A version's threshold error says how far its measured false-match rates are from the nominal rates (see
-        `off_by`). The champion and the new version are measured on the same held-out sentences. The new version is
-        promoted if its error is significantly smaller. The standard error of the difference is its standard deviation
-        over random halves of the sentences (Politis & Romano, 1994).
+        A version made from text is compared by the threshold errors on the new text. A version's threshold error says
+        how far its measured false-match rates are from the nominal rates (see `off_by`). Both versions are measured on
+        the same held-out sentences. The new version is better if its error is significantly smaller. The standard error
+        of the difference is its standard deviation over random halves of the sentences (Politis & Romano, 1994).
 
         The new map was not fitted to the held-out sentences. The champion's map was fitted to them only if the same
         text was posted before. The new version has a small advantage: its reference distribution includes the held-out
         sentences. They are at most a tenth of the distribution's sentences, and are scored by maps that were fitted
         without them.
         """
-        if stored.model.probability is not None and self.model.probability is None:
-            return False, (
-                f"version {champion} has a probability learnt from labels that callers would lose; to replace version "
-                f"{champion}, calibrate again with labelled pairs"
+        version, scale = f"version {champion.version.number}", champion.model.reference
+        if champion.version.number == self.request.base:
+            return self._predicts_better_than(champion)
+        if champion.model.probability is not None and self.model.probability is None:
+            return Decision(
+                False,
+                f"{version} has a probability learnt from labels that callers would lose; to replace {version}, "
+                "calibrate again with labelled pairs",
             )
-        ours, scale = self.model.reference, stored.model.reference
+        ours = self.model.reference
         if scale is None:
-            return True, f"version {champion} has no reference distribution to compare with"
+            return Decision(True, f"{version} has no reference distribution to compare with")
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
-            return False, f"there is no new text on which to compare this version with version {champion}"
-        theirs = FittedMap(stored.version.method, stored.weights, {})(self.held_out)
+            return Decision(False, f"there is no new text on which to compare this version with {version}")
+        theirs = FittedMap(Method.parse(champion.version.method), champion.weights)(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
 
@@ -215,11 +209,35 @@ class Result:
         unsure = float(np.std([before - after for after, before in halves]))
         what = (
             f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
-            f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
+            f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with {version}"
         )
-        if old - new > SURE * unsure:
-            return True, what
-        return False, what + ("; the difference is not significant" if new < old else "")
+        better = old - new > SURE * unsure
+        return Decision(better, what + ("; the difference is not significant" if new < old and not better else ""))
+
+    def _predicts_better_than(self, base: StoredVersion) -> Decision:
+        """Whether new labels of the champion replace its earlier ones.
+
+        They do if they are at least as many, or if their out-of-fold probabilities predict them not significantly worse
+        than the champion's. (Labels are often posted again with further ones. The champion was then fitted to most of
+        them, and seems to predict them better.)
+        """
+        version, earlier, learnt = f"version {base.version.number}", base.model.probability, self.model.probability
+        if earlier is None:
+            return Decision(True, f"it adds probabilities learnt from labels to the champion, {version}")
+        graded = learnt is not None and learnt.graded
+        if graded != earlier.graded:
+            theirs, ours = ("grades" if kind else "matches" for kind in (earlier.graded, graded))
+            return Decision(False, f"{version} has learnt from {theirs} and this version from {ours}")
+        labels = self.report.labels
+        assert labels is not None  # noqa: S101 - a version with a base is made from labels
+        count, compared = labels.learnt.pairs, labels.learnt.compared
+        if count >= earlier.pairs:
+            return Decision(True, f"it has learnt from {count:,} labelled pairs, and {version} from {earlier.pairs:,}")
+        assert compared is not None  # noqa: S101 - both versions have learnt from the same kind of labels
+        new, old = compared.loss, compared.rival_loss
+        measure = "squared error" if graded else "log-loss"
+        what = f"the {measure} of these labels is {new:.4f} with this version and {old:.4f} with {version}"
+        return Decision(new - old <= SURE * compared.standard_error, what)
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:

@@ -20,6 +20,7 @@ from isosim.jobs.posted import is_row, path_of, write
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences
 from isosim.jobs.tables import Table, cell_text
 from isosim.jobs.text_lines import check_decoded
+from isosim.scoring.method import Method
 
 if TYPE_CHECKING:
     from isosim.arrays import Vectors
@@ -364,7 +365,7 @@ def check_enough(facts: dict[str, Any], method: str, dim: int, *, brought: bool 
         check_sentences(method, dim, distinct, sent=facts["sentences"], brought=brought)
     except InvalidInput as error:
         raise InvalidInput("; ".join([str(error), *([facts["doubt"]] if "doubt" in facts else []), *notices])) from None
-    if "flow" in method and distinct < STEADY_FLOW:
+    if Method.parse(method).is_flow and distinct < STEADY_FLOW:
         what = "vectors" if brought else "sentences"
         notices.append(
             f"a flow fitted to fewer than {STEADY_FLOW} distinct {what} is unstable; there are only {distinct}"

@@ -10,6 +10,7 @@ from typing import Any
 from isosim.errors import InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import HIGHEST_GRADE
+from isosim.scoring.method import Method
 
 # Minimum number of distinct sentences. With fewer, a threshold for 1 % of unrelated pairs may let through 0.5 % or 2 %
 # of them (docs/quality.md).
@@ -29,10 +30,10 @@ def fewest_sentences(method: str, dim: int) -> int:
 
     Full whitening needs at least 2 × `dim` sentences, because its results are worst with about `dim` sentences.
     """
-    name = method.partition(":")[0]
-    if name in {"whitening", "whitening-k"}:
+    parsed = Method.parse(method)
+    if parsed.name in {"whitening", "whitening-k"}:
         return max(FEWEST_SENTENCES, 2 * dim)
-    return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
+    return FEWEST_FOR_A_FLOW if parsed.is_flow else FEWEST_SENTENCES
 
 
 def check_sentences(

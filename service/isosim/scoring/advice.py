@@ -233,10 +233,9 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     facts: dict[str, Any] = {}
     if model.reference is not None:
         facts["false_match_rate"] = float(model.reference.false_match_rate(np.array([similarity]))[0])
-    if (recall := labelled.recall(precision)) is not None:
-        facts |= {"recall": recall[0], "recall_interval": [*recall[1:]]}
-    if (interval := labelled.precision_interval(precision)) is not None:
-        facts["precision_interval"] = [*interval]
+    recall, *interval = labelled.recall(precision)
+    facts |= {"recall": recall, "recall_interval": interval}
+    facts["precision_interval"] = [*labelled.precision_interval(precision)]
     return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
 
 
@@ -247,13 +246,13 @@ GALLERY = 10_000  # default number of entries that a query is compared with
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
     """Thresholds for the precisions in TABLE that the labelled pairs reach, one row each.
 
-    The list is empty for a version that has no labels, no reference or no stored recall.
+    The list is empty for a version that has no labels, no reference or no precisions.
 
     A row contains the threshold and its rates. `alarms` is the mean number of wrong matches of a query that is compared
     with `gallery` entries.
     """
     labelled = model.probability
-    if labelled is None or model.reference is None or not len(labelled.recalls):
+    if labelled is None or model.reference is None or not len(labelled.precisions):
         return []
     rows = []
     for precision in TABLE:

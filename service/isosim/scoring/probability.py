@@ -1,7 +1,7 @@
 """Probability that a pair is a match, given its score, estimated from a domain's labelled pairs."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,6 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
     """
     rates = np.clip(np.asarray(false_match_rates, np.float64), NEAREST, 1 - NEAREST)
     return np.log1p(-rates) - np.log(rates)
-
-
-def absent() -> Doubles:
-    """An empty array (0,): default of a column that versions from earlier releases lack."""
-    return np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,17 @@ class ProbabilityMap:
     similarities: Doubles  # (P,) for each precision, the similarity threshold that reaches it; they never fall
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
-    recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity
-    recall_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the recall
-    recall_high: Doubles = field(default_factory=absent)  # (P,)
-    precision_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the precision at the similarity
-    precision_high: Doubles = field(default_factory=absent)  # (P,)
+    recalls: Doubles  # (P,) share of matches at or above the similarity
+    recall_low: Doubles  # (P,) 95 % interval of the recall
+    recall_high: Doubles  # (P,)
+    precision_low: Doubles  # (P,) 95 % interval of the precision at the similarity
+    precision_high: Doubles  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
         """Probability of a match, monotone in the rate; for grades, (mean grade − low) / (high − low). (N,) -> (N,)
 
         >>> table, knots = np.empty(0), np.array([0.0, 5.0])
-        >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, table, table, table, table)
+        >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, *[table] * 9)
         >>> learnt.probability(np.array([0.5, 0.1, 0.01])).round(3)
         array([0.119, 0.549, 0.931])
         """
@@ -90,22 +85,12 @@ class ProbabilityMap:
             )
         return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 
-    def recall(self, precision: float) -> tuple[float, float, float] | None:
-        """Share of the matches that reach the threshold for `precision`, and the share's 95 % interval.
-
-        None for versions of earlier releases.
-        """
-        if not len(self.recalls):
-            return None
+    def recall(self, precision: float) -> tuple[float, float, float]:
+        """Share of the matches that reach the threshold for `precision`, and the share's 95 % interval."""
         return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
 
-    def precision_interval(self, precision: float) -> tuple[float, float] | None:
-        """95 % interval of the true precision at the threshold for `precision`.
-
-        None for versions of earlier releases.
-        """
-        if not len(self.precision_low):
-            return None
+    def precision_interval(self, precision: float) -> tuple[float, float]:
+        """95 % interval of the true precision at the threshold for `precision`."""
         return self._interval(precision, self.precision_low, self.precision_high)
 
     def _interval(self, precision: float, low: Doubles, high: Doubles) -> tuple[float, float]:
@@ -115,16 +100,13 @@ class ProbabilityMap:
         return float(np.interp(precision, self.precisions, column))
 
     def arrays(self) -> dict[str, Doubles]:
-        """The fields as arrays, for storage; `from_arrays` is the inverse. Columns that the map lacks are left out."""
-        arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
-        optional = {f.name for f in fields(self) if f.default_factory is not MISSING}
-        return {name: array for name, array in arrays.items() if array.size or name not in optional}
+        """The fields as arrays, for storage; `from_arrays` is the inverse."""
+        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
         """Raises KeyError if an array is missing, ValueError if an array is invalid."""
-        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or f.name in arrays]
-        values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
+        values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
             values[name] = kind(values[name])
         probability_map = cls(**values)
@@ -149,23 +131,20 @@ class ProbabilityMap:
         Precisions must rise, and similarities must not fall. Each similarity, recall and precision must lie inside the
         interval that is stored for it.
         """
-        table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
-        if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
-            raise ValueError("every precision needs a similarity and its interval")
+        intervals = {
+            "similarity": (self.interval_low, self.similarities, self.interval_high),
+            "recall": (self.recall_low, self.recalls, self.recall_high),
+            "precision": (self.precision_low, self.precisions, self.precision_high),
+        }
+        if self.precisions.ndim != 1:
+            raise ValueError("the precisions must be a list")
+        for name, columns in intervals.items():
+            if any(column.shape != self.precisions.shape for column in columns):
+                raise ValueError(f"every precision needs a {name} and its interval")
         if self.graded and len(self.precisions):
             raise ValueError("grades have no precisions")
         if not (np.diff(self.precisions) > 0).all() or not (np.diff(self.similarities) >= 0).all():
             raise ValueError("precisions must rise, and their similarities must not fall")
-        if not ((self.interval_low <= self.similarities) & (self.similarities <= self.interval_high)).all():
-            raise ValueError("a similarity lies outside its own interval")
-        for name, centre, low, high in (
-            ("recall", self.recalls, self.recall_low, self.recall_high),
-            ("precision", self.precisions, self.precision_low, self.precision_high),
-        ):
-            columns = (low, high) if name == "precision" else (centre, low, high)
-            if not any(column.size for column in columns):
-                continue
-            if any(column.shape != self.precisions.shape for column in columns):
-                raise ValueError(f"every precision needs the interval of its {name}")
+        for name, (low, centre, high) in intervals.items():
             if not ((low <= centre) & (centre <= high)).all():
                 raise ValueError(f"a {name} lies outside its own interval")

@@ -34,7 +34,7 @@ from isosim.settings import Settings
 from isosim.store.blobs import address_of, opened
 
 if TYPE_CHECKING:
-    from isosim.fitting.publication import Result
+    from isosim.fitting.publication import Fit
     from isosim.observability.otlp import JobSpan
 
 log = logging.getLogger("isosim.jobs")
@@ -159,13 +159,13 @@ def calibrate(settings: Settings, jobs: JobStore, job: Job, link: Link, reporter
     domains = DomainStore(opened(settings.model_store))
     if domains.read(job.request.domain).epoch != job.request.epoch:
         raise Conflict(f"domain {job.request.domain!r} was deleted after this calibration began")
-    result = fit(settings, jobs, job, domains, reporter)
+    fitted = fit(settings, jobs, job, domains, reporter)
     link.ask_to_publish()
-    version, promoted, why = result.publish(domains, job)
-    return {"version": version, "promoted": promoted, "report": {**result.report, "promotion": why}}
+    published = fitted.publish(domains, job)
+    return {"version": published.version, "promoted": published.promoted, "report": published.report}
 
 
-def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, reporter: Reporter) -> "Result":
+def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, reporter: Reporter) -> "Fit":
     """Fits the calibration to the job's text, but does not publish it."""
     from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415 - loads torch, after `Link.start`
     from isosim.jobs.vector_files import NpyFile  # noqa: PLC0415

@@ -66,7 +66,7 @@ def calibrated(store: Path, encoder: str) -> int:
     result = calibrate_job(
         wanted, CalibrationInput(TEXTS[:400], []), artifact, domains_of(store), lambda *_: None, threads=1
     )
-    version, promoted, why = result.publish(domains_of(store))
+    version, promoted, why, _ = result.publish(domains_of(store))
     assert promoted, why
     return version
 

@@ -35,6 +35,11 @@ MAP = ProbabilityMap(
     similarities=np.array([0.4, 0.5, 0.8]),
     interval_low=np.array([0.3, 0.45, 0.7]),
     interval_high=np.array([0.5, 0.55, 0.95]),
+    recalls=np.array([0.9, 0.6, 0.2]),
+    recall_low=np.array([0.8, 0.5, 0.1]),
+    recall_high=np.array([1.0, 0.7, 0.3]),
+    precision_low=np.array([0.4, 0.6, 0.8]),
+    precision_high=np.array([0.55, 0.75, 0.95]),
 )
 
 

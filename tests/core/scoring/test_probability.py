@@ -13,9 +13,11 @@ from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import MAP
 
 EMPTY = np.empty(0)
-GRADED = replace(
-    MAP, high=5.0, graded=True, precisions=EMPTY, similarities=EMPTY, interval_low=EMPTY, interval_high=EMPTY
-)
+TABLE = (
+    "precisions", "similarities", "interval_low", "interval_high", "recalls", "recall_low", "recall_high",
+    "precision_low", "precision_high",
+)  # fmt: skip
+GRADED = replace(MAP, high=5.0, graded=True, **dict.fromkeys(TABLE, EMPTY))
 
 
 @st.composite
@@ -53,30 +55,9 @@ def test_grades_come_as_shares_of_their_range() -> None:
     assert GRADED.probability(np.array([1 / (1 + np.exp(4.0))])) == pytest.approx(0.5)
 
 
-def test_recalls_are_stored_where_there_are_some() -> None:
-    recalls = np.array([0.9, 0.6, 0.2])
-    model = replace(MAP, recalls=recalls, recall_low=recalls - 0.1, recall_high=recalls + 0.1)
-    again = ProbabilityMap.from_arrays(model.arrays())
-    assert again.recall(0.8) == pytest.approx((0.4, 0.3, 0.5))
-    assert MAP.recall(0.8) is None
-    assert not [name for name in MAP.arrays() if name.startswith("recall")]
-    for broken in (replace(model, recalls=recalls[:2]), replace(model, recall_low=recalls + 0.05)):
-        with pytest.raises(ValueError, match="recall"):
-            ProbabilityMap.from_arrays(broken.arrays())
-
-
-def test_intervals_of_precisions_are_stored_where_there_are_some() -> None:
-    model = replace(MAP, precision_low=MAP.precisions - 0.1, precision_high=MAP.precisions + 0.05)
-    again = ProbabilityMap.from_arrays(model.arrays())
-    assert again.precision_interval(0.8) == pytest.approx((0.7, 0.85))
-    assert MAP.precision_interval(0.8) is None
-    assert not [name for name in MAP.arrays() if name.startswith("precision_")]
-    for broken in (
-        replace(model, precision_low=MAP.precisions[:2]),
-        replace(model, precision_high=MAP.precisions - 0.05),
-    ):
-        with pytest.raises(ValueError, match="precision"):
-            ProbabilityMap.from_arrays(broken.arrays())
+def test_between_two_precisions_recall_and_intervals_lie_between_theirs() -> None:
+    assert MAP.recall(0.8) == pytest.approx((0.4, 0.3, 0.5))
+    assert MAP.precision_interval(0.8) == pytest.approx((0.7, 0.85))
 
 
 @given(st.lists(st.floats(0.5, 0.9), min_size=2, max_size=20))
@@ -141,6 +122,10 @@ def test_a_missing_array_is_named(name: str) -> None:
         ("similarities", [0.4, 0.5], "every precision"),
         ("interval_high", [0.5, 0.49, 0.95], "outside its own interval"),
         ("interval_low", [0.3, 0.51, 0.7], "outside its own interval"),
+        ("recalls", [0.9, 0.6], "a recall"),
+        ("recall_low", [0.8, 0.65, 0.1], "a recall lies outside its own interval"),
+        ("precision_low", [0.4, 0.6], "a precision"),
+        ("precision_high", [0.55, 0.65, 0.95], "a precision lies outside its own interval"),
         ("graded", 1.0, "grades have no precisions"),
     ],
 )

@@ -19,6 +19,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.fitting.out_of_domain import shuffled_copies
 from isosim.fitting.scripts import LETTER, characters, is_unspaced, join_words, words
 from isosim.jobs.job import JobRequest
+from isosim.scoring.method import IDENTITY
 from tests.encoders import export, save_bert
 from tests.modelling.calibration.test_gate import by_looks
 from tests.stores import domains_of
@@ -174,9 +175,10 @@ def bag_of_characters(texts: list[str], raw: float) -> Vectors:
 def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
     texts = chinese(gate.SENTENCES_FULL)
     left, corrected = (gate.decide(texts, bag_of_characters(texts, raw), by_looks) for raw in (0.0, 1.0))
-    assert left.method == "identity"
-    assert left.evidence["surface_ratio"] == pytest.approx(1, abs=0.5)
-    assert corrected.method.startswith("soft:")
+    assert left.method == IDENTITY
+    assert left.surface is not None
+    assert left.surface.share_ratio == pytest.approx(1, abs=0.5)
+    assert corrected.method.name == "soft"
 
 
 def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     result = calibrate_job(
         request, CalibrationInput(chinese(300)), encoder, domains_of(tmp_path), lambda *_: None, threads=1
     )
-    assert result.report["sentences"] == 300
+    assert result.report.sentences == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
 

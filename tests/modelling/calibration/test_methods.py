@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from isosim.errors import InvalidInput
 from isosim.fitting import linear
 from isosim.fitting.flow import PAPER, ROBUST
 from isosim.fitting.job import CalibrationInput, calibrate_job
-from isosim.fitting.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from isosim.fitting.methods import FittedMap, gaussian_bits_per_dimension
+from isosim.fitting.methods import fit as fit_method
 from isosim.jobs.job import METHODS, JobRequest
 from isosim.jobs.offline import Encodings
+from isosim.scoring.method import Method
 from tests.stores import domains_of
 from tests.text import sentences
 
@@ -35,6 +38,10 @@ SHORT = {
     "flow": FEW_STEPS, "soft-flow": FEW_STEPS, "soft-flow:0.4": FEW_STEPS, "flow-paper": replace(PAPER, max_steps=6),
 }  # fmt: skip
 ARGUMENTS = ["nulling:1", "sn-nulling:2", "whitening-k:8", "partial:0.3", "soft:0.4", "soft-flow:0.4"]
+
+
+def fit(method: str, *given: Any, **options: Any) -> FittedMap:
+    return fit_method(Method.parse(method), *given, **options)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +132,7 @@ def test_the_held_out_vectors_do_not_enter_a_linear_fit() -> None:
 def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> None:
     settings = SHORT.get(method)
     fitted = fit(method, TRAIN, TRAIN[:0], 3, flow_settings=replace(settings, check_every=0) if settings else None)
-    again = fitted.again(TRAIN)
+    again = fitted.refit(TRAIN)
     assert again.method == fitted.method
     np.testing.assert_allclose(again(HELD_OUT), fitted(HELD_OUT), rtol=0, atol=1e-4)
 
@@ -133,7 +140,7 @@ def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> Non
 @pytest.mark.parametrize("method", ["tempered", "whitening", "flow", "soft", "soft:0.4", "soft-flow", "soft-flow:0.4"])
 def test_a_map_fitted_again_to_other_text_keeps_its_strength(method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method))
-    again = fitted.again(TRAIN[:150])
+    again = fitted.refit(TRAIN[:150])
     kept = {"shrinkage", "strength", "crowding", "steps", "permutation", "start_deviation"}
     for name in kept & fitted.settings.keys():
         assert again.settings[name] == fitted.settings[name]
@@ -162,7 +169,12 @@ def test_a_soft_flow_that_did_not_learn_is_the_soft_whitening_scaled() -> None:
 
 
 def test_flows_are_told_from_other_methods_with_an_argument_too() -> None:
-    assert {m for m in (*METHODS, *ARGUMENTS) if is_flow(m)} == {"flow", "flow-paper", "soft-flow", "soft-flow:0.4"}
+    assert {m for m in (*METHODS, *ARGUMENTS) if Method.parse(m).is_flow} == {
+        "flow",
+        "flow-paper",
+        "soft-flow",
+        "soft-flow:0.4",
+    }
 
 
 def test_a_known_spectrum_gives_the_same_map() -> None:
@@ -174,13 +186,13 @@ def test_a_known_spectrum_gives_the_same_map() -> None:
 
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
 def test_a_map_without_a_density_has_no_bits_per_dimension(method: str) -> None:
-    assert bits_per_dimension(fit(method, TRAIN, HELD_OUT, 0), HELD_OUT) is None
+    assert fit(method, TRAIN, HELD_OUT, 0).bits_per_dimension(HELD_OUT) is None
 
 
 @pytest.mark.parametrize("method", ["flow", "soft-flow"])
 def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found(method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT[method])
-    assert bits_per_dimension(fitted, HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
+    assert fitted.bits_per_dimension(HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
 
 
 def test_the_gaussian_to_beat_is_the_one_with_the_shrunk_covariance() -> None:

@@ -19,17 +19,13 @@ from isosim.arrays import Doubles
 from isosim.errors import InvalidInput
 from isosim.fitting.probability import (
     BENDING_SLOPES,
-    BINS,
     FEWEST_ABOVE,
     LEVELS,
     PLATT_SLOPE,
     PSEUDO_PAIRS,
     Mixture,
     bending_line,
-    calibration_error,
-    calibration_report,
     check_pairs,
-    equal_mass_bins,
     fit,
     label_range,
     leaning_isotonic,
@@ -39,8 +35,8 @@ from isosim.fitting.probability import (
     precision_thresholds,
     ramps,
     smooth_targets,
-    wilson,
 )
+from isosim.fitting.reliability import BINS, Reliability, calibration_error, equal_mass_bins, wilson
 from isosim.scoring.probability import ProbabilityMap, evidence
 from tests.core.scoring.references import REFERENCE
 
@@ -262,14 +258,14 @@ def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
 def test_an_error_is_told_from_what_a_perfect_map_would_show(shift: float) -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.2, 0.8, 2000)
-    report = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), np.ones(2000), False, rng)
-    assert report["ece_low"] <= shift + 1e-9
-    assert report["ece_high"] >= shift
-    assert report["ece_of_a_perfect_map"] == pytest.approx(
-        0.008, abs=0.005
-    )  # bins differ by 0.03, nearly all by chance
-    assert (report["ece"] > 2 * report["ece_of_a_perfect_map"]) == (shift > 0)
-    assert (report["ece_low"] > 0.1) == (shift > 0)
+    report = Reliability.from_probabilities(
+        p, (rng.random(2000) < p + shift).astype(np.float64), np.ones(2000), False, rng
+    )
+    assert report.ece_low <= shift + 1e-9
+    assert report.ece_high >= shift
+    assert report.ece_of_a_perfect_map == pytest.approx(0.008, abs=0.005)  # bins differ by 0.03, nearly all by chance
+    assert (report.ece > 2 * report.ece_of_a_perfect_map) == (shift > 0)
+    assert (report.ece_low > 0.1) == (shift > 0)
 
 
 @given(st.integers(20, 300), st.integers(0, 2**32 - 1), st.floats(0, 1), st.booleans())
@@ -279,8 +275,8 @@ def test_an_interval_holds_its_own_estimate(count: int, seed: int, honesty: floa
     p = rng.random(count)
     right = honesty * p + (1 - honesty) * rng.random()
     targets = right if graded else (rng.random(count) < right).astype(np.float64)
-    report = calibration_report(p, targets, rng.uniform(0.5, 2, count), graded, rng)
-    assert 0 <= report["ece_low"] <= report["ece"] <= report["ece_high"]
+    report = Reliability.from_probabilities(p, targets, rng.uniform(0.5, 2, count), graded, rng)
+    assert 0 <= report.ece_low <= report.ece <= report.ece_high
 
 
 @pytest.mark.parametrize(("slope", "least"), [(1.0, 0.85), (0.8, 0.75), (0.6, 0.8)])
@@ -296,9 +292,11 @@ def test_an_interval_holds_the_true_error_nearly_as_often_as_it_says(slope: floa
     reports = []
     for _ in range(40):
         p, right = labelled_set(400)
-        reports.append(calibration_report(p, (rng.random(400) < right).astype(np.float64), np.ones(400), False, rng))
-    assert np.mean([report["ece_low"] <= true <= report["ece_high"] for report in reports]) >= least
-    assert np.mean([report["ece"] for report in reports]) == pytest.approx(true, abs=0.02)
+        reports.append(
+            Reliability.from_probabilities(p, (rng.random(400) < right).astype(np.float64), np.ones(400), False, rng)
+        )
+    assert np.mean([report.ece_low <= true <= report.ece_high for report in reports]) >= least
+    assert np.mean([report.ece for report in reports]) == pytest.approx(true, abs=0.02)
 
 
 sorted_pairs = st.lists(st.tuples(st.integers(-20, 20), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=60)
@@ -359,13 +357,10 @@ def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
     similarities, labels = draw(100_000, seed=1)
     for precision in (0.6, 0.8, 0.9):
         threshold, _, _ = taught[0].precision_threshold(precision)
-        found = taught[0].recall(precision)
-        assert found is not None
-        recall, low, high = found
+        recall, low, high = taught[0].recall(precision)
         assert low <= labels[similarities >= threshold].sum() / labels.sum() <= high
         assert low < recall <= high
         interval = taught[0].precision_interval(precision)
-        assert interval is not None
         assert interval[0] <= labels[similarities >= threshold].mean() <= interval[1]
         assert interval[0] < precision < interval[1]
 
@@ -383,7 +378,7 @@ def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
         np.abs(model.probability(asked) - taught[0].probability(asked)).mean() for model in (weighted, biased)
     )
     assert off < 0.04 < before
-    assert report["positives"] == pytest.approx(labels.mean(), abs=0.03)
+    assert report.errors["positives"] == pytest.approx(labels.mean(), abs=0.03)
     assert weighted.precision_threshold(0.8)[0] == pytest.approx(taught[0].precision_threshold(0.8)[0], abs=0.05)
 
 
@@ -401,16 +396,16 @@ def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
     taught: tuple[ProbabilityMap, dict[str, Any]],
 ) -> None:
     model, report = taught
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert json.loads(json.dumps(report.as_facts(), allow_nan=False)) == report.as_facts()
     similarities, labels = draw(100_000, seed=2)
     p = model.probability(REFERENCE.false_match_rate(similarities))
-    assert report["brier"] == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
-    assert report["log_loss"] == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
-    assert report["positives"] == pytest.approx(labels.mean(), abs=0.03)
-    assert report["ece_low"] - 0.01 < calibration_error(p, labels) < report["ece_high"] + 0.01
-    assert sum(row["pairs"] for row in report["reliability"]) == report["pairs"] == 1500
-    assert all(row["low"] <= row["observed"] <= row["high"] for row in report["reliability"])
-    assert {name for name, method in report["methods"].items() if method["weight"] >= 0} == {
+    assert report.errors["brier"] == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
+    assert report.errors["log_loss"] == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
+    assert report.errors["positives"] == pytest.approx(labels.mean(), abs=0.03)
+    assert report.reliability.ece_low - 0.01 < calibration_error(p, labels) < report.reliability.ece_high + 0.01
+    assert sum(row.pairs for row in report.reliability.bins) == report.pairs == 1500
+    assert all(row.low <= row.observed <= row.high for row in report.reliability.bins)
+    assert {name for name, weight in report.weights.items() if weight >= 0} == {
         "platt",
         "hinge",
         "isotonic",
@@ -419,7 +414,7 @@ def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
 
 def test_few_labels_make_few_bins() -> None:
     _, report = fit(*_arguments(60), seed=0)
-    assert [row["pairs"] for row in report["reliability"]] == [10] * 6
+    assert [row.pairs for row in report.reliability.bins] == [10] * 6
 
 
 def test_grades_teach_their_mean() -> None:
@@ -432,12 +427,12 @@ def test_grades_teach_their_mean() -> None:
     assert model.graded
     assert (model.low, model.high) == (0, 5)
     assert len(model.precisions) == 0
-    assert report["rmse"] == pytest.approx(0.36, abs=0.06)
-    assert report["pearson"] > 0.95
-    assert not {"brier", "log_loss", "positives"} & set(report)
-    of_40 = np.sqrt(2 / np.pi) * report["rmse"] / 5 / np.sqrt(40)  # mean |error| of a bin's mean, 15 bins of 40
-    assert 0 < report["ece_of_a_perfect_map"] < of_40
-    assert all(row["low"] <= row["observed"] <= row["high"] for row in report["reliability"])
+    assert report.errors["rmse"] == pytest.approx(0.36, abs=0.06)
+    assert report.errors["pearson"] > 0.95
+    assert not {"brier", "log_loss", "positives"} & set(report.as_facts())
+    of_40 = np.sqrt(2 / np.pi) * report.errors["rmse"] / 5 / np.sqrt(40)  # mean |error| of a bin's mean, 15 bins of 40
+    assert 0 < report.reliability.ece_of_a_perfect_map < of_40
+    assert all(row.low <= row.observed <= row.high for row in report.reliability.bins)
 
 
 def test_one_seed_teaches_one_map() -> None:
@@ -457,7 +452,7 @@ def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], eve
     labels = (np.arange(len(similarities)) % (every + 1) == 0) * (2.5 if graded else 1.0)
     model, report = fit(np.array(similarities), REFERENCE, labels, seed=0, graded=graded)
     ProbabilityMap.from_arrays(model.arrays())
-    json.dumps(report, allow_nan=False)
+    json.dumps(report.as_facts(), allow_nan=False)
 
 
 def strata(base: float, seed: int) -> tuple[Doubles, Doubles, Doubles]:
@@ -496,7 +491,7 @@ def test_labels_of_the_likeliest_pairs_teach_the_precision_and_recall_of_all() -
         recall = model.recall(0.6)
         assert recall is not None
         covered.append(recall[1] <= labels[above].sum() / labels.sum() <= recall[2])
-        assert report["effective_pairs"] == pytest.approx(520, abs=10)
+        assert report.effective_pairs == pytest.approx(520, abs=10)
     assert np.mean(precisions) == pytest.approx(0.6, abs=0.04)
     assert sum(covered) >= 11
 
@@ -530,9 +525,9 @@ def test_weights_that_leave_nothing_to_learn_from_are_refused(weights: Doubles, 
 def test_new_labels_are_compared_with_a_rival_by_the_loss_of_their_own_out_of_fold_probabilities() -> None:
     first, _ = fit(*_arguments(1500), seed=0)
     _, report = fit(*_arguments(300), seed=1, rival=first)
-    compared = report["compared"]
-    assert compared["loss"] == pytest.approx(report["log_loss"])
-    assert 0 < compared["rival_loss"] < compared["loss"]
-    assert 0 < compared["standard_error"] < 0.05
+    compared = report.compared
+    assert compared.loss == pytest.approx(report.errors["log_loss"])
+    assert 0 < compared.rival_loss < compared.loss
+    assert 0 < compared.standard_error < 0.05
     similarities, scale, known = _arguments(300)
-    assert "compared" not in fit(similarities, scale, known, seed=1, rival=first, graded=True)[1]
+    assert fit(similarities, scale, known, seed=1, rival=first, graded=True)[1].compared is None

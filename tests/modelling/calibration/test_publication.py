@@ -1,19 +1,21 @@
 """Which version becomes a domain's champion."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from isosim.arrays import Vectors
+from isosim.arrays import Doubles, Vectors
 from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict
 from isosim.fitting import probability, reference
-from isosim.fitting.methods import FittedMap
-from isosim.fitting.publication import Result
+from isosim.fitting.evidence import RankTest
+from isosim.fitting.methods import UNCHANGED
+from isosim.fitting.publication import Fit
+from isosim.fitting.report import LabelledReport, LabelOrigin, LabelReport
 from isosim.jobs.job import Job, JobRequest
 from isosim.jobs.store import JobStore
 from isosim.scoring.advice import Target
@@ -40,9 +42,30 @@ def domains(tmp_path: Path) -> DomainStore:
     return domains_of(tmp_path)
 
 
-def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Result:
+@dataclass(frozen=True)
+class Sentences:
+    """A report that only counts sentences."""
+
+    sentences: int
+    labels: LabelReport | None = None
+
+    def as_facts(self) -> dict[str, Any]:
+        return {"sentences": self.sentences}
+
+
+@dataclass(frozen=True)
+class Drawn(Sentences):
+    """Labelled similarities (N,) for `post`."""
+
+    x: Doubles = field(default_factory=lambda: np.empty(0))
+    y: Doubles = field(default_factory=lambda: np.empty(0))
+    graded: bool = False
+    seed: int = 0
+
+
+def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Fit:
     request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
-    return Result(request, tiny, FittedMap("identity", None, {}), model(x), held_out, {"sentences": len(x)})
+    return Fit(request, tiny, UNCHANGED, model(x), held_out, Sentences(len(x)))
 
 
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
@@ -51,7 +74,7 @@ def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
 
 def test_a_champion_whose_scale_no_longer_holds_is_replaced(tiny: EncoderArtifact, domains: DomainStore) -> None:
     assert result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)[:2] == (1, True)
-    version, promoted, why = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)).publish(domains)
+    version, promoted, why, _ = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)).publish(domains)
     assert (version, promoted, champion(domains, tiny)) == (2, True, 2)
     assert "100 new held-out sentences" in why
 
@@ -61,13 +84,13 @@ def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, dom
     promoted = []
     for seed in range(20):
         same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
-        promoted.append(same._wanted(domains, domains.read("news"), again=False)[0])
+        promoted.append(same.decide(domains, domains.read("news"), again=False).promote)
     assert sum(promoted) <= 6  # a coin would give ten
 
 
 def test_a_worse_one_is_kept_aside(tiny: EncoderArtifact, domains: DomainStore) -> None:
     result(tiny, law(500, 0.5, 1), law(100, 0.5, 2)).publish(domains)
-    version, promoted, _ = result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)).publish(domains)
+    version, promoted, *_ = result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)).publish(domains)
     assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
 
 
@@ -81,41 +104,46 @@ def test_a_probability_is_not_lost_by_a_promotion_that_decides_itself(
     learnt = probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0]
     replace(first, model=replace(first.model, probability=learnt)).publish(domains)
     better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4))
-    version, promoted, why = better.publish(domains)
+    version, promoted, why, _ = better.publish(domains)
     assert (version, promoted) == (2, False)
     assert "probability" in why
     asked = replace(better, request=replace(better.request, promote="always"))
     assert asked.publish(domains)[:2] == (3, True)
 
 
-def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Result:
+def labelled(tiny: EncoderArtifact, seed: int, *, count: int = 400, graded: bool = False) -> Fit:
     """Version 1 of `news`, or its champion with new labels."""
     made, rng = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)), np.random.default_rng(seed)
     scale = made.model.reference
     assert scale is not None
     x = rng.uniform(-0.3, 0.5, count)
     y = rng.random(count) < 1 / (1 + np.exp(-20 * (x - 0.1)))
-    return replace(made, report={**made.report, "x": x, "y": y.astype(np.float64), "graded": graded, "seed": seed})
+    return replace(made, report=Drawn(500, None, x, y.astype(np.float64), graded, seed))
 
 
 def post(
-    domains: DomainStore, tiny: EncoderArtifact, given: Result, promote: str = "if_better", **facts: Any
+    domains: DomainStore, tiny: EncoderArtifact, given: Fit, promote: str = "if_better", **facts: Any
 ) -> tuple[bool, str]:
     """Publishes the champion with new labels, as a job does."""
     now = champion(domains, tiny)
     assert now is not None
     base = domains.load("news", now).model
     assert base.reference is not None
-    x, y, graded, seed = (given.report[name] for name in ("x", "y", "graded", "seed"))
-    learnt, report = probability.fit(x, base.reference, y, seed, graded=graded, rival=base.probability)
+    drawn = given.report
+    assert isinstance(drawn, Drawn)
+    options = {"graded": drawn.graded, "rival": base.probability}
+    learnt, report = probability.fit(drawn.x, base.reference, drawn.y, drawn.seed, **options)
+    labels = LabelReport(
+        replace(report, **facts), [], RankTest("auroc", 1.0, 0.0, 1.0), LabelOrigin(len(drawn.x), {}, 0)
+    )
     posted = replace(given.request, base=now, champion=now, promote=promote)
     made = replace(
         given,
         request=posted,
         model=replace(base, probability=learnt),
-        report={"sentences": 500, "labels": {**report, **facts}},
+        report=LabelledReport({"sentences": 500}, now, labels, {}),
     )
-    return made.publish(domains)[1:]
+    return made.publish(domains)[1:3]
 
 
 def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse(
@@ -127,7 +155,7 @@ def test_new_labels_replace_earlier_ones_unless_they_are_fewer_and_predict_worse
     again = post(domains, tiny, labelled(tiny, 1))
     assert again == (True, "it has learnt from 400 labelled pairs, and version 2 from 400")
     for error, expected in ((0.05, False), (0.07, True)):  # by 2 standard errors and by 1.4
-        compared = {"loss": 0.5, "rival_loss": 0.4, "standard_error": error}
+        compared = probability.Comparison(0.5, 0.4, error)
         promoted, why = post(domains, tiny, labelled(tiny, 2, count=399), compared=compared)
         assert promoted == expected
         assert why == "the log-loss of these labels is 0.5000 with this version and 0.4000 with version 3"
@@ -144,7 +172,7 @@ def test_no_version_that_makes_a_saved_target_unreachable_is_promoted_by_itself(
     domains.set_target("news", "sure", Target(precision=0.8))
     domains.set_target("news", "usual", Target(fmr=0.01))
     better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4), promote)
-    version, promoted, why = better.publish(domains)
+    version, promoted, why, _ = better.publish(domains)
     assert (promoted, champion(domains, tiny)) == (False, 2)
     assert why.startswith("it would make saved thresholds unreachable: sure (domain 'news' was given no labels")
     assert list(domains.report("news", version)["unreachable"]) == ["sure"]
@@ -162,7 +190,7 @@ def test_labels_for_a_champion_that_was_replaced_meanwhile_do_not_bring_it_back(
     posted = replace(first.request, promote=promote, base=1, champion=1)
     first.publish(domains)
     late = replace(first, request=posted, held_out=law(0, 0.0, 0))
-    version, promoted, why = late.publish(domains)
+    version, promoted, why, _ = late.publish(domains)
     assert (version, promoted, champion(domains, tiny)) == (3, False, 2)
     assert "version 2 became champion after the labels were posted" in why
     in_time = replace(late, request=replace(posted, base=2, champion=2))
@@ -259,6 +287,6 @@ def test_a_version_is_compared_with_a_champion_that_came_while_it_was_written(
         upload(key, file)
 
     monkeypatch.setattr(domains.blobs, "upload", promoted_meanwhile)
-    version, promoted, why = made.publish(domains)
+    version, promoted, why, _ = made.publish(domains)
     assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
     assert "with version 1" in why

@@ -22,7 +22,7 @@ from isosim.export import encoder, precision
 from isosim.export.architectures import longest
 from isosim.export.checkpoints import Checkpoint
 from isosim.export.graph import random_weights
-from isosim.fitting.calibrator import calibrate
+from isosim.fitting.calibrator import Calibrator
 from tests.encoders import export, largest_shift
 from tests.modelling.encoder.families import FAMILIES, Case
 from tests.text import sentences
@@ -139,7 +139,7 @@ def test_pooled_and_latent_are_torchs_at_shapes_that_were_not_traced(family: Fam
         with torch.no_grad():
             expected = module(torch.from_numpy(feeds["input_ids"]), torch.from_numpy(feeds["attention_mask"]))
             np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-4)
-            np.testing.assert_allclose(latent, calibrate(expected, weights), rtol=0, atol=1e-4)
+            np.testing.assert_allclose(latent, Calibrator.from_weights(weights)(expected), rtol=0, atol=1e-4)
 
 
 def test_neighbours_and_padding_do_not_move_a_vector(family: Family) -> None:

@@ -12,6 +12,7 @@ from isosim.errors import InvalidInput
 from isosim.export.brought import register
 from isosim.fitting.methods import fit
 from isosim.jobs.offline import BroughtItems, find_unreadable, open_texts
+from isosim.scoring.method import Method
 
 
 def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_it_has_a_calibrator_and_nothing_else(tmp_path: Path) -> None:
     assert (found, found.kind, found.unit_vectors, found.spec.dim) == (made, "vectors", True, 24)
     assert sorted(path.name for path in found.folder.iterdir()) == ["calibrator.onnx", "manifest.json"]
     vectors = np.random.default_rng(0).normal(size=(600, 24)).astype(np.float32)
-    fitted = fit("soft:0.5", vectors, vectors[:50], 0)
+    fitted = fit(Method("soft", 0.5), vectors, vectors[:50], 0)
     assert fitted.weights is not None
     latents = OnnxCalibrator(found.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)(vectors)
     assert np.allclose(latents, fitted(vectors), atol=1e-5)

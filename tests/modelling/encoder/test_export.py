@@ -14,7 +14,7 @@ from isosim.encoders.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, ope
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.export import checkpoints, encoder
 from isosim.export.graph import check_parity, random_weights
-from isosim.fitting.calibrator import calibrate, identity
+from isosim.fitting.calibrator import Calibrator
 from tests.encoders import export
 
 CPU = ["CPUExecutionProvider"]
@@ -62,7 +62,7 @@ class Exported:
         """What torch gives for the same tokens and the random weights."""
         with torch.no_grad():
             pooled = self.module(torch.from_numpy(feeds["input_ids"]), torch.from_numpy(feeds["attention_mask"]))
-            return pooled.numpy(), calibrate(pooled, self.weights).numpy()
+            return pooled.numpy(), Calibrator.from_weights(self.weights)(pooled).numpy()
 
 
 @pytest.fixture(scope="session", params=["tiny-mean", "tiny-max", pytest.param("minilm", marks=pytest.mark.encoder)])
@@ -97,14 +97,14 @@ def test_the_calibrators_weights_move_latent_and_not_one_bit_of_pooled(exported:
 def test_each_single_weight_is_an_input_of_its_own(exported: Exported) -> None:
     """An optimizer that merges equal tensors or folds one away would leave fewer, or some without effect."""
     names = {value.name for value in exported.joined.get_overridable_initializers()}
-    assert names == {PREFIX + name for name in identity(exported.artifact.spec.dim)}
+    assert names == {PREFIX + name for name in Calibrator(exported.artifact.spec.dim).state_dict()}
     feeds = exported.tokens(2, 5)
     pooled = torch.from_numpy(exported.run(feeds)[0])
     for name in exported.weights:
         others = random_weights(exported.artifact.spec.dim, seed=4)
         mixed = exported.weights | {name: others[name]}
         latent = exported.run(feeds | exported.overrides | {PREFIX + name: others[name].numpy()})[1]
-        np.testing.assert_allclose(latent, calibrate(pooled, mixed).numpy(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(latent, Calibrator.from_weights(mixed)(pooled).numpy(), rtol=0, atol=1e-4)
 
 
 def test_weights_bound_once_give_the_same_bits(exported: Exported) -> None:

@@ -21,7 +21,7 @@ from isosim.errors import (
 )
 from isosim.export.graph import random_weights
 from isosim.export.remote import PROBES, register
-from isosim.fitting.calibrator import calibrate
+from isosim.fitting.calibrator import Calibrator
 from tests.adapters.encoder.remote_server import RemoteServer
 
 
@@ -69,7 +69,7 @@ def test_its_calibrator_computes_what_torch_does_with_any_weights(registered: Pa
     bound = graph.bind({name: tensor.numpy() for name, tensor in weights.items()})
     for rows in (1, 3, 50):
         vectors = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
-        expected = calibrate(vectors, weights).detach().numpy()
+        expected = Calibrator.from_weights(weights)(vectors).detach().numpy()
         assert bound(vectors.numpy()) == pytest.approx(expected, abs=1e-4)
 
 
