@@ -18,11 +18,11 @@ class Killed(BaseException):
 
 
 class Crashing:
-    """A store whose process is killed before or after one of its operations, and does nothing from then on until `left`
-    is set anew."""
+    """A store whose process is killed before or after its `left`th operation, and does nothing from then on until
+    `left` is set anew. With `lost`, the process goes on, and only the answer is lost."""
 
     def __init__(self, blobs: Blobs) -> None:
-        self.blobs, self.left, self.after = blobs, -1, False
+        self.blobs, self.left, self.after, self.lost = blobs, -1, False, False
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.blobs, name)
@@ -34,13 +34,19 @@ class Crashing:
                 raise Killed
             self.left -= 1
             if self.left == 0 and not self.after:
-                raise Killed
+                self.end()
             result = method(*given, **named)
             if self.left == 0:
-                raise Killed
+                self.end()
             return result
 
         return call
+
+    def end(self) -> None:
+        if self.lost:
+            self.left = -1
+            raise OSError("the answer was lost")
+        raise Killed
 
 
 class Dying(Folder):
