@@ -344,10 +344,6 @@ a champion is loaded once, also for callers at the same time, one of whom leaves
     promote news 1; asks news; asks news; asks news@1; leaves; news = 1; news = 1; refresh; told news is 1
     did default, news, news, news@1, news@1, news
 
-a refresh takes a new champion over
-    promote news 1; news = 1; promote news 2; news = 1; refresh; news = 2; roll_back news; refresh; news = 1
-    told news is 1, news is 2, news is 1
-
 a start loads default alone, and a refresh reads only what is in memory and has changed
     promote default 1; promote news 1; promote law 1; refresh; did default, default@1; news = 1; refresh
     did news, news@1, news; promote news 2; promote law 2; refresh; refresh; refresh; did news, news@2; law = 2
@@ -388,9 +384,6 @@ it is tried ever more rarely, logged once and counted every time
 a champion that is not there is the fault of the domain and not of the caller
     promote news 1; delete news 1; news = CorruptArtifact; news@1 = UnknownDomain; told news failed
 
-a promotion while the first champion is being loaded is not missed
-    promote news 1; asks news; promote news 2; refreshes; refresh; refresh; news = 2
-
 a domain that has gone is forgotten with all its versions
     promote news 1; promote news 2; news = 2; news@1 = 1; erase news; refresh; told news is 2, news gone, news went
     did default, news, news@2, news, news@1, news; refresh; did; news = UnknownDomain; news@1 = UnknownDomain
@@ -398,9 +391,6 @@ a domain that has gone is forgotten with all its versions
 
 that a domain has gone is told also where it went for want of room before
     room 1; promote a 1; promote b 1; a = 1; b = 1; told a is 1, a went, b is 1; erase a; refresh; told a gone
-
-a pinned version that another process has deleted is not served on
-    promote news 1; promote news 2; news@1 = 1; refresh; delete news 1; refresh; news@1 = NotFound; news = 2
 
 a pinned version is dropped, and a champion is not
     promote news 1; promote news 2; news@1 = 1; news = 2; delete news 1; hush; drop news 1; drop news 2
@@ -412,13 +402,6 @@ a domain that is removed takes its versions and saved targets along
 
 a change by this process is taken over also where it was not announced
     promote news 1; news = 1; refresh; promote news 2; hush; refresh; news = 1; refresh news; news = 2
-
-what changed is taken over after a caller of refresh has left
-    promote news 1; news = 1; refresh; promote news 2; refreshes; leaves; refresh; news = 2
-
-pinned and previous versions answer beside the champion
-    promote news 1; promote news 2; promote news 3; refresh; news = 3; news@1 = 1; news@previous = 2; news@3 = 3
-    did default, news, news@3, news, news@1, news, news@2
 
 a pinned version that cannot be read is an error of that request alone
     promote news 1; promote news 2; spoil news 1; news@1 = CorruptArtifact; news = 2; told news is 2
@@ -451,10 +434,6 @@ the identity is default of each encoder until it has a champion
     promote default 1 other; refresh; did default; add other; refresh; did default, default@1; default = 0
     default:other = 1; told
 
-a broken champion of one encoder keeps the other from nothing
-    add other; promote news 1; promote news 2 other; news = 1; news:other = 2; spoil news 3; promote news 3
-    promote news 4 other; refresh; news = 1; news:other = 4; behind
-
 a move changes who answers, and is told
     add other; promote warm 1; promote warm 2 other; promote cold 1; promote cold 2 other; warm = 1; cold = 1
     warm:other = 2; told cold is 1, warm is 1; move warm; move cold; warm = 1; refresh; told cold went, warm is 2
@@ -478,19 +457,12 @@ a domain whose record is damaged is refused and counted each time, and logged on
     promote news 1; damage news; news = CorruptArtifact; news = CorruptArtifact; told news failed, news failed
     logged 1; mend; news = 1
 
-a champion without room comes and goes
-    room 0; promote news 1; news = 1; told news is 1, news went
-
 a domain that is deleted while its champion is loaded is unknown and not damaged
     promote news 1; asks news; erase news; news = UnknownDomain; told
 
 a record that was put back from an older copy is taken over
     promote news 1; promote news 2; save news 20; news = 2; refresh; put_back news; refresh news; news = 1
     saved news = 0.01
-
-a domain that goes for want of room while its broken champion is read stops no refresh
-    room 1; promote a 1; promote b 1; a = 1; refresh; spoil a 2; promote a 2; refreshes; ends; asks b; b = 1
-    promote b 2; refresh; b = 2; current; told a is 1, a failed, a went, b is 1, b is 2
 """
 
 

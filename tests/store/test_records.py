@@ -4,6 +4,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -11,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.errors import Conflict, CorruptArtifact
 from isosim.store import records as module
-from isosim.store.blobs import Blobs
+from isosim.store.blobs import Blobs, Changed, Folder
 from isosim.store.records import Records
 from tests.store.conftest import Open
-from tests.store.machines import Crashing, Killed, run_on
+from tests.store.machines import Crashing, Killed, killed_at, run_on
 
 
 @dataclass(frozen=True)
@@ -159,3 +162,46 @@ def test_equal_records_of_two_writers_have_different_contents(blobs: Blobs) -> N
     for name in ("a", "b"):
         counts(blobs).create(name, Count(1))
     assert blobs.read("counts/a.json")[0] != blobs.read("counts/b.json")[0]
+
+
+def test_a_process_killed_at_any_step_leaves_one_state_or_the_next_and_litter_that_can_be_removed(
+    tmp_path: Path,
+) -> None:
+    def changes(blobs: Blobs) -> None:
+        counts(blobs).change("a", one_more)
+        counts(blobs).remove("a", bool)
+        counts(blobs).create("b", Count(1))
+        blobs.delete(["counts/b.json"])
+
+    for step in count(1):
+        blobs = Folder(tmp_path / str(step))
+        counts(blobs).create("a", Count(1))
+        killed = killed_at(step, blobs.root, changes)
+        found = {name: counts(blobs).read(name).number for name in counts(blobs).names()}
+        assert found in ({"a": 1}, {"a": 2}, {}, {"b": 1})
+        for name in ("a", "b"):  # a lock that was left stops no writer
+            counts(blobs).change(name, one_more)
+        for item in blobs.unfinished(-1):
+            item.remove()
+        assert list(blobs.root.rglob(".*")) == []
+        if not killed:
+            assert step > 6
+            return
+
+
+def test_a_lost_answer_to_the_last_write_is_found(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is over when the refusal comes, and another has written since."""
+    counts(blobs).create("a", Count())
+    write, lost = blobs.write, iter([True])
+
+    def losing(key: str, content: bytes, **condition: Any) -> str:
+        tag = write(key, content, **condition)
+        if next(lost, False):
+            counts(blobs).change("a", one_more)
+            monkeypatch.setattr(module, "PATIENCE", -1.0)
+            raise Changed(key)
+        return tag
+
+    monkeypatch.setattr(blobs, "write", losing)
+    after = counts(blobs).change("a", lambda there: there if there and there.names else Count(names={"mine": 1}))
+    assert after == Count(1, {"mine": 1})
