@@ -23,7 +23,7 @@ from isosim.errors import Conflict, CorruptArtifact, InvalidInput, IsosimError, 
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
-from tests.store.machines import Crashing, Killed, run_on
+from tests.store.machines import FAULTS, Crashing, faulty, run_on
 
 ENCODER = "e" * 64
 NAMES = st.sampled_from(["a", "b-c"])
@@ -58,14 +58,19 @@ class Machine(RuleBasedStateMachine):
         self.watch, self.champions = self.other.watch(), Champions(self.other)
         self.killed = False  # since the last look: the change may not be in the log
         self.litter = False  # a killed process may have left files, and a damaged record its entries
+        self.removing = False  # or a removal has not come to its end
         self.known: dict[str, Domain] = {}  # the domain at the last look
         self.uploads: dict[tuple[str, int], str] = {}  # of each number that was ever in a record
         self.entries: dict[str, dict[int, Entry]] = {}  # of each domain's history
 
+    def is_hit(self, **_: Any) -> None:
+        self.killed = self.litter = True
+
     def now(self, name: str) -> Domain:
         return self.known.get(name, Domain())
 
-    @rule(name=NAMES, promote=st.booleans(), job=st.sampled_from([None, "1", "2"]))
+    @rule(fault=FAULTS, name=NAMES, promote=st.booleans(), job=st.sampled_from([None, "1", "2"]))
+    @faulty
     def publishes(self, name: str, promote: bool, job: str | None) -> None:
         before = self.now(name)
         earlier = before.published_as("", job)
@@ -97,7 +102,8 @@ class Machine(RuleBasedStateMachine):
         mine = publish(self.store, name, job, promote=promote)
         assert (mine == others[0]) if "same" in what else (mine.number == before.next + 1)
 
-    @rule(name=NAMES, at=st.integers(0, 3))
+    @rule(fault=FAULTS, name=NAMES, at=st.integers(0, 3))
+    @faulty
     def promotes(self, name: str, at: int) -> None:
         before = self.now(name)
         if len(before.versions) <= at:
@@ -114,7 +120,8 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(Conflict, match="revision"):
                 self.store.change(name, lambda domain: replace(domain, thresholds={"x": {}}), revision=before.revision)
 
-    @rule(name=NAMES)
+    @rule(fault=FAULTS, name=NAMES)
+    @faulty
     def rolls_back(self, name: str) -> None:
         before = self.now(name)
         mine = before.aliases.get(ENCODER, EncoderAliases())
@@ -126,7 +133,8 @@ class Machine(RuleBasedStateMachine):
             after = self.store.rollback(name, ENCODER, revision=before.revision)
             assert after.aliases[ENCODER] == EncoderAliases(mine.previous, mine.champion, rolled_back=True)
 
-    @rule(name=NAMES, saved=st.sampled_from(["x", "y"]), rate=st.sampled_from([None, 0.01, 0.1]))
+    @rule(fault=FAULTS, name=NAMES, saved=st.sampled_from(["x", "y"]), rate=st.sampled_from([None, 0.01, 0.1]))
+    @faulty
     def saves_a_target(self, name: str, saved: str, rate: float | None) -> None:
         before = self.now(name)
         if not before.versions or (rate is None and saved not in before.targets):
@@ -138,7 +146,8 @@ class Machine(RuleBasedStateMachine):
         kept = {key: one for key, one in before.targets.items() if key != saved}
         assert after.targets == (kept if rate is None else kept | {saved: Target(rate)})
 
-    @rule(name=NAMES, keep=st.integers(1, 3))
+    @rule(fault=FAULTS, name=NAMES, keep=st.integers(1, 3))
+    @faulty
     def prunes(self, name: str, keep: int) -> None:
         before = self.now(name)
         gone = self.store.prune(name, keep)
@@ -146,7 +155,8 @@ class Machine(RuleBasedStateMachine):
         assert not {*gone} & {*before.named(), *sorted(before.versions)[-keep:]}
         assert len(before.versions) - len(gone) <= keep + 2
 
-    @rule(name=NAMES)
+    @rule(fault=FAULTS, name=NAMES)
+    @faulty
     def deletes(self, name: str) -> None:
         before = self.now(name)
         for number in before.versions:
@@ -160,11 +170,13 @@ class Machine(RuleBasedStateMachine):
                     self.store.delete(name, number)
                 return
 
-    @rule(name=NAMES)
+    @rule(fault=FAULTS, name=NAMES)
+    @faulty
     def removes(self, name: str) -> None:
         before = self.now(name)
-        was_there = name in set(self.store.names())
+        was_there, self.removing = name in set(self.store.names()), True
         self.store.remove(name)
+        self.removing = False
         after = self.store.read(name)
         assert (after.versions, after.aliases, after.next) == ({}, {}, before.next)
         assert self.store.was_there(name) is bool(after.revision)
@@ -172,31 +184,6 @@ class Machine(RuleBasedStateMachine):
             assert after.epoch > before.epoch
             with pytest.raises(Conflict, match="was deleted"):
                 publish(self.store, name, epoch=before.epoch)
-
-    @rule(
-        name=NAMES,
-        what=st.sampled_from(["publish", "remove", "prune", "promote"]),
-        at=st.integers(1, 12),
-        after=st.booleans(),
-    )
-    def is_killed(self, name: str, what: str, at: int, after: bool) -> None:
-        self.crashing.left, self.crashing.after = at, after
-        before = self.now(name)
-        try:
-            if what == "publish":
-                publish(self.store, name, promote=always)
-            elif what == "remove":
-                self.store.remove(name)
-            elif what == "prune":
-                self.store.prune(name, 1)
-            elif before.versions:
-                self.store.promote(name, ENCODER, max(before.versions))
-        except Killed:
-            self.killed = self.litter = True
-        self.crashing.left = -1
-        found = self.other.read(name)
-        if found.revision == before.revision:
-            assert found.versions == before.versions
 
     @rule(name=NAMES, whole=st.booleans(), removing=st.booleans())
     def is_damaged_and_repaired_or_removed(self, name: str, whole: bool, removing: bool) -> None:
@@ -227,6 +214,9 @@ class Machine(RuleBasedStateMachine):
         if not whole:
             assert after.epoch == before.epoch
             assert before.versions.items() <= after.versions.items()
+        if not self.removing:
+            files = {one.upload for one in after.versions.values()}
+            assert {one.upload for one in before.versions.values()} <= files
 
     def looks(self, name: str) -> None:
         found = self.other.read(name)
@@ -326,41 +316,6 @@ def test_a_domain_that_is_only_read_or_pruned_is_not_created(blobs: Blobs) -> No
     store.remove("a")
     assert store.repair("a") == Domain()
     assert list(blobs.list("")) == []
-
-
-def test_a_repair_uses_no_number_again(blobs: Blobs) -> None:
-    """A deletion is killed before the tombstone, another version is published, and then the record is damaged: its
-    versions are not restored, and their numbers are not used again, also after their files are gone."""
-    crashing, store = Crashing(blobs), DomainStore(blobs)
-    publish(store, "a", promote=always)
-    crashing.left, crashing.after = 3, True  # record and deleted/a.json are read, deleted/a.json is written
-    with pytest.raises(Killed):
-        DomainStore(crashing).remove("a")  # type: ignore[arg-type]
-    publish(store, "a")
-    damage(store, "a")
-    repaired = store.repair("a")
-    assert (repaired.versions, repaired.next) == ({}, 3)
-    for one in store.garbage(-60):
-        one.remove()
-    damage(store, "a")
-    assert store.repair("a").next >= 3
-
-
-def test_a_version_without_a_number_in_its_manifest_gets_a_new_one(blobs: Blobs) -> None:
-    store, crashing = DomainStore(blobs), Crashing(blobs)
-    publish(store, "a")
-    for left in (4, 6):  # before the record is written, and before the number is in the manifest
-        crashing.left, crashing.after = left, True
-        with pytest.raises(Killed):
-            publish(DomainStore(crashing), "a", created=f"2026-01-0{left}T00:00:00+00:00")  # type: ignore[arg-type]
-    before = store.read("a")
-    assert list(before.versions) == [1, 2]
-    damage(store, "a")
-    after = store.repair("a")
-    assert len(after.versions) == 3
-    for number, version in after.versions.items():
-        assert before.versions.get(number, version).upload == version.upload
-    assert {one.upload for one in before.versions.values()} <= {one.upload for one in after.versions.values()}
 
 
 def test_uploads_without_a_record_are_garbage(blobs: Blobs) -> None:

@@ -1,7 +1,5 @@
 """Jobs in the store, a folder or a bucket: each ends once, also if workers die, hang or are replaced."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,7 +14,7 @@ from isosim.jobs.posted import Spool
 from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, later
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
-from tests.store.machines import Crashing, Killed, run_on
+from tests.store.machines import FAULTS, Crashing, Killed, Watched, faulty, run_on
 
 REQUEST = JobRequest("a", "e" * 64, "minilm", promote="never")
 WORKERS = st.integers(0, 1)
@@ -126,13 +124,25 @@ class Machine(RuleBasedStateMachine):
         self.texts: dict[str, str] = {}
         self.keys: dict[tuple[str, str | None], str] = {}  # (owner, idempotency key): its last job
         self.freed: set[str] = set()  # jobs that have lost their key
-        self.unsure: set[tuple[str, str | None]] = set()  # keys of posts that were killed: there may be a job
+        self.unsure: set[tuple[str, str | None]] = set()  # keys of which it is unknown whether a job has them
+
+    def is_hit(self, *, killed: bool, worker: int | None = None, **given: Any) -> None:
+        if "text" in given:
+            self.unsure.add((given["owner"], given["key"]))
+        if given.get("what") == "frees":
+            self.unsure |= self.keys.keys()
+            self.keys.clear()
+        if killed and worker is None:
+            self.api = JobStore(self.crashing)  # type: ignore[arg-type]
+        elif killed and worker is not None:
+            self.dies(worker)
 
     @initialize()
     def posts_one(self) -> None:
-        self.posts("ann", "1", "first")
+        self.posts(fault=None, owner="ann", key="1", text="first")
 
-    @rule(owner=OWNERS, key=KEYS, text=TEXTS)
+    @rule(fault=FAULTS, owner=OWNERS, key=KEYS, text=TEXTS)
+    @faulty
     def posts(self, owner: str, key: str | None, text: str) -> None:
         before = self.keys.get((owner, key))
         holder = None if key is None or before is None or before in self.freed else before
@@ -151,7 +161,8 @@ class Machine(RuleBasedStateMachine):
         self.known.setdefault(job.id, job)
         self.texts[job.id] = text
 
-    @rule(worker=WORKERS, what=WORK, seconds=st.sampled_from([1.0, SILENCE, SILENCE + 1]))
+    @rule(fault=FAULTS, worker=WORKERS, what=WORK, seconds=st.sampled_from([1.0, SILENCE, SILENCE + 1]))
+    @faulty
     def works(self, worker: int, what: str, seconds: float) -> None:
         mine = self.workers[worker]
         if what == "waits":
@@ -218,19 +229,19 @@ class Machine(RuleBasedStateMachine):
         before, key = self.other.read(job), self.other.records.key(job)
         if before.worker is not None or any(one.first == job for one in self.other.newest() if one.id != job):
             return
-        content = self.crashing.read(key)[0]
-        self.crashing.write(key, b"{")
-        for call in (self.other.read, self.api.cancel):
+        content = self.other.blobs.read(key)[0]
+        self.other.blobs.write(key, b"{")
+        for call in (self.other.read, self.other.cancel):
             with pytest.raises(CorruptArtifact):
                 call(job)
         assert job not in {one.id for one in self.other.newest()}
-        assert not self.api.discard(job, {"ann": "bob", "bob": "ann"}[before.owner])
-        if self.api.discard(job, before.owner):
+        assert not self.other.discard(job, {"ann": "bob", "bob": "ann"}[before.owner])
+        if self.other.discard(job, before.owner):
             assert not [one for one in names(self.crashing.blobs) if before.input in one or job in one]
             self.forget(job)
         else:
             assert before.status.ended
-            self.crashing.write(key, content)
+            self.other.blobs.write(key, content)
 
     def forget(self, job: str) -> None:
         del self.known[job]
@@ -239,9 +250,11 @@ class Machine(RuleBasedStateMachine):
         self.keys = {key: last for key, last in self.keys.items() if last != job}
 
     @rule(
+        fault=FAULTS,
         what=st.sampled_from(["cancels", "cancels", "frees", "sweeps", "loses its entry", "loses its record"]),
         at=st.integers(0, 3),
     )
+    @faulty
     def asks(self, what: str, at: int) -> None:
         unended = sorted(name for name, job in self.known.items() if not job.status.ended) or sorted(self.known)
         if what == "sweeps":
@@ -253,48 +266,11 @@ class Machine(RuleBasedStateMachine):
             elif what == "loses its record":
                 self.loses_its_record(job)
             elif what == "loses its entry":
-                self.crashing.delete([OpenJob.of(self.known[job]).key])
-                self.api.sweep()
+                self.other.blobs.delete([OpenJob.of(self.known[job]).key])
+                self.other.sweep()
             else:
                 self.api.free_keys([self.known[job]])
                 self.freed.add(job)
-
-    @rule(
-        what=st.sampled_from(["posts", "claims", "cancels", "sweeps", "goes on", "fails", "gives back", "beats"]),
-        at=st.integers(1, 9),
-        after=st.booleans(),
-        lost=st.booleans(),
-        worker=WORKERS,
-        key=KEYS,
-    )
-    def is_killed(self, what: str, at: int, after: bool, lost: bool, worker: int, key: str | None) -> None:
-        """Or misses an answer."""
-        mine = self.workers[worker]
-        self.crashing.left, self.crashing.after, self.crashing.lost = at, after, lost
-        try:
-            if what == "posts":
-                self.unsure.add(("ann", key))
-                with suppress(Conflict):
-                    post(self.api, "first", "ann", key)
-            elif what == "claims":
-                if mine.attempt is None:
-                    mine.claim()
-            elif what == "sweeps":
-                self.api.sweep()
-            elif what == "cancels" and self.known:
-                with suppress(Conflict):
-                    self.api.cancel(max(self.known, key=lambda name: not self.known[name].status.ended))
-            elif mine.attempt is not None:
-                mine.does(what)
-        except OSError:
-            pass
-        except Killed:
-            if what in ("posts", "cancels", "sweeps"):
-                self.api = JobStore(self.crashing)  # type: ignore[arg-type]
-            else:
-                self.crashing.left = -1
-                self.dies(worker)
-        self.crashing.left = -1
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
@@ -357,24 +333,6 @@ def test_each_job_runs_to_one_end_whoever_dies(place: Open) -> None:
     run_on(place, Machine, examples=5 if "s3" in place().address else 60)
 
 
-class Slow:
-    """A store whose operations do something first."""
-
-    def __init__(self, blobs: Blobs, first: Callable[..., object]) -> None:
-        self.blobs, self.first = blobs, first
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.blobs, name)
-        if not callable(method):
-            return method
-
-        def call(*given: Any, **named: Any) -> Any:
-            self.first(name, *given)
-            return method(*given, **named)
-
-        return call
-
-
 def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
     return JobStore(blobs, clock or Clock())
 
@@ -416,7 +374,7 @@ def test_a_watcher_that_was_stopped_does_not_take_its_pause_for_silence(blobs: B
     def stopped(operation: str, *_: object) -> None:
         clock.now += 2 * SILENCE * (operation == "list")
 
-    other = opened(Slow(blobs, stopped), clock)
+    other = opened(Watched(blobs, stopped), clock)
     assert [other.claim("other"), other.claim("other")] == [None, None]  # it has read the record twice at one time
     attempt.beat("fitting", 0.5)
 
@@ -455,7 +413,7 @@ def test_of_two_equal_requests_at_once_the_second_changes_nothing(blobs: Blobs) 
         if operation == "upload" and not first:
             first.append(post(opened(blobs), key="1"))
 
-    assert [post(opened(Slow(blobs, before)), key="1")] == first
+    assert [post(opened(Watched(blobs, before)), key="1")] == first
     assert texts(opened(blobs), first[0]) == ["first"]
     assert len(names(blobs)) == 3
 
@@ -479,14 +437,14 @@ def test_the_first_job_of_a_key_is_kept_while_the_next_is_being_posted(blobs: Bl
         if operation == "upload":
             opened(blobs).sweep(keep=0)
 
-    job = post(opened(Slow(blobs, sweeps)), key="1")
+    job = post(opened(Watched(blobs, sweeps)), key="1")
     assert job.id != first.id
     assert post(jobs, key="1") == job
 
 
 def test_a_listing_reads_an_ended_job_once(blobs: Blobs) -> None:
     reads: list[str] = []
-    jobs = opened(Slow(blobs, lambda operation, *_: reads.append(operation)))
+    jobs = opened(Watched(blobs, lambda operation, *_: reads.append(operation)))
     for number in range(3):
         job = post(jobs, str(number))
         if number:
@@ -541,7 +499,7 @@ def test_a_post_that_took_too_long_is_refused(blobs: Blobs) -> None:
         clock.now += ABANDONED * (operation == "upload")
 
     with pytest.raises(Unavailable, match="took too long"):
-        post(opened(Slow(blobs, slow), clock))
+        post(opened(Watched(blobs, slow), clock))
     assert names(blobs) == []
 
 
@@ -552,7 +510,7 @@ def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blob
         if operation == "read" and given == (f"jobs/{first.id}.json",):
             raise OSError(5, "Input/output error")
 
-    jobs = opened(Slow(blobs, fails), clock)
+    jobs = opened(Watched(blobs, fails), clock)
     assert begun(jobs).job.id == other.id
     for _ in range(3):
         jobs.sweep(keep=0)
