@@ -333,9 +333,9 @@ a champion that cannot be loaded leaves the one before and the other domains alo
 
 it is tried ever more rarely, logged once and counted every time
     promote news 1; news = 1; spoil news 2; promote news 2; did news, news@1; told news is 1; refresh; refresh
-    did default, news, news@2, news, news@2; refresh; refresh; did news, news@2; refresh; refresh; refresh; refresh
-    did news, news@2; told news failed, news failed, news failed, news failed; logged 1; promote news 3; refresh
-    news = 3; told news is 3
+    did default, news, news@2, news, news@2; refresh; did; refresh; did news, news@2; refresh; refresh; refresh; did
+    refresh; did news, news@2; told news failed, news failed, news failed, news failed; logged 1; promote news 3
+    refresh; news = 3; told news is 3
 
 a champion that is not there is the fault of the domain and not of the caller
     promote news 1; delete news 1; news = CorruptArtifact; news@1 = UnknownDomain; told news failed

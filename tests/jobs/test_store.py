@@ -338,14 +338,16 @@ def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
 
 
 def test_owners_take_turns_and_the_oldest_job_of_an_owner_comes_first(blobs: Blobs) -> None:
-    jobs, posting, order = opened(blobs), opened(blobs), []
+    workers, posting, order = (opened(blobs), opened(blobs)), opened(blobs), []
     posted = [post(posting, text, owner).id for text, owner in zip("12345", ["ann"] * 3 + ["bob"] * 2, strict=True)]
+    running: list[Attempt] = []
     for number in range(5):
-        attempt = begun(jobs)
-        order.append(posted.index(attempt.job.id))
-        attempt.end(Status.FAILED, error="unfit")
+        running.append(begun(workers[number % 2]))  # which sees what the other one runs
+        order.append(posted.index(running[-1].job.id))
+        if number:
+            running[-2].end(Status.FAILED, error="unfit")
         if number < 1:
-            posted.append(post(posting, "more", "bob").id)  # he posts again as soon as a job has ended
+            posted.append(post(posting, "more", "bob").id)  # he posts again as soon as a job has begun
     assert order == [0, 3, 1, 4, 2]
 
 

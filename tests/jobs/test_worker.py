@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from isosim.store.blobs import opened
 from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
 from tests.jobs.test_store import Clock, post
-from tests.processes import RedisServer
+from tests.processes import RedisServer, wait_until
 
 BEGIN = """
 import json, os, signal, socket, sys, time
@@ -61,13 +61,6 @@ def worker(jobs: JobStore, program: str, **settings: object) -> Worker:
     return Worker(
         given, JobStore(jobs.blobs), DomainStore(jobs.blobs), NoHints(), [sys.executable, "-c", BEGIN + program]
     )
-
-
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it has not come about"
-        time.sleep(0.05)
 
 
 def died(why: str) -> dict[str, Any]:
@@ -145,9 +138,9 @@ def test_a_child_takes_the_next_job_and_is_gone_when_none_comes(
     with serving(worker(jobs, again * 3)):
         for texts in (("first", "second"), ("third",)):
             posted = [post(jobs, text).id for text in texts]
-            until(lambda: all(jobs.read(job).status is Status.SUCCEEDED for job in posted))  # noqa: B023
+            wait_until(lambda: all(jobs.read(job).status is Status.SUCCEEDED for job in posted))  # noqa: B023
             (pid,) = set(pids.read_text().split())
-            until(lambda: not alive(int(pid)), 5)  # noqa: B023
+            wait_until(lambda: not alive(int(pid)), 5)  # noqa: B023
             pids.write_text("")
 
 
@@ -155,9 +148,9 @@ def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_p
     job, pids = post(jobs), tmp_path / "pids"
     fork = f"child = os.fork()\nif child: open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}')\n"
     with serving(worker(jobs, fork + LINGER)):
-        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         jobs.cancel(job.id)
-        until(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))])
+        wait_until(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))])
     assert jobs.read(job.id).status is Status.CANCELLED
 
 
@@ -175,7 +168,7 @@ def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain
     job, one = post(jobs), worker(jobs, program, drain_seconds=drain)
     thread = threading.Thread(target=one.serve)
     thread.start()
-    until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices)
+    wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices)
     began = time.monotonic()
     one.stop()
     thread.join(20)
@@ -187,7 +180,7 @@ def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain
 def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore) -> None:
     job, clock = post(jobs), Clock()
     with serving(worker(jobs, LINGER)):
-        until(lambda: jobs.read(job.id).stage == "fitting")
+        wait_until(lambda: jobs.read(job.id).stage == "fitting")
         watcher = JobStore(jobs.blobs, clock)
         watcher.claim("other")
         taken = None
@@ -205,13 +198,13 @@ def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_witho
     with serving(worker(jobs, "time.sleep(3);" + SUCCEED)):
         time.sleep(0.5)
         job = post(jobs)
-        until(lambda: jobs.read(job.id).stage == "fitting")
+        wait_until(lambda: jobs.read(job.id).stage == "fitting")
         (tmp_path / "jobs").rename(tmp_path / "away")
         (tmp_path / "jobs").write_text("not a folder")
         time.sleep(3)
         (tmp_path / "jobs").unlink()
         (tmp_path / "away").rename(tmp_path / "jobs")
-        until(lambda: jobs.read(job.id).status is Status.SUCCEEDED)
+        wait_until(lambda: jobs.read(job.id).status is Status.SUCCEEDED)
 
 
 def test_a_worker_that_can_start_no_process_leaves_its_job_to_another(
