@@ -43,7 +43,7 @@ class Crashing(Watched):
 
     def __init__(self, blobs: Blobs) -> None:
         super().__init__(blobs, self.begin)
-        self.left, self.after, self.lost = -1, False, False
+        self.left, self.after, self.lost, self.hit = -1, False, False, False
 
     def begin(self, *_: object) -> None:
         if self.left == 0:  # it is dead
@@ -58,14 +58,16 @@ class Crashing(Watched):
             return found
 
         def call(*given: Any, **named: Any) -> Any:
-            result = found(*given, **named)
-            if self.left == 0:
-                self.end()
-            return result
+            try:
+                return found(*given, **named)
+            finally:
+                if self.left == 0:
+                    self.end()
 
         return call
 
     def end(self) -> None:
+        self.hit = True
         if self.lost:
             self.left = -1
             raise OSError("the answer was lost")
@@ -82,6 +84,7 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(step)
     def run(self: Any, fault: tuple[int, bool, bool] | None, **given: Any) -> None:
+        self.crashing.hit = False
         if fault is not None:
             self.crashing.left, self.crashing.after, self.crashing.lost = fault
         try:
@@ -90,9 +93,8 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
             if fault is None:
                 raise
         finally:
-            hit = fault is not None and self.crashing.left <= 0
             self.crashing.left = -1
-            if hit:
+            if self.crashing.hit:
                 self.is_hit(killed=not self.crashing.lost, **given)
 
     return run
