@@ -350,7 +350,8 @@ def changed_npz(file: str, **arrays: Any) -> Change:
 
 def not_finite(members: Members) -> bytes:
     old = next(content for name, content in members.items() if name.endswith("/weights.safetensors"))
-    weights = {name: array * np.float32(np.nan) for name, array in safetensors.numpy.load(old).items()}
+    weights = safetensors.numpy.load(old)
+    weights |= {name: array * np.float32("nan") for name, array in weights.items() if array.dtype == np.float32}
     return exchanged("weights.safetensors", safetensors.numpy.save(weights))(members)
 
 
