@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import shutil
 import tarfile
 import tracemalloc
@@ -11,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from isosim.domains import archive
 from isosim.domains.archive import CONTENTS, EncodersOfStore, Imported, export_domains, import_domains, staging
 from isosim.domains.domain import EncoderAliases
 from isosim.domains.store import DomainStore
@@ -28,8 +27,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs
-from tests.objects import objects  # noqa: F401 - a fixture
-from tests.store.conftest import Open, blobs, place  # noqa: F401 - fixtures
+from tests.store.conftest import Open
 from tests.store.machines import Crashing, Killed
 from tests.stores import domains_of, publish
 from tests.text import sentences
@@ -76,19 +74,18 @@ def unpacked(content: bytes) -> Members:
         return {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
 
 
-def packed(members: Members, change: Callable[[tarfile.TarInfo], None] = lambda member: None, **options: Any) -> bytes:
+def packed(members: Members, **options: Any) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", **{"format": tarfile.USTAR_FORMAT} | options) as archive:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
-            change(member)
             archive.addfile(member, io.BytesIO(content))
     return out.getvalue()
 
 
 @pytest.fixture
-def target(blobs: Blobs) -> DomainStore:  # noqa: F811
+def target(blobs: Blobs) -> DomainStore:
     """An empty store of each kind; its encoders are those of `source`."""
     return DomainStore(blobs)
 
@@ -105,7 +102,7 @@ Take = Callable[..., Imported]
 def take(source: Path) -> Take:
     encoders = EncodersOfStore(EncoderStore.at(source))
     return lambda content, store, **options: import_domains(
-        io.BytesIO(content), store, encoders, **{"keep": 10} | options
+        io.BytesIO(content) if isinstance(content, bytes) else content, store, encoders, **{"keep": 10} | options
     )
 
 
@@ -135,22 +132,14 @@ def test_a_store_that_was_lost_is_restored_by_one_import(
     assert [(one.version, one.there) for one in again.versions] == [(2, True), (3, True)]
     assert (again.thresholds, again.kept, again.promoted) == ([], [], [])
     assert target.read("news") == after
-
-
-def test_a_method_with_its_strength_comes_back(
-    tiny: EncoderArtifact, folder: DomainStore, take: Take, tmp_path: Path
-) -> None:
-    """`auto` gives methods such as soft:0.811."""
-    domains = domains_of(tmp_path / "other")
-    publish(domains, "chosen", tiny, method="soft:0.811")
-    take(exported(domains, "chosen"), folder)
-    assert folder.read("chosen").versions[1].method == "soft:0.811"
+    assert exported(domains_of(source)) == content  # the same versions give the same bytes
+    assert unpacked(exported(target)).keys() == unpacked(content).keys()
 
 
 def test_nothing_is_overwritten_or_promoted_unless_it_is_asked_for(
     source: Path, target: DomainStore, take: Take, tiny: EncoderArtifact
 ) -> None:
-    """A number that was used is not given again, a saved threshold stays, and so does a champion."""
+    """A number that was used is not given again, and a saved threshold stays. A champion becomes the previous one."""
     take(exported(domains_of(source), "news", 3), target, rename="mine")
     assert target.read("mine").served(tiny.digest) == EncoderAliases()
     target.promote("mine", tiny.digest, 3)
@@ -160,30 +149,23 @@ def test_nothing_is_overwritten_or_promoted_unless_it_is_asked_for(
     assert (imported.kept, imported.promoted) == (["mine/duplicates"], [])
     target.delete("mine", 4)
     assert [one.version for one in take(exported(domains_of(source)), target, rename="mine").versions] == [5, 3]
-
-
-def test_a_promotion_makes_the_domains_own_champion_the_previous_one(
-    source: Path, target: DomainStore, take: Take, tiny: EncoderArtifact
-) -> None:
-    take(exported(domains_of(source), "news", 2), target)
-    target.promote("news", tiny.digest, 2)
-    assert take(exported(domains_of(source), "news", 3), target, promote=True).promoted == ["news@3"]
-    assert target.read("news").served(tiny.digest) == EncoderAliases(3, 2)
+    target.promote("mine", tiny.digest, 5)
+    assert take(exported(domains_of(source), "news", 3), target, rename="mine", promote=True).promoted == ["mine@3"]
+    assert target.read("mine").served(tiny.digest) == EncoderAliases(3, 5)
 
 
 def test_of_many_versions_the_newest_come_in_and_those_with_a_name(
     folder: DomainStore, take: Take, tiny: EncoderArtifact, tmp_path: Path
 ) -> None:
     many = domains_of(tmp_path / "many")
-    for number in range(1, 8):
-        publish(many, "news", tiny, report={"number": number}, promote=number in (1, 3))
+    for number in range(1, 8):  # `auto` gives methods such as soft:0.811
+        publish(many, "news", tiny, report={"n": number}, method=f"soft:0.{number}", promote=number in (1, 3))
     assert [one.version for one in take(exported(many), folder, keep=2).versions] == [1, 3, 6, 7]
+    assert folder.read("news").versions[1].method == "soft:0.1"
 
 
 def test_an_import_that_is_killed_at_any_step_leaves_whole_versions_and_is_finished_by_another(
-    source: Path,
-    take: Take,
-    place: Open,  # noqa: F811
+    source: Path, take: Take, place: Open
 ) -> None:
     content = exported(domains_of(source), "news", 2)
     step, ended = 0, False
@@ -217,35 +199,37 @@ def test_imports_at_once_add_each_version_once(source: Path, target: DomainStore
     assert target.read("news").targets == {"duplicates": Target(fmr=0.01)}
 
 
-def test_an_import_stops_when_it_is_told_to(source: Path, folder: DomainStore, take: Take) -> None:
-    asked: list[int] = []
-
-    def proceed() -> bool:
-        asked.append(1)
-        return len(asked) < 4
-
-    with pytest.raises(Conflict, match="was stopped"):
-        take(exported(domains_of(source)), folder, proceed=proceed)
-    assert len(asked) == 4
-    assert list(folder.names()) == []
-
-
-def test_a_domain_that_the_caller_may_not_change_is_refused_before_anything_is_added(
-    source: Path, folder: DomainStore, take: Take
+@pytest.mark.parametrize(
+    ("why", "error", "said"),
+    [
+        ("stopped", Conflict, "was stopped"),
+        ("permit", IsosimError, "mine is not yours"),
+        ("pipe", InvalidInput, "save it into a file first"),
+        ("encoder id", EncoderMismatch, r"news@2 was made for encoder other .* not have; it has: .*tiny"),
+        ("encoder", EncoderMismatch, "which this store does not have"),
+    ],
+)
+def test_what_may_not_come_in_is_refused_before_anything_is_added(
+    why: str, error: type[IsosimError], said: str, members: Members, folder: DomainStore, take: Take
 ) -> None:
-    def permit(domain: str) -> None:
-        raise IsosimError(f"{domain} is not yours")
+    asked = count(1)
 
-    with pytest.raises(IsosimError, match="mine is not yours"):
-        take(exported(domains_of(source)), folder, rename="mine", permit=permit)
+    def permit(domain: str) -> None:
+        if why == "permit":
+            raise IsosimError(f"{domain} is not yours")
+
+    changes = {"encoder id": facts(encoder_id="other"), "encoder": facts(encoder="0" * 64)}
+    content = changes.get(why, packed)(members)
+    file = Pipe(content) if why == "pipe" else io.BytesIO(content)
+    with pytest.raises(error, match=said):
+        take(file, folder, rename="mine", permit=permit, proceed=lambda: next(asked) < 4 or why != "stopped")
+    assert next(asked) == 5 or why != "stopped"
     assert list(folder.names()) == []
 
 
-def test_the_same_versions_give_the_same_bytes(source: Path, target: DomainStore, take: Take) -> None:
-    assert exported(domains_of(source)) == exported(domains_of(source))
-    take(exported(domains_of(source)), target)
-    assert exported(target) == exported(target)
-    assert unpacked(exported(target)).keys() == unpacked(exported(domains_of(source))).keys()
+class Pipe(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
 
 
 def test_what_cannot_be_exported_is_said(source: Path, tmp_path: Path) -> None:
@@ -276,13 +260,6 @@ def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(
     wanted = [("news", [2, 3]), ("other", [3])]
     assert export_domains(Deleting(target.blobs), wanted, out) == (1, 1)
     assert {name.split("/")[0] for name in unpacked(out.getvalue())} == {CONTENTS, "other"}
-
-
-def test_a_pipe_is_refused_with_the_remedy(folder: DomainStore, source: Path) -> None:
-    read, write = os.pipe()
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe, pytest.raises(InvalidInput, match="save it into a file first"):
-        import_domains(pipe, folder, EncodersOfStore(EncoderStore.at(source)), keep=1)
 
 
 def remade(members: Members, change: Callable[[dict[str, Any]], object]) -> Members:
@@ -360,34 +337,22 @@ def crowded_npz() -> bytes:
 
 
 def changed_npz(file: str, **arrays: Any) -> Change:
-    """With other arrays in a part of each version that has it."""
+    """With other arrays in a part of each version that has it, or with functions of those that are there."""
 
     def change(members: Members) -> bytes:
         old = next(content for name, content in members.items() if name.endswith(f"/{file}"))
         with np.load(io.BytesIO(old)) as before:
-            return exchanged(file, npz(**{**before, **arrays}))(members)
+            new = {name: one(before[name]) if callable(one) else one for name, one in arrays.items()}
+            return exchanged(file, npz(**{**before, **new}))(members)
 
     return change
 
 
-def longer(members: Members) -> bytes:
-    """An out-of-domain test with rows for texts of 32,000 tokens; the encoder reads 32."""
-    old = next(content for name, content in members.items() if name.endswith("/domain_test.npz"))
-    with np.load(io.BytesIO(old)) as before:
-        centres = np.append(before["centres"][:-1], np.log(32_000))
-    return changed_npz("domain_test.npz", centres=centres)(members)
-
-
-def weights_of(value: float) -> Change:
-    def change(members: Members) -> bytes:
-        old = next(content for name, content in members.items() if name.endswith("/weights.safetensors"))
-        weights = {name: array.copy() for name, array in safetensors.numpy.load(old).items()}
-        for array in weights.values():
-            if array.dtype == np.float32:
-                array[...] = value
-        return exchanged("weights.safetensors", safetensors.numpy.save(weights))(members)
-
-    return change
+def not_finite(members: Members) -> bytes:
+    old = next(content for name, content in members.items() if name.endswith("/weights.safetensors"))
+    weights = safetensors.numpy.load(old)
+    weights |= {name: array * np.float32("nan") for name, array in weights.items() if array.dtype == np.float32}
+    return exchanged("weights.safetensors", safetensors.numpy.save(weights))(members)
 
 
 def typed(kind: bytes, size: int = 0) -> Change:
@@ -401,15 +366,6 @@ def typed(kind: bytes, size: int = 0) -> Change:
     return change
 
 
-def negative(members: Members) -> bytes:
-    """A size below zero, in base 256: a reader that believes it reads the same block for ever."""
-    header = bytearray(packed(members)[:512])
-    header[124:136] = b"\xff" * 10 + b"\xfe\x00"
-    header[148:156] = b" " * 8
-    header[148:156] = f"{sum(header):06o}\0 ".encode()
-    return bytes(header) + packed(members)[512:]
-
-
 REFERENCE = "reference.npz"
 HOSTILE: dict[str, tuple[Change, str]] = {
     "empty": (lambda _: b"", "not an archive"),
@@ -421,8 +377,6 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a newer format": (lambda m: packed({**m, CONTENTS: json.dumps({"format": 9}).encode()}), "format 2, not 9"),
     "contents of another kind": (lambda m: packed({**m, CONTENTS: b"[1]"}), "not a JSON object"),
     "a path upwards": (renamed("news/", "../news/"), "does not belong there"),
-    "an absolute path": (renamed("news/", "/tmp/news/"), "does not belong there"),  # noqa: S108
-    "a name with a space": (renamed("news/", "Ne ws/"), "does not belong there"),
     "a name in Unicode": (renamed("news/", "new\u017f/"), "not an archive|not a regular file"),
     "a name behind a zero": (renamed("news/2", "news/2\0"), "in the place of"),
     "another file": (lambda m: packed({**m, "news/4/run.sh": b"rm"}), "does not belong there"),
@@ -431,14 +385,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "the same domain twice": (lambda m: packed({**m, "news/domain.json": b"{}"}), "names no version"),
     "two archives joined": (lambda m: packed(m) + packed(m), "after the end"),
     "a symbolic link": (typed(tarfile.SYMTYPE), "not a regular file"),
-    "a hard link": (typed(tarfile.LNKTYPE), "not a regular file"),
-    "a folder": (typed(tarfile.DIRTYPE), "not a regular file"),
-    "a device": (typed(tarfile.CHRTYPE), "not a regular file"),
     "a sparse file of a terabyte": (typed(tarfile.GNUTYPE_SPARSE, 1 << 40), "not a regular file"),
     "a long name of 400 MB": (typed(tarfile.GNUTYPE_LONGNAME, 400_000_000), "not a regular file"),
-    "an extended header of 400 MB": (typed(tarfile.XHDTYPE, 400_000_000), "not a regular file"),
-    "extended headers": (lambda m: packed(m, format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}), "not a regular"),
-    "a size below zero": (negative, "not a regular file|cut off"),
+    "a size that no file has": (typed(tarfile.REGTYPE, 1 << 80), "not a regular file"),
+    "a size below zero": (typed(tarfile.REGTYPE, -512), "not a regular file"),  # it would be read for ever
     "a file that was changed": (lambda m: packed({**m, "news/2/report.json": b"{}"}), "does not match"),
     "a record of another kind": (lambda m: packed({**m, "news/domain.json": b"[]"}), "not a JSON object"),
     "20,000 entries that are not versions": (
@@ -465,12 +415,14 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "an array before an archive": (exchanged(REFERENCE, npy_before_npz()), "is not a .npz"),
     "arrays over one another": (exchanged(REFERENCE, crowded_npz()), "does not belong there|cannot be read"),
     "a reference of 100 levels": (changed_npz(REFERENCE, levels=np.logspace(-1, -5, 100)), "at most"),
-    "texts that the encoder does not read": (longer, "more than 32 tokens"),
+    "texts that the encoder does not read": (  # it reads 32 tokens
+        changed_npz("domain_test.npz", centres=lambda old: np.append(old[:-1], np.log(32_000))), "more than 32 tokens",
+    ),
     "weights that do not fit": (
         exchanged("weights.safetensors", safetensors.numpy.save({"mean": np.zeros(8, np.float32)})), "do not fit",
     ),
     "weights of bytes 255": (exchanged("weights.safetensors", b"\xff" * 100), "cannot be read"),
-    "weights that are not finite": (weights_of(np.nan), "latents are not finite"),
+    "weights that are not finite": (not_finite, "latents are not finite"),
     "knots out of order": (changed_npz(REFERENCE, similarities=np.array([1.0, 0.0])), "must rise"),
     "a tail that is not finite": (changed_npz(REFERENCE, scale=np.nan), "not finite"),
     "a tail that rises": (changed_npz(REFERENCE, shape=-5.0, scale=-1.0), "do not fall|not finite"),
@@ -494,14 +446,6 @@ def test_what_comes_from_hostile_hands_is_refused_without_memory_and_nothing_is_
     assert not list(staging().glob("*"))
 
 
-def test_a_size_that_no_file_has_is_refused(members: Members) -> None:
-    """Also of a file that the import would pass over."""
-    header = tarfile.TarInfo(CONTENTS)
-    header.size = 1 << 80
-    with pytest.raises(InvalidInput):
-        list(archive.members(io.BytesIO(header.tobuf(tarfile.GNU_FORMAT) + packed(members)[512:])))
-
-
 @pytest.mark.parametrize("file", ["report.json", "weights.safetensors", REFERENCE, "domain.json", CONTENTS])
 def test_what_is_larger_than_anything_of_its_kind_is_refused(
     file: str, members: Members, folder: DomainStore, take: Take
@@ -509,14 +453,6 @@ def test_what_is_larger_than_anything_of_its_kind_is_refused(
     large = {name: b" " * (5 << 20) if name.endswith(file) else content for name, content in members.items()}
     with pytest.raises(TooLarge, match="at most"):
         take(packed(large), folder)
-    assert list(folder.names()) == []
-
-
-def test_another_encoder_is_refused_by_name(members: Members, folder: DomainStore, take: Take) -> None:
-    with pytest.raises(EncoderMismatch, match=r"news@2 was made for encoder other .* not have; it has: .*tiny"):
-        take(facts(encoder_id="other")(members), folder)
-    with pytest.raises(EncoderMismatch):
-        take(facts(encoder="0" * 64)(members), folder)
     assert list(folder.names()) == []
 
 
@@ -545,7 +481,7 @@ def test_damaged_thresholds_and_aliases_are_left_out(
 
 
 def test_an_import_holds_one_version_at_a_time(members: Members, source: Path, tmp_path: Path) -> None:
-    """Memory: 40 domains take no more than ten."""
+    """Memory: 15 domains take no more than five."""
 
     def peak(count: int) -> int:
         path, store = tmp_path / f"{count}.tar", domains_of(tmp_path / str(count))
@@ -565,4 +501,4 @@ def test_an_import_holds_one_version_at_a_time(members: Members, source: Path, t
         return used
 
     peak(2)  # what is loaded once
-    assert peak(40) < peak(10) + 500_000
+    assert peak(15) < peak(5) + 300_000

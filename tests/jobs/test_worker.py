@@ -4,8 +4,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from isosim.store.blobs import opened
 from isosim.worker.calibrating import reason
 from isosim.worker.supervisor import Worker
 from tests.jobs.test_store import Clock, post
-from tests.processes import RedisServer
+from tests.processes import RedisServer, wait_until
 
 BEGIN = """
 import json, os, signal, socket, sys, time
@@ -53,122 +55,156 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
     return JobStore(opened(tmp_path))
 
 
-def worker(jobs: JobStore, program: str, clock: Clock | None = None, **settings: object) -> Worker:
+def worker(jobs: JobStore, program: str, **settings: object) -> Worker:
     """A worker whose children run `program`."""
-    own = JobStore(jobs.blobs) if clock is None else JobStore(jobs.blobs, clock)
     given = Settings(model_store=Path(jobs.blobs.address), **settings)  # type: ignore[arg-type]
-    return Worker(given, own, DomainStore(jobs.blobs), NoHints(), [sys.executable, "-c", BEGIN + program])
+    return Worker(
+        given, JobStore(jobs.blobs), DomainStore(jobs.blobs), NoHints(), [sys.executable, "-c", BEGIN + program]
+    )
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it has not come about"
-        time.sleep(0.05)
+def died(why: str) -> dict[str, Any]:
+    """The end of a job whose process has died three times."""
+    notices = [f"attempt {number}: the job's process {why}" for number in (1, 2, 3)]
+    error = f"{notices[-1]}; no further attempt is made"
+    return {"status": Status.FAILED, "attempt": 3, "notices": notices, "error": error}
 
 
-def serve(one: Worker) -> threading.Thread:
-    thread = threading.Thread(target=one.serve, kwargs={"burst": True})
-    thread.start()
-    return thread
+KILLED = "was killed while fitting, perhaps because memory ran out"
+PUBLISHED = {"status": Status.SUCCEEDED, "attempt": 1, "version": 1, "promoted": True, "progress": 1.0}
+ENDS: list[tuple[str, dict[str, object], dict[str, Any]]] = [
+    (SUCCEED, {}, PUBLISHED | {"notices": ["few labels"]}),
+    ("say(end={'error': 'too few'})", {}, {"status": Status.FAILED, "error": "too few", "attempt": 1}),
+    ("os.kill(os.getpid(), signal.SIGKILL)", {}, died(KILLED)),
+    ("os.kill(os.getpid(), signal.SIGSEGV)", {}, died("ended by signal 11 while fitting")),
+    ("sys.exit(3)", {}, died("ended with exit code 3 while fitting")),
+    (
+        "publish(); os.kill(os.getpid(), signal.SIGKILL)",
+        {},
+        PUBLISHED | {"notices": [f"attempt 1: the job's process {KILLED}", "few labels"]},
+    ),
+    (
+        LINGER,
+        {"job_timeout": 1},
+        {"attempt": 1, "error": "stopped after 1 s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"},
+    ),
+]
 
 
-def test_a_job_is_published_and_its_text_is_deleted(jobs: JobStore) -> None:
+@pytest.mark.parametrize(("program", "settings", "facts"), ENDS)
+def test_a_job_ends_as_its_process_does(
+    jobs: JobStore, program: str, settings: dict[str, object], facts: dict[str, Any]
+) -> None:
     job, busy = post(jobs), []
-    one = worker(jobs, SUCCEED)
+    one = worker(jobs, program, **settings)
     one.on_busy = busy.append
     one.serve(burst=True)
     end = jobs.read(job.id)
-    assert (end.status, end.version, end.promoted, end.progress) == (Status.SUCCEEDED, 1, True, 1.0)
-    assert end.notices == ["few labels"]
-    assert busy == [True, False]
-    assert [entry.key for entry in jobs.blobs.list("")][:1] == ["changes.json"]
+    assert {name: getattr(end, name) for name in facts} == facts
+    assert (end.report is not None) is (end.version is not None)
+    assert busy == [True, False] * (len(busy) // 2)
+    assert list(DomainStore(jobs.blobs).read("a").versions) == [1] * (end.status is Status.SUCCEEDED)
     assert not [*jobs.blobs.list("open/"), *jobs.blobs.list("input/")]
+
+
+@contextmanager
+def serving(one: Worker) -> Iterator[Worker]:
+    """Runs a worker until the end of the context."""
+    thread = threading.Thread(target=one.serve)
+    thread.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+        one.stop()  # not after its drain time
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_child_takes_the_next_job_and_is_gone_when_none_comes(
     jobs: JobStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("isosim.worker.supervisor.WARM", 1.0)
-    ids = [post(jobs, text).id for text in ("first", "second")]
     pids = tmp_path / "pids"
     note = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} ')\n"
     again = f"{note}{SUCCEED}\njob = json.loads(lines.readline())['job']\n"
-    one = worker(jobs, again * 3)
+    with serving(worker(jobs, again * 3)):
+        for texts in (("first", "second"), ("third",)):
+            posted = [post(jobs, text).id for text in texts]
+            wait_until(lambda: all(jobs.read(job).status is Status.SUCCEEDED for job in posted))  # noqa: B023
+            (pid,) = set(pids.read_text().split())
+            wait_until(lambda: not alive(int(pid)), 5)  # noqa: B023
+            pids.write_text("")
+
+
+def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_path: Path) -> None:
+    job, pids = post(jobs), tmp_path / "pids"
+    fork = f"child = os.fork()\nif child: open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}')\n"
+    with serving(worker(jobs, fork + LINGER)):
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        jobs.cancel(job.id)
+        wait_until(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))])
+    assert jobs.read(job.id).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("program", "drain", "status", "spared", "notices"),
+    [
+        (LINGER, 1, Status.QUEUED, 1, ["attempt 1: its worker was stopped while fitting"]),
+        ("time.sleep(1);" + SUCCEED, 20, Status.SUCCEEDED, 0, ["few labels"]),
+        ("say(end={'storage': 'full'})", 20, Status.QUEUED, 0, ["attempt 1: storage failed (full)"]),
+    ],
+)
+def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain_time(
+    jobs: JobStore, program: str, drain: int, status: Status, spared: int, notices: list[str]
+) -> None:
+    job, one = post(jobs), worker(jobs, program, drain_seconds=drain)
     thread = threading.Thread(target=one.serve)
     thread.start()
-    try:
-        until(lambda: all(jobs.read(id_).status is Status.SUCCEEDED for id_ in ids))
-        (pid,) = set(pids.read_text().split())
-        until(lambda: not alive(int(pid)), 5)
-        late = post(jobs, "third")
-        until(lambda: jobs.read(late.id).status is Status.SUCCEEDED)
-    finally:
-        one.stop()
-        thread.join(10)
-    assert not [pid for pid in pids.read_text().split() if alive(int(pid))]
-
-
-def test_a_failure_is_recorded_with_its_reason(jobs: JobStore) -> None:
-    job = post(jobs)
-    worker(jobs, "say(end={'error': 'too few sentences'})").serve(burst=True)
-    end = jobs.read(job.id)
-    assert (end.status, end.error, end.attempt) == (Status.FAILED, "too few sentences", 1)
-
-
-@pytest.mark.parametrize(
-    ("program", "why"),
-    [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "was killed while fitting, perhaps because memory ran out"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "ended by signal 11 while fitting"),
-        ("sys.exit(3)", "ended with exit code 3 while fitting"),
-    ],
-)
-def test_a_job_whose_process_dies_is_tried_three_times(jobs: JobStore, program: str, why: str) -> None:
-    job = post(jobs)
-    worker(jobs, program).serve(burst=True)
-    end = jobs.read(job.id)
-    assert (end.status, end.attempt) == (Status.FAILED, 3)
-    assert end.notices == [f"attempt {number}: the job's process {why}" for number in (1, 2, 3)]
-    assert end.error == f"attempt 3: the job's process {why}; no further attempt is made"
-
-
-def test_a_version_whose_process_died_after_publishing_is_found(jobs: JobStore) -> None:
-    job = post(jobs)
-    worker(jobs, "publish(); os.kill(os.getpid(), signal.SIGKILL)").serve(burst=True)
-    end = jobs.read(job.id)
-    assert (end.status, end.attempt, end.version, end.promoted) == (Status.SUCCEEDED, 1, 1, True)
-    assert end.report is not None
-    assert end.notices[1:] == ["few labels"]
-    assert list(DomainStore(jobs.blobs).read("a").versions) == [1]
-
-
-def test_a_storage_failure_leaves_the_job_to_another_attempt(jobs: JobStore) -> None:
-    job = post(jobs)
-    one = worker(jobs, "say(end={'storage': 'No space left on device'})")
-    thread = serve(one)
-    until(lambda: jobs.read(job.id).notices)
+    wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices)
+    began = time.monotonic()
     one.stop()
-    thread.join(10)
-    again = jobs.read(job.id)
-    assert again.status is Status.QUEUED
-    assert again.notices == ["attempt 1: storage failed (No space left on device)"]
+    thread.join(20)
+    assert time.monotonic() - began > 1 or "storage" in program
+    now = jobs.read(job.id)
+    assert (now.status, now.worker, now.spared, now.notices) == (status, None, spared, notices)
 
 
-@pytest.mark.parametrize(
-    ("error", "end"),
-    [
-        (OSError(28, "No space left on device", "/data/x"), {"storage": "No space left on device"}),
-        (OSError("object storage s3://own/x: PUT http://10.0.0.5:9000/own/x: 503"), {"storage": "OSError"}),
-        (
-            Unavailable("no encoder 'e' in s3://own/x; s3://seed/y has none either"),
-            {"error": "no encoder 'e' in the model store; the model store has none either"},
-        ),
-        (ValueError("/data/x"), {"error": "unexpected error (ValueError); the worker's log has it"}),
-    ],
-)
-def test_the_reason_of_a_failure_names_no_place_of_the_server(error: Exception, end: dict[str, str]) -> None:
-    assert reason(error, Settings(model_store=Path("s3://own/x"), seed_store=Path("s3://seed/y"))) == end
+def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore) -> None:
+    job, clock = post(jobs), Clock()
+    with serving(worker(jobs, LINGER)):
+        wait_until(lambda: jobs.read(job.id).stage == "fitting")
+        watcher = JobStore(jobs.blobs, clock)
+        watcher.claim("other")
+        taken = None
+        while taken is None:  # the first worker beats meanwhile, so it is taken by a clock that jumps
+            clock.now += 1e6
+            taken = watcher.claim("other") or watcher.claim("other")
+        time.sleep(3)
+        assert jobs.read(job.id) == taken.job
+        taken.end(Status.FAILED, error="unfit")
+
+
+def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_without_jobs_waits(
+    jobs: JobStore, tmp_path: Path
+) -> None:
+    with serving(worker(jobs, "time.sleep(3);" + SUCCEED)):
+        time.sleep(0.5)
+        job = post(jobs)
+        wait_until(lambda: jobs.read(job.id).stage == "fitting")
+        (tmp_path / "jobs").rename(tmp_path / "away")
+        (tmp_path / "jobs").write_text("not a folder")
+        time.sleep(3)
+        (tmp_path / "jobs").unlink()
+        (tmp_path / "away").rename(tmp_path / "jobs")
+        wait_until(lambda: jobs.read(job.id).status is Status.SUCCEEDED)
 
 
 def test_a_worker_that_can_start_no_process_leaves_its_job_to_another(
@@ -190,99 +226,20 @@ def test_a_worker_that_can_start_no_process_leaves_its_job_to_another(
     assert jobs.read(job.id).status is Status.SUCCEEDED
 
 
-def test_a_job_that_takes_too_long_fails(jobs: JobStore) -> None:
-    job = post(jobs)
-    worker(jobs, LINGER, job_timeout=1).serve(burst=True)
-    end = jobs.read(job.id)
-    assert (end.status, end.attempt) == (Status.FAILED, 1)
-    assert end.error == "stopped after 1 s, the time limit of a job (ISOSIM_JOB_TIMEOUT)"
-
-
-def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_path: Path) -> None:
-    job, pids = post(jobs), tmp_path / "pids"
-    fork = f"child = os.fork()\nif child: open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}')\n"
-    thread = serve(worker(jobs, fork + LINGER))
-    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    jobs.cancel(job.id)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert jobs.read(job.id).status is Status.CANCELLED
-    until(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))])
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_a_worker_that_is_stopped_gives_its_job_back_after_its_drain_time(jobs: JobStore) -> None:
-    job = post(jobs)
-    one = worker(jobs, LINGER, drain_seconds=1)
-    thread = serve(one)
-    until(lambda: jobs.read(job.id).stage == "fitting")
-    began = time.monotonic()
-    one.stop()
-    thread.join(10)
-    assert time.monotonic() - began > 1
-    again = jobs.read(job.id)
-    assert (again.status, again.worker, again.spared) == (Status.QUEUED, None, 1)
-    assert again.notices == ["attempt 1: its worker was stopped while fitting"]
-
-
-def test_a_worker_that_is_stopped_lets_a_short_job_end(jobs: JobStore) -> None:
-    job = post(jobs)
-    one = worker(jobs, "time.sleep(1);" + SUCCEED, drain_seconds=20)
-    thread = serve(one)
-    until(lambda: jobs.read(job.id).stage == "fitting")
-    one.stop()
-    thread.join(20)
-    assert jobs.read(job.id).status is Status.SUCCEEDED
-
-
-def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore) -> None:
-    job, clock = post(jobs), Clock()
-    first = worker(jobs, LINGER)
-    thread = serve(first)
-    until(lambda: jobs.read(job.id).stage == "fitting")
-    watcher = JobStore(jobs.blobs, clock)
-    watcher.claim("other")
-    taken = None
-    while taken is None:  # the first worker beats meanwhile, so it is taken by a clock that jumps
-        clock.now += 1e6
-        taken = watcher.claim("other") or watcher.claim("other")
-    thread.join(10)
-    assert not thread.is_alive()
-    assert jobs.read(job.id).attempt == 2
-    taken.end(Status.FAILED, error="unfit")
-
-
-def test_a_store_that_fails_while_a_job_runs_does_not_stop_it(jobs: JobStore, tmp_path: Path) -> None:
-    job = post(jobs)
-    one = worker(jobs, "time.sleep(3);" + SUCCEED)
-    thread = serve(one)
-    until(lambda: jobs.read(job.id).stage == "fitting")
-    (tmp_path / "jobs").rename(tmp_path / "away")
-    (tmp_path / "jobs").write_text("not a folder")
-    time.sleep(3)
-    (tmp_path / "jobs").unlink()
-    (tmp_path / "away").rename(tmp_path / "jobs")
-    thread.join(20)
-    assert jobs.read(job.id).status is Status.SUCCEEDED
-
-
-def test_a_worker_without_jobs_waits_for_them(jobs: JobStore) -> None:
-    one = worker(jobs, SUCCEED)
-    thread = threading.Thread(target=one.serve)
-    thread.start()
-    try:
-        time.sleep(0.5)
-        job = post(jobs)
-        until(lambda: jobs.read(job.id).status is Status.SUCCEEDED)
-    finally:
-        one.stop()
-        thread.join(10)
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (OSError(28, "No space left on device", "/data/x"), {"storage": "No space left on device"}),
+        (OSError("object storage s3://own/x: PUT http://10.0.0.5:9000/own/x: 503"), {"storage": "OSError"}),
+        (
+            Unavailable("no encoder 'e' in s3://own/x; s3://seed/y has none either"),
+            {"error": "no encoder 'e' in the model store; the model store has none either"},
+        ),
+        (ValueError("/data/x"), {"error": "unexpected error (ValueError); the worker's log has it"}),
+    ],
+)
+def test_the_reason_of_a_failure_names_no_place_of_the_server(error: Exception, end: dict[str, str]) -> None:
+    assert reason(error, Settings(model_store=Path("s3://own/x"), seed_store=Path("s3://seed/y"))) == end
 
 
 def test_a_hint_wakes_a_waiting_worker_and_a_lost_redis_only_its_clock(redis_server: RedisServer) -> None:
@@ -307,41 +264,31 @@ def test_a_pulse_shows_how_long_a_worker_has_been_silent(monkeypatch: pytest.Mon
     assert silences() == {}
     pulse = Pulse()
     pulse()
-    assert silences().keys() == {os.getpid()}
     time.sleep(0.2)
+    assert silences().keys() == {os.getpid()}
     assert 0.2 <= silences()[os.getpid()] < 5
     pulse.close()
     assert silences() == {}
 
 
-@pytest.mark.parametrize("link", ["file", "folder"])
-def test_a_pulse_follows_no_link_that_another_user_may_have_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, link: str
+@pytest.mark.parametrize("whose", ["file", "folder", "another user's"])
+def test_a_pulse_follows_no_link_and_uses_no_folder_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    victim = tmp_path / "victim"
+    victim, here, mine = tmp_path / "victim", pulses(), str(os.getpid())
     victim.mkdir()
-    if link == "folder":
-        pulses().symlink_to(victim)
+    (victim / mine).write_text("0.0")
+    if whose == "folder":
+        here.symlink_to(victim)
+    elif whose == "file":
+        here.mkdir()
+        (here / mine).symlink_to(victim / mine)
     else:
-        pulses().mkdir()
-        (victim / "precious").write_text("0.0")
-        (pulses() / str(os.getpid())).symlink_to(victim / "precious")
+        victim.rename(here)
+        assert silences().keys() == {os.getpid()}
+        monkeypatch.setattr("isosim.jobs.pulse.pulses", lambda: here)
+        monkeypatch.setattr("os.getuid", lambda: os.stat(here).st_uid + 1)  # noqa: PTH116
     Pulse()()
-    assert [path.read_text() for path in victim.iterdir()] == ["0.0"] * (link == "file")
-    assert silences() == {}
-
-
-def test_a_pulse_is_not_looked_for_in_the_folder_of_another_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    Pulse()()
-    assert silences().keys() == {os.getpid()}
-    here = pulses()
-    monkeypatch.setattr("isosim.jobs.pulse.pulses", lambda: here)
-    monkeypatch.setattr("os.getuid", lambda: os.stat(here).st_uid + 1)  # noqa: PTH116
-    (here / str(os.getpid())).write_text("0.0\n")
-    Pulse()()
-    assert (here / str(os.getpid())).read_text() == "0.0\n"
+    assert (here / mine).read_text() == "0.0"
     assert silences() == {}

@@ -1,5 +1,6 @@
 """State machines of stores: a store or a process that is killed at a chosen operation, and how a machine is run."""
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from isosim.store.blobs import Blobs, Folder
@@ -17,12 +19,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Crashing:
-    """A store whose process is killed before or after one of its operations, and does nothing from then on until `left`
-    is set anew."""
+class Watched:
+    """A store that calls a function with the name and the first arguments of each operation, before it."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self.blobs, self.left, self.after = blobs, -1, False
+    def __init__(self, blobs: Blobs, first: Callable[..., object]) -> None:
+        self.blobs, self.first = blobs, first
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.blobs, name)
@@ -30,17 +31,73 @@ class Crashing:
             return method
 
         def call(*given: Any, **named: Any) -> Any:
-            if self.left == 0:  # it is dead
-                raise Killed
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise Killed
-            result = method(*given, **named)
-            if self.left == 0:
-                raise Killed
-            return result
+            self.first(name, *given)
+            return method(*given, **named)
 
         return call
+
+
+class Crashing(Watched):
+    """A store whose process is killed before or after its `left`th operation, and does nothing from then on until
+    `left` is set anew. With `lost`, the process goes on, and only the answer is lost."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(blobs, self.begin)
+        self.left, self.after, self.lost, self.hit = -1, False, False, False
+
+    def begin(self, *_: object) -> None:
+        if self.left == 0:  # it is dead
+            raise Killed
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            self.end()
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            try:
+                return found(*given, **named)
+            finally:
+                if self.left == 0:
+                    self.end()
+
+        return call
+
+    def end(self) -> None:
+        self.hit = True
+        if self.lost:
+            self.left = -1
+            raise OSError("the answer was lost")
+        raise Killed
+
+
+# Of a step of a machine: at which operation, whether after it, and whether only the answer is lost.
+FAULTS = st.none() | st.tuples(st.integers(1, 12), st.booleans(), st.booleans())
+
+
+def faulty(step: Callable[..., None]) -> Callable[..., None]:
+    """A rule in whose midst the process of `self.crashing` may be killed, or miss an answer. `self.is_hit` is called
+    after that, with the arguments of the rule."""
+
+    @functools.wraps(step)
+    def run(self: Any, fault: tuple[int, bool, bool] | None, **given: Any) -> None:
+        self.crashing.hit = False
+        if fault is not None:
+            self.crashing.left, self.crashing.after, self.crashing.lost = fault
+        try:
+            step(self, **given)
+        except (Killed, OSError):
+            if fault is None:
+                raise
+        finally:
+            self.crashing.left = -1
+            if self.crashing.hit:
+                self.is_hit(killed=not self.crashing.lost, **given)
+
+    return run
 
 
 class Dying(Folder):
