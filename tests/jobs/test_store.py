@@ -226,25 +226,6 @@ class Machine(RuleBasedStateMachine):
             if job.status.ended and job.id not in ended[:keep]:
                 assert job.id in leading | posting or later(job.id, job.freed) in posting
 
-    def loses_its_record(self, job: str) -> None:
-        """It is damaged, and the job's owner removes it."""
-        before, key = self.other.read(job), self.other.records.key(job)
-        if before.worker is not None or any(one.first == job for one in self.other.newest() if one.id != job):
-            return
-        content = self.other.blobs.read(key)[0]
-        self.other.blobs.write(key, b"{")
-        for call in (self.other.read, self.other.cancel):
-            with pytest.raises(CorruptArtifact):
-                call(job)
-        assert job not in {one.id for one in self.other.newest()}
-        assert not self.other.discard(job, {"ann": "bob", "bob": "ann"}[before.owner])
-        if self.other.discard(job, before.owner):
-            assert not [one for one in names(self.crashing.blobs) if before.input in one or job in one]
-            self.forget(job)
-        else:
-            assert before.status.ended
-            self.other.blobs.write(key, content)
-
     def forget(self, job: str) -> None:
         del self.known[job]
         self.versions.pop(job, None)
@@ -253,7 +234,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         fault=FAULTS,
-        what=st.sampled_from(["cancels", "cancels", "frees", "sweeps", "loses its entry", "loses its record"]),
+        what=st.sampled_from(["cancels", "cancels", "frees", "sweeps", "loses its entry"]),
         at=st.integers(0, 3),
     )
     @faulty
@@ -265,8 +246,6 @@ class Machine(RuleBasedStateMachine):
             job = unended[at % len(unended)]
             if what == "cancels":
                 self.cancels(job)
-            elif what == "loses its record":
-                self.loses_its_record(job)
             elif what == "loses its entry":
                 self.other.blobs.delete([OpenJob.of(self.known[job]).key])
                 self.other.sweep()
@@ -494,6 +473,19 @@ def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs
     jobs.sweep()
     assert not {*left} & {*names(blobs)}
     assert texts(jobs, begun(jobs).job) == ["first"]
+
+
+def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    job = post(jobs)
+    blobs.write(jobs.records.key(job.id), b"{")
+    for call in (jobs.read, jobs.cancel):
+        with pytest.raises(CorruptArtifact):
+            call(job.id)
+    assert not jobs.discard(job.id, "bob")
+    assert len(names(blobs)) == 3
+    assert jobs.discard(job.id, "ann")
+    assert names(blobs) == []
 
 
 def test_a_post_that_took_too_long_is_refused(blobs: Blobs) -> None:
