@@ -158,7 +158,7 @@ def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_p
     ("program", "drain", "status", "spared", "notices"),
     [
         (LINGER, 1, Status.QUEUED, 1, ["attempt 1: its worker was stopped while fitting"]),
-        ("time.sleep(1);" + SUCCEED, 20, Status.SUCCEEDED, 0, ["few labels"]),
+        ("time.sleep(3);" + SUCCEED, 20, Status.SUCCEEDED, 0, ["few labels"]),
         ("say(end={'storage': 'full'})", 20, Status.QUEUED, 0, ["attempt 1: storage failed (full)"]),
     ],
 )
