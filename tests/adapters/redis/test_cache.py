@@ -235,7 +235,7 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
     try:
         began = time.monotonic()
         lookups = VectorCache(0, cache)
-        answers = await asyncio.gather(*(lookups.find([b"a"] * MOST_KEYS) for _ in range(20)))
+        answers = await asyncio.gather(*(lookups.find([b"a"] * MOST_KEYS, None) for _ in range(20)))
         took = time.monotonic() - began
     finally:
         os.kill(redis_server.popen.pid, signal.SIGCONT)
