@@ -247,8 +247,9 @@ class Machine(RuleBasedStateMachine):
             if what == "cancels":
                 self.cancels(job)
             elif what == "loses its entry":
-                self.other.blobs.delete([OpenJob.of(self.known[job]).key])
-                self.other.sweep()
+                if not self.other.read(job).status.ended:  # of an ended one, the entry leads to what is left to remove
+                    self.other.blobs.delete([OpenJob.of(self.known[job]).key])
+                    self.other.sweep()
             else:
                 self.api.free_keys([self.known[job]])
                 self.freed.add(job)

@@ -443,9 +443,11 @@ class JobStore:
         there."""
         self._swept()
         jobs = self.newest()
-        indexed = {entry.id for entry in self.index()}  # after the records: an old job may have come back meanwhile
+        entries = self.index()  # after the records: an old job may have come back meanwhile
+        indexed = {entry.id for entry in entries}
+        keys = {entry.key for entry in entries}  # a post that was killed may have left another entry of the same id
         for job in jobs:
-            if not job.status.ended and job.id not in indexed:
+            if not job.status.ended and OpenJob.of(job).key not in keys:
                 self.blobs.write(OpenJob.of(job).key, b"")
         ended = [job for job in jobs if job.status.ended]
         old = [job for job in ended[keep:] if indexed.isdisjoint((job.id, later(job.id, job.freed)))]
