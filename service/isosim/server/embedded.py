@@ -95,7 +95,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             redis=None,
             observer=Observer(tell_of_faults, "off"),
             listings=Listings(calls),
-            hint=nobody,
+            hint=no_hint,
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
             loop=asyncio.get_running_loop(),
@@ -110,8 +110,8 @@ class OneCaller(Keys):
         return Grant(Author().by, frozenset(SCOPES))
 
 
-async def nobody() -> None:
-    """Tells no worker that there is a new job."""
+async def no_hint() -> None:
+    """Does nothing: no worker waits for this app's jobs."""
 
 
 def tell_of_faults(level: str, logger: str, message: str, facts: Facts) -> None:
