@@ -319,6 +319,15 @@ def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
     return JobStore(blobs, clock or Clock())
 
 
+def test_an_entry_that_a_killed_post_has_left_does_not_stand_for_the_jobs_own(blobs: Blobs) -> None:
+    jobs = opened(blobs)
+    own = OpenJob.of(post(jobs, "text", "ann"))
+    blobs.write(own._replace(input="0" * 32).key, b"")
+    blobs.delete([own.key])
+    jobs.sweep()
+    assert own.key in {entry.key for entry in jobs.index()}
+
+
 def test_owners_take_turns_and_the_oldest_job_of_an_owner_comes_first(blobs: Blobs) -> None:
     workers, posting, order = (opened(blobs), opened(blobs)), opened(blobs), []
     posted = [post(posting, text, owner).id for text, owner in zip("12345", ["ann"] * 3 + ["bob"] * 2, strict=True)]
