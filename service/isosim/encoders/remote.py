@@ -186,21 +186,24 @@ class RemoteEncoder:
     def _wait(self, request: Coroutine[Any, Any, Vectors]) -> Vectors:
         """Waits for a request on the loop. Raises EncoderUnreachable if `close` ended it."""
         loop, _ = self._started.result()
-        ended = EncoderUnreachable(f"requests to the server of encoder {self.id} were ended")
         try:
             future = asyncio.run_coroutine_threadsafe(request, loop)
         except RuntimeError:  # the loop has ended
             request.close()
-            raise ended from None
+            raise self._ended from None
         try:
             # The request limits its own time. This limit is for a request that `close` overlooked.
             return future.result(self.seconds + 2 * CHECK_SECONDS)
         except (CancelledError, TimeoutError) as error:
-            raise ended from error
+            raise self._ended from error
         except RuntimeError as error:  # the loop is ending, and starts nothing more
             if not self._closed:
                 raise
-            raise ended from error
+            raise self._ended from error
+
+    @property
+    def _ended(self) -> EncoderUnreachable:
+        return EncoderUnreachable(f"requests to the server of encoder {self.id} were ended")
 
     async def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
         until = self.clock() + self.seconds
@@ -241,6 +244,8 @@ class RemoteEncoder:
 
     async def _ask(self, texts: list[str], seconds: float) -> Vectors:
         """Sends the texts and a probe. Raises Refusal, or EncoderChanged if the probe's vector differs."""
+        if self._closed:  # the loop may start a request after `close`, before it has ended
+            raise self._ended
         started = self.clock()
         probe, known = self.probes[self._turn % len(self.probes)]
         self._turn += 1

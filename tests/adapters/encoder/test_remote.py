@@ -407,14 +407,14 @@ def test_every_error_here_is_one_that_the_api_can_answer(server: RemoteServer) -
 
 
 def test_closing_ends_what_is_under_way_and_lets_nothing_more_out(server: RemoteServer) -> None:
-    server.wait = 3.0
-    one = encoder(server)
+    server.wait = 30.0
+    one = encoder(server, seconds=60.0)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(failure, one)
         while not server.requests:
             time.sleep(0.01)
         one.close()
-        assert isinstance(running.result(1), EncoderUnreachable)
-    assert isinstance(failure(one), EncoderUnreachable)
+        assert isinstance(failure(one), EncoderUnreachable)
+        assert isinstance(running.result(20), EncoderUnreachable)
     one.close()
     assert len(server.requests) == 1
