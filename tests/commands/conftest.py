@@ -1,9 +1,12 @@
 """Commands as a shell runs them: in a process of their own, with a store that has a domain."""
 
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.calibration import DomainModel
 from tests.modelling.calibration.domains import reference_of, texts_with
-from tests.processes import command
+from tests.processes import command, environment
 from tests.stores import domains_of, publish
 from tests.text import sentences
 
@@ -58,3 +61,18 @@ def publish_repeated(store: Path, domain: str) -> None:
 def run(calibrated_store: Path) -> Run:
     """A command on the calibrated store, unless a setting names another."""
     return lambda *words, **given: command(*words, **{"model_store": calibrated_store, "encoder": "tiny"} | given)
+
+
+def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
+    return subprocess.Popen(
+        [sys.executable, "-m", "isosim.cli", *words],
+        env=environment(model_store=store, encoder="tiny"),
+        preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - no thread runs here, and it sets a signal, nothing else
+        **streams,
+    )
+
+
+def listen_to_ctrl_c() -> None:
+    """A test run in the background of a shell ignores SIGINT, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

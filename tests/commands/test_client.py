@@ -2,15 +2,21 @@
 
 import itertools
 import json
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from isosim.commands.pairs import pieces
-from tests.commands.conftest import Run
+from isosim.encoders.store import EncoderArtifact
+from isosim.jobs.job import Job, JobRequest, Status
+from tests.commands.conftest import Run, started
 from tests.processes import Serve, environment, free_port
+from tests.stores import domains_of, jobs_of, post_job
 from tests.text import sentences
 
 PAIR = "\t".join(sentences(2)) + "\n"
@@ -100,3 +106,50 @@ def test_a_client_of_a_server_imports_no_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
     assert done.stdout.strip() == "[]"
+
+
+def test_a_calibration_and_its_labels_are_the_same_on_a_server(
+    run: Run, serve: Serve, own_store: Path, calibrated_store: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(calibrated_store, other)
+    server = serve(model_store=other, encoder="tiny")
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text\n" + "".join(f'{number},"{text}"\n' for number, text in enumerate(sentences(300))))
+    pairs = zip(sentences(80), sentences(81)[1:], strict=True)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n % 2}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairs)))
+    for words in (
+        ("calibrate", str(texts), "--column", "text", "--domain", "new", "--method", "identity", "--json"),
+        ("label", str(tmp_path / "pairs.tsv"), "--domain", "new@1", "--promote", "never", "--json"),
+    ):
+        here, there = run(*words, model_store=own_store, threads=1), run(*words, "--server", server.url)
+        made = [json.loads(done.stdout) for done in (here, there)]
+        for one in made:
+            del one["report"]["duration_seconds"]
+        assert made[0] == made[1]
+    refused = ("calibrate", str(texts), "--column", "text", "--domain", "new", "--method", "magic")
+    here, there = run(*refused, model_store=own_store), run(*refused, "--server", server.url)
+    assert (there.returncode, there.stderr) == (here.returncode, here.stderr) != (0, "")
+
+
+def test_a_command_runs_its_own_job_alone_and_ctrl_c_cancels_it(
+    run: Run, own_store: Path, tmp_path: Path, tiny: EncoderArtifact
+) -> None:
+    jobs = jobs_of(own_store)
+    others = post_job(jobs, JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=1))
+    texts = [f"{number} {text}" for number in range(60) for text in sentences(1000)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    words = ("calibrate", str(tmp_path / "texts.txt"), "--domain", "new", "--method", "flow")
+
+    def mine() -> list[Job]:
+        return [job for job in jobs.newest() if job.id != others.id]
+
+    with started(own_store, *words, stdout=subprocess.DEVNULL) as process:
+        while not any(job.status is Status.RUNNING for job in mine()):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert [job.status for job in mine()] == [Status.CANCELLED]
+    assert jobs.read(others.id).status is Status.QUEUED
+    assert "new" not in domains_of(own_store).names()

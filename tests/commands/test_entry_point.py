@@ -51,7 +51,6 @@ def test_help_and_version_import_no_package_but_typer() -> None:
         (("similarity", "a", "b", "c"), "at most 2"),
         (("similarity", "-", "-"), "read only once"),
         (("similarity", "--all"), "--all"),
-        (("calibrate", "-", "--domain", "d", "--method", "magic"), "magic"),
         (("domains", "promote", "tickets", "one"), "version"),
         (("train", "regression", __file__, "-o", "x", "--batch-size", "0"), "--batch-size"),
     ],

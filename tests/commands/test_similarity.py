@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Finished, Run, publish_repeated
+from tests.commands.conftest import Finished, Run, publish_repeated, started
 from tests.processes import Serve, environment
 from tests.text import sentences
 
@@ -138,21 +138,6 @@ def test_an_answer_comes_while_the_pipe_stays_open(calibrated_store: Path) -> No
             assert process.stdout.readline().decode().endswith(f"\t{a}\t{b}\n")
         process.stdin.close()
         assert process.wait(10) == 0
-
-
-def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":
-    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
-    return subprocess.Popen(
-        [sys.executable, "-m", "isosim.cli", *words],
-        env=environment(model_store=store, encoder="tiny"),
-        preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - no thread runs here, and it sets a signal, nothing else
-        **streams,
-    )
-
-
-def listen_to_ctrl_c() -> None:
-    """A test run in the background of a shell ignores SIGINT, and its children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_memory_does_not_grow_with_the_input(calibrated_store: Path) -> None:

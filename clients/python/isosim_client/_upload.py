@@ -11,7 +11,14 @@ from typing import Any
 
 CHUNK = 64 * 1024  # bytes of a chunk; a chunk of lines may exceed this by one line
 LINES, ANY_FILE = "application/x-ndjson", "application/octet-stream"
-CONTENT_TYPES = {".ndjson": LINES, ".jsonl": LINES, "": "text/plain", ".txt": "text/plain", ".text": "text/plain"}
+CONTENT_TYPES = {
+    ".ndjson": LINES,
+    ".jsonl": LINES,
+    ".npy": "application/x-npy",
+    "": "text/plain",
+    ".txt": "text/plain",
+    ".text": "text/plain",
+}
 TABLES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx", ".xlsm"}
 
 Source = os.PathLike[str] | Iterable[str]

@@ -18,6 +18,7 @@ from isosim.domains.champions import Champions
 from isosim.domains.store import DomainStore
 from isosim.encoders.cache import RedisCache
 from isosim.errors import Overloaded
+from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore, OpenJob
 from isosim.migration.encoders import Encoders
 from isosim.observability.metrics import Metrics
@@ -130,7 +131,7 @@ class Service:
     redis: RedisCache | None  # vectors shared with other processes
     observer: Observer
     listings: Listings
-    hint: Callable[[], Awaitable[None]]  # tells workers that there is a new job
+    hint: Callable[[Job], Awaitable[None]]  # tells workers that there is a new job
     store: StoreCalls  # runs calls of the model store: `await service.store(service.jobs.read, job_id)`
     scoring: Threads  # runs computations of scoring routes and of metrics, which must not wait for the store
     loop: asyncio.AbstractEventLoop

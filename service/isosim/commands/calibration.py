@@ -1,13 +1,17 @@
-"""`isosim calibrate`, `label` and `threshold`: calibrate from files and read thresholds, without a server."""
+"""`isosim calibrate`, `label` and `threshold`: calibrate from files, and read thresholds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, get_args
 
 import typer
 
-from isosim.commands.client import PinnedVersion, Server, connected, pinned
+import isosim_client
+from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
 from isosim.commands.domains import repetition, said
 from isosim.commands.files import WORDS, Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
@@ -17,25 +21,18 @@ from isosim.commands.shared import (
     domain_names,
     domain_store,
     encoder_ids,
-    encoder_of,
-    need_training,
-    prune,
     stored,
     stored_version,
     versions,
 )
-from isosim.commands.terminal import bar, print_json, remark, show
+from isosim.commands.terminal import print_json, show
 from isosim.domains.domain import Version
-from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Conflict, InvalidInput
-from isosim.jobs.intake import brought_by, check_enough
-from isosim.jobs.job import METHODS, PROMOTIONS, JobRequest
+from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.labelled_pairs import labelled_pairs
-from isosim.jobs.posted import path_of, temporary_file
-from isosim.jobs.requirements import Allowance
 from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import kind_of_name
-from isosim.jobs.text_lines import STDIN
+from isosim.jobs.text_lines import STDIN, opened
 from isosim.jobs.vector_files import NpyFile
 from isosim.scoring.advice import (
     GALLERY,
@@ -44,18 +41,15 @@ from isosim.scoring.advice import (
     Target,
     rounded,
 )
-from isosim.scoring.calibration import DomainModel, DomainRef
+from isosim.scoring.calibration import DomainModel
 from isosim.scoring.distances import Metric, Space
 from isosim.scoring.equating import EquatingResult, equate
 from isosim.scoring.equating import table as equated_table
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from isosim.scoring.reference import ReferenceDistribution
 from isosim.settings import Settings
-from isosim_client import Client, Threshold
+from isosim_client import Client, Job, Threshold
 
-SendMore = Annotated[
-    bool, typer.Option("--yes", "-y", help="send more than ISOSIM_MAX_REMOTE_TEXTS texts to a remote encoder")
-]
 Labels = Annotated[
     Path | None, typer.Option(help="labelled pairs: .tsv or .csv with rows of label, a, b or a, b, label")
 ]
@@ -78,7 +72,6 @@ def calibrate(
     seed: int = 0,
     labels: Labels = None,
     grades: Grades = False,
-    yes: SendMore = False,
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence even if lines look like rows of a table")
     ] = False,
@@ -87,44 +80,56 @@ def calibrate(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
+    """Fit a calibration to sentences, or to vectors computed elsewhere, and wait for it. Ctrl-C cancels it."""
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
-    asked = fit_options(domain, method, promote, seed) | kind_of(grades)
-    vectors = npy_file(file, column)
-    if vectors is not None:
-        fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
-        return
-    artifact = encoder_of(stored(model_store=model_store, encoder=encoder))
-    brought = brought_by(artifact)
-    if brought is not None and (file_format or kind_of_name(file.name)) != "ndjson":
-        check_brings(artifact, None, base=False)
-    reading = Reading("entries", column, file_format, charset, sheet, header, force, brought=brought, words=WORDS)  # type: ignore[arg-type]
-    with temporary_file() as written, read_path(file, reading, limits(), written) as (facts, entries):
-        notices(file, facts)
-        texts = (entry for entry in entries if isinstance(entry, str))
-        if facts["labels"]:
-            raise InvalidInput(
-                f"{file} holds labelled pairs beside sentences; give them in a file of their own (--labels)"
+    reading = Reading("entries", column, file_format, charset, sheet, header, force, words=WORDS)  # type: ignore[arg-type]
+    kind = kind_of(grades)
+    pairs = [] if labels is None else labelled_pairs(labels, kind)
+    with ExitStack() as stack:
+        source, doubt = stack.enter_context(sentences(file, reading, labelled=bool(pairs)))
+        client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
+        try:
+            job = client.calibrate(
+                source, domain=domain, method=method, promote=promote, seed=seed, labels=pairs, kind=kind
             )
-        vectors = None if brought is None else NpyFile(path_of(written), str(file))
-        fit_here(
-            domain, asked, texts, labels, model_store, encoder, vectors=vectors, facts=facts, yes=yes, as_json=as_json
-        )
+        except isosim_client.InvalidInput as error:
+            raise InvalidInput("; ".join(filter(None, (str(error), doubt)))) from None
+        print_fit(finished(client, job), as_json=as_json)
 
 
-def npy_file(file: Path, column: str | None) -> NpyFile | None:
-    """The vectors of a `.npy`; None for other files."""
+@contextmanager
+def sentences(file: Path, reading: Reading, *, labelled: bool) -> Iterator[tuple[Path | Iterable[Any], str | None]]:
+    """What a calibration posts of a file, and a doubt about the column that was read.
+
+    Vectors and lines of JSON are posted as they are, all other files as their sentences. `labelled`: labelled pairs
+    follow; then vectors are posted as lines of JSON too.
+
+    Raises:
+        InvalidInput, EmptyInput, UnsupportedMedia: the file cannot be read; the message names it.
+    """
     kind = file.suffix.lower()
     if kind == ".npz":
         raise typer.BadParameter("a .npz holds several arrays; save one as .npy (numpy.save)", param_hint="FILE")
-    if kind == ".npy" and column is not None:
-        raise typer.BadParameter("a .npy has no columns", param_hint="--column")
-    return NpyFile(file) if kind == ".npy" else None
+    if kind == ".npy":
+        if reading.column is not None:
+            raise typer.BadParameter("a .npy has no columns", param_hint="--column")
+        vectors = NpyFile(file)
+        yield ({"vector": row.tolist()} for block in vectors.blocks() for row in block) if labelled else file, None
+    elif (reading.kind or kind_of_name(file.name)) == "ndjson" and reading.column is None:
+        with opened(file) as content, NamedTemporaryFile(suffix=".ndjson") as copy:
+            shutil.copyfileobj(content.file, copy)
+            copy.flush()
+            yield Path(copy.name), None
+    else:
+        with read_path(file, reading, limits()) as (facts, entries):
+            notices(file, facts)
+            yield entries, facts.get("doubt")
 
 
 def label(
@@ -140,110 +145,41 @@ def label(
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
     grades: Grades = False,
-    yes: SendMore = False,
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn probabilities from labelled pairs; makes a new version with the same similarities and percentiles."""
-    check_choices(promote=(promote, PROMOTIONS))
-    settings = stored(model_store=model_store, encoder=encoder)
-    ref, version = stored_version(settings, domain)
-    champion = domain_store(settings).read(ref.name).served(version.encoder).champion
-    asked = {
-        "method": version.method, "promote": promote, "seed": seed, "base": version.number, "champion": champion,
-        **kind_of(grades),
-    }  # fmt: skip
-    fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
+    kind = kind_of(grades)
+    pairs = labelled_pairs(labels, kind)
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        base = pinned(client, domain)
+        job = client.add_labels(base.domain, pairs, kind=kind, version=base.version, promote=promote, seed=seed)
+        print_fit(finished(client, job), as_json=as_json)
 
 
-def kind_of(grades: bool) -> dict[str, str]:
-    return {"kind": "grades" if grades else "matches"}
+def kind_of(grades: bool) -> str:
+    return "grades" if grades else "matches"
 
 
-def fit_options(domain: str, method: str, promote: str, seed: int) -> dict[str, Any]:
-    """Checks the options of a fit, and returns them under the names of a JobRequest's fields."""
-    if DomainRef.parse(domain) != DomainRef(domain):
-        raise typer.BadParameter(
-            f"{domain!r}: a calibration makes a new version; give the name without a version", param_hint="--domain"
-        )
-    check_choices(method=(method, METHODS), promote=(promote, PROMOTIONS))
-    return {"method": method, "promote": promote, "seed": seed}
-
-
-def check_choices(**given: tuple[str, Sequence[str]]) -> None:
-    for name, (value, known) in given.items():
-        if value not in known:
-            raise typer.BadParameter(f"{value!r}; it must be one of {', '.join(known)}", param_hint=f"--{name}")
-
-
-def fit_here(
-    domain: str,
-    asked: dict[str, Any],
-    texts: Iterable[str],
-    labels: Path | None,
-    model_store: Path | None,
-    encoder: str | None,
-    *,
-    vectors: NpyFile | None = None,
-    facts: dict[str, Any] | None = None,
-    yes: bool = False,
-    as_json: bool,
-) -> None:
-    """Runs a calibration in this process with a progress bar, publishes the version and prints its report.
-
-    `facts` describes the file with the texts, for example its number of sentences. None: there are no texts.
-    """
-    need_training()
-    settings = stored(model_store=model_store, encoder=encoder)
-    from isosim.fitting.job import CalibrationInput, calibrate_job  # noqa: PLC0415
-
-    artifact = encoder_of(settings)
-    check_brings(artifact, vectors, base="base" in asked)
-    if facts is not None:
-        check_enough(facts, asked["method"], artifact.spec.dim, brought=vectors is not None)
-    domains = domain_store(settings)
-    pairs = [] if labels is None else labelled_pairs(labels, asked["kind"])
-    asked["epoch"] = domains.read(domain).epoch
-    wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
-
-    remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
-    sending = Allowance(artifact.id, None if yes else settings.max_remote_texts, remedy, remark)
-    with bar("starting") as progress:
-        fit = calibrate_job(
-            wanted,
-            CalibrationInput(texts, pairs, vectors),
-            artifact,
-            domains,
-            progress,
-            threads=settings.threads,
-            sending=sending,
-        )
-    version, promoted, why, report = fit.publish(domains)
-    prune(settings, domain)
-    fitted = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": report}
-    # Reports of early releases contain neither `used` nor `distinct`. `isosim label` copies the report of its base
-    # version, which may be an early one.
-    used, distinct = report.get("used", 0), report.get("distinct", 0)
-    drawn = f"{used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}"
-    print_fit(fitted, drawn if used < distinct else None, as_json=as_json)
-
-
-def print_fit(facts: dict[str, Any], drawn: str | None, *, as_json: bool) -> None:
-    """Prints a published version and its report. `drawn` describes the sample of texts; None if all were used."""
+def print_fit(job: Job, *, as_json: bool) -> None:
+    """Prints the version that a job has made, and its report."""
+    report = job.report or {}
     if as_json:
-        print_json(facts)
+        facts = {"domain": job.domain, "version": job.version, "promoted": job.promoted}
+        print_json(facts | {"promotion": report["promotion"], "report": report})
         return
-    report = facts["report"]
-    print(f"{facts['domain']}@{facts['version']}: {report['method']}")
-    if drawn is not None:
-        print(f"  from: {drawn}")
+    print(f"{job.domain}@{job.version}: {report['method']}")
+    used, distinct = report.get("used", 0), report.get("distinct", 0)
+    if used < distinct:
+        print(f"  from: {used:,} of {distinct:,} distinct {'vectors' if 'vectors_sha256' in report else 'sentences'}")
     print(f"  why: {report['reason']}")
     for what in report.get("not_judged", {}).values():
         print(f"  not judged: {what}")
     if report["labels"]:
         print_labels(report["labels"])
-    print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
+    print(f"  {'promoted' if job.promoted else 'not promoted'}: {report['promotion']}")
     if repeated := repetition(report):
         print(f"  repeated: {repeated}")
     smallest = (report["reference"] or {}).get("smallest_rate")
@@ -268,23 +204,6 @@ def print_labels(labels: dict[str, Any]) -> None:
         print(f"  notice: {labels['notice']}")
     if labels.get("table"):
         show_precisions(labels["table"], GALLERY)
-
-
-def check_brings(artifact: EncoderArtifact, vectors: NpyFile | None, *, base: bool) -> None:
-    """Raises InvalidInput if `vectors` is given, but the encoder computes its own vectors. Also raises it if `vectors`
-    is missing, but the encoder computes no vectors.
-
-    `base`: the job only adds labels to an existing version, and needs no vectors.
-    """
-    if artifact.kind == "vectors" and vectors is None and not base:
-        raise InvalidInput(
-            f"encoder {artifact.id} computes no vectors; bring your own: give a .npy, or lines of JSON (.ndjson)"
-        )
-    if artifact.kind != "vectors" and vectors is not None:
-        raise InvalidInput(
-            f"{vectors.name} holds vectors, but encoder {artifact.id} computes its own from text; to bring vectors, "
-            f"register an encoder for them (isosim encoder add NAME --dimensions {vectors.dim}) and give --encoder NAME"
-        )
 
 
 def threshold(

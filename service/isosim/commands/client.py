@@ -1,18 +1,30 @@
 """The Python client of a command: to the app in this process, or to a server (`--server`)."""
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 import isosim_client
 from isosim.commands.shared import log_changes, stored, unknown_domain
+from isosim.commands.terminal import bar, remark
+from isosim.domains.store import DomainStore
 from isosim.errors import IsosimError, NotFound
+from isosim.jobs.hints import NoHints
+from isosim.jobs.job import Job
+from isosim.jobs.store import JobStore
 from isosim.scoring.calibration import DomainRef
+from isosim.settings import Settings
+from isosim.store.blobs import opened
 from isosim_client import Client, Domain, Retries
+from isosim_client import Job as ClientJob
+
+if TYPE_CHECKING:
+    from isosim.worker.supervisor import Worker
 
 HERE = "http://isosim"  # of the app in this process
 Server = Annotated[
@@ -24,6 +36,50 @@ Server = Annotated[
         "ISOSIM_API_KEY",
     ),
 ]
+
+
+class JobRunner:
+    """Runs the jobs that a command creates, and no others of the store, each by a worker in a thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._running: list[tuple[Worker, threading.Thread]] = []
+
+    async def run(self, job: Job) -> None:
+        from isosim.worker.calibrating import FOREGROUND  # noqa: PLC0415 - most commands create no job
+        from isosim.worker.supervisor import CHILD, Worker  # noqa: PLC0415
+
+        blobs = opened(self.settings.model_store)
+        worker = Worker(self.settings, JobStore(blobs), DomainStore(blobs), NoHints(), (*CHILD, FOREGROUND))
+        thread = threading.Thread(target=worker.serve, kwargs={"burst": True, "only": job.id}, name="worker")
+        thread.start()
+        self._running.append((worker, thread))
+
+    def close(self) -> None:
+        """Gives back the jobs that have not ended."""
+        for worker, thread in self._running:
+            worker.stop()
+            worker.stop()
+            thread.join()
+
+
+def finished(client: Client, job: ClientJob) -> ClientJob:
+    """Waits for a job's end with a progress bar, and prints its notices. Ctrl-C cancels the job.
+
+    Raises:
+        isosim_client.JobError: the job has not succeeded.
+    """
+    for notice in client.job(job).notices:
+        remark(f"isosim: {notice}")
+    with bar("waiting") as progress:
+        try:
+            for state in client.events(job):
+                progress(state.stage, state.progress)
+        except KeyboardInterrupt:
+            with suppress(isosim_client.IsosimError):
+                client.cancel(job)
+            raise
+    return client.wait(job, progress=False)
 
 
 @contextmanager
@@ -42,7 +98,9 @@ def connected(server: str | None, *, model_store: Path | None, encoder: str | No
             log_changes(settings)
             from isosim.server.embedded import AppTransport  # noqa: PLC0415 - the web framework; a server needs none
 
-            transport = stack.enter_context(AppTransport(settings))
+            runner = JobRunner(settings)
+            transport = stack.enter_context(AppTransport(settings, runner.run))
+            stack.enter_context(closing(runner))
             client = Client(HERE, transport=transport, retries=Retries(times=0))
         else:
             try:

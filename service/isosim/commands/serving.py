@@ -1,7 +1,6 @@
 """`isosim serve` and `isosim worker`."""
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,7 @@ from isosim.jobs.pulse import HUNG, silences
 from isosim.observability import logs
 from isosim.observability.traces import tracing_class
 from isosim.settings import Settings
-from isosim.store.blobs import Blobs, opened, remote
+from isosim.store.blobs import Blobs, opened
 from isosim.store.blobs import check as check_conditions
 from isosim.store.identity import create, identify
 
@@ -129,9 +128,6 @@ def worker(
         store_id = identify(blobs)
         check_conditions(blobs)
         announcements.worker_starting(settings, store_id)
-        # Child processes read their settings only from the environment, so the option is copied into it.
-        store = settings.model_store
-        os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
         from isosim.worker.supervisor import run  # noqa: PLC0415
 
         run(settings, burst=burst)

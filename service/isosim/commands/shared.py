@@ -126,12 +126,6 @@ def job_store(settings: Settings) -> JobStore:
     return JobStore(opened(settings.model_store))
 
 
-def prune(settings: Settings, domain: str) -> None:
-    """Deletes a domain's old versions, as workers do after each job. Keeps versions that unfinished jobs need."""
-    jobs = job_store(settings)
-    domain_store(settings).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
-
-
 def need_training() -> None:
     """Raises Unavailable if the packages for fitting and exporting are not installed."""
     if importlib.util.find_spec("torch") is None:

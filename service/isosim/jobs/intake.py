@@ -115,7 +115,7 @@ def pair_of(value: dict[str, Any], brought: Brought | None, *, rows: bool) -> La
 def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = False) -> str:
     """A side of a labelled pair: a text, or a vector as base64, or a row's number. Raises InvalidInput for others."""
     if brought is not None:
-        if rows and type(value) is int and value >= 0:
+        if rows and is_row(str(value)):
             return str(value)
         from isosim.encoders.brought import encoded  # noqa: PLC0415 - loads numpy
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -227,22 +227,19 @@ def rank(text: str, seed: int) -> int:
 class Allowance:
     """Limits the number of texts that a calibration sends to a remote encoder's server, which may charge for them."""
 
-    def __init__(
-        self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
-    ) -> None:
-        """`most` is the maximum number of texts, None for no limit. `say` receives a notice before texts are sent."""
-        self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
+    def __init__(self, encoder: str, most: int) -> None:
+        """`most`: the maximum number of texts."""
+        self.encoder, self.most = encoder, most
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
         """Counts texts that are about to be sent. Raises InvalidInput if the total would exceed the limit."""
         self.sent += texts
-        if self.most is not None and self.sent > self.most:
+        if self.sent > self.most:
             raise InvalidInput(
                 f"{self.sent:,} texts would go to the server of encoder {self.encoder}, which may charge for each, and "
-                f"at most {self.most:,} are allowed; {self.remedy}"
+                f"at most {self.most:,} are allowed; post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
             )
-        self.say(f"{texts:,} texts go to the server of encoder {self.encoder}")
 
 
 @dataclass(frozen=True)

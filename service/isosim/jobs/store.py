@@ -371,6 +371,7 @@ class JobStore:
         worker: str,
         champion: Callable[[JobRequest], int | None] = lambda _: None,
         published: Callable[[Job], dict[str, Any] | None] = lambda _: None,
+        only: str | None = None,
     ) -> "Attempt | None":
         """Begins the next attempt of a job, or goes on with the one that the worker holds; None if there is none.
 
@@ -379,9 +380,12 @@ class JobStore:
             champion: gives the current champion of a request's domain.
             published: gives the facts of the outcome if an earlier attempt of the job has published its version. Such
                 a job ends as succeeded, without another attempt. If it raises OSError, the job waits.
+            only: the id of the one job that may be claimed; None: any.
         """
         for found in self.claimable(worker):
             job = found.job
+            if only not in (None, job.id):
+                continue
             try:
                 facts = published(job) if job.status is Status.PUBLISHING else None
             except OSError as error:

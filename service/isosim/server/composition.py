@@ -33,6 +33,7 @@ from isosim.encoders.onnx_engine import on_gpu
 from isosim.encoders.vector_cache import VectorCache
 from isosim.errors import Unavailable
 from isosim.jobs.hints import announce
+from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders
 from isosim.observability import logs
@@ -138,7 +139,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.STOPPING
 
 
-async def tell_workers(worker: LocalWorker | None, shared: RedisCache | None) -> None:
+async def tell_workers(worker: LocalWorker | None, shared: RedisCache | None, _: Job) -> None:
     """There is a new job. Workers look for jobs by themselves too, only later."""
     if worker is not None:
         worker.wake()

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -32,6 +32,7 @@ from isosim.domains.history import Author
 from isosim.domains.registry import Registry
 from isosim.domains.store import DomainStore
 from isosim.encoders.vector_cache import VectorCache
+from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
 from isosim.migration.encoders import Encoders, LoadedEncoder
 from isosim.observability.logs import Facts
@@ -47,15 +48,17 @@ from isosim.threads import Threads
 log = logging.getLogger("isosim")
 
 AHEAD = 4  # pieces of a body that are read before the app takes them, and pieces of an answer before they are read
+RunJob = Callable[[Job], Awaitable[None]]
 # What protects a server that many callers share. `allow_anonymous` accepts every Host header.
 UNLIMITED = {
     "api_keys_file": None, "allow_anonymous": True, "cors_origins": (), "max_wait": math.inf,
-    "request_timeout": math.inf, "max_pairs": 2**31, "max_body_bytes": 2**31,
+    "request_timeout": math.inf, "max_pairs": 2**31, "max_body_bytes": 2**31, "max_calibration_bytes": 2**40,
+    "max_calibration_sentences": 2**31, "max_queued_jobs": 2**31, "local_worker": True,
 }  # fmt: skip
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[Service]:
+async def build(settings: Settings, run: RunJob) -> AsyncIterator[Service]:
     """The parts of an app for one caller. Raises as `plan` and `LoadedEncoder.load` do."""
     async with AsyncExitStack() as stack:
         stack.enter_context(threadpool_limits(1, "blas"))  # as a server's, so that scores are equal to the last bit
@@ -95,7 +98,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             redis=None,
             observer=Observer(tell_of_faults, "off"),
             listings=Listings(calls),
-            hint=no_hint,
+            hint=run,
             store=calls,
             scoring=stack.enter_context(contextlib.closing(Threads("scoring"))),
             loop=asyncio.get_running_loop(),
@@ -110,10 +113,6 @@ class OneCaller(Keys):
         return Grant(Author().by, frozenset(SCOPES))
 
 
-async def no_hint() -> None:
-    """Does nothing: no worker waits for this app's jobs."""
-
-
 def tell_of_faults(level: str, logger: str, message: str, facts: Facts) -> None:
     """Logs unexpected errors, whose answer says only that the log has them."""
     if "stack" in facts:
@@ -126,8 +125,9 @@ class AppTransport(httpx2.BaseTransport):
     Bodies and answers are streamed. A body is read in the caller's thread, so that Ctrl-C ends a read from a terminal.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, run: RunJob) -> None:
+        """`run` is called with each job that the caller creates."""
+        self.settings, self._run = settings, run
         self._started: Future[Service] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="app", daemon=True)
 
@@ -145,7 +145,7 @@ class AppTransport(httpx2.BaseTransport):
     async def _serve(self) -> None:
         self._ended = asyncio.Event()
         try:
-            async with build(self.settings) as service:
+            async with build(self.settings, self._run) as service:
                 self._started.set_result(service)
                 await self._ended.wait()
         except BaseException as error:

@@ -41,6 +41,7 @@ log = logging.getLogger("isosim.jobs")
 
 PULSE = 2.0  # s between signs of life
 NICENESS = 19  # lowest priority
+FOREGROUND = "--foreground"
 LAST_SPANS = 3.0  # seconds to send the remaining spans of a calibration
 
 Facts = dict[str, str | int | float | bool]
@@ -123,7 +124,8 @@ def run(settings: Settings, jobs: JobStore, job: Job, link: Link) -> None:
         end = calibrate(settings, jobs, job, link, Reporter(link, span))
     except Exception as error:  # any error must end the job, and its record must give the reason
         # Without the error's words, which may quote the text; the job's record has them for its owner.
-        log.error("job %s failed", job.id, exc_info=True)
+        level = logging.ERROR if isinstance(error, IsosimError | OSError) else logging.CRITICAL
+        log.log(level, "job %s failed", job.id, exc_info=True)
         end = reason(error, settings)
     tell(end, span, time.perf_counter() - began)
     if traces is not None:
@@ -173,14 +175,11 @@ def fit(settings: Settings, jobs: JobStore, job: Job, domains: DomainStore, repo
     encoder = EncoderStore.at(settings.model_store, settings.seed_store).find(
         f"{job.request.encoder_id}@{job.request.encoder}"
     )
-    remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
-    sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
+    sending = Allowance(encoder.id, settings.max_remote_texts)
     with jobs.posted(job) as posted:
         vectors = None if posted.vectors is None else NpyFile(posted.vectors, "the posted vectors")
         given = CalibrationInput(posted.texts(), posted.labels(), vectors)
-        return calibrate_job(
-            job.request, given, encoder, domains, reporter, threads=settings.threads or 1, sending=sending
-        )
+        return calibrate_job(job.request, given, encoder, domains, reporter, threads=settings.threads, sending=sending)
 
 
 def step_back() -> None:
@@ -192,10 +191,20 @@ def step_back() -> None:
 
 
 def main() -> None:
+    """Runs jobs that come over the socket, whose file descriptor is the last argument.
+
+    FOREGROUND: a command waits for its one job. The job runs at full priority and on all cores. Only changes of domains
+    and faults of the program are logged, because the command prints how the job ends.
+    """
     settings = Settings()
-    logs.configure(settings.log_level, settings.log_format)
-    step_back()
-    link = Link(int(sys.argv[1]))
+    if FOREGROUND in sys.argv:
+        logs.configure("critical", settings.log_format)
+        logging.getLogger("isosim.domains.store").setLevel(logging.INFO)
+    else:
+        logs.configure(settings.log_level, settings.log_format)
+        step_back()
+        settings = settings.model_copy(update={"threads": settings.threads or 1})
+    link = Link(int(sys.argv[-1]))
     link.start()
     jobs = JobStore(opened(settings.model_store))
     while True:

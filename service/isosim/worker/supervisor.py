@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,7 @@ CHILD = (sys.executable, "-m", "isosim.worker.calibrating")
 class Child:
     """A process that runs attempts of jobs, in a process group of its own, and the socket to it."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(self.socket.close)
@@ -64,7 +64,12 @@ class Child:
             # The child stays in this process's session (see `isosim.server.local_worker`). Its standard output goes to
             # standard error, because libraries may print, and the API reads this process's standard output.
             self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [*command, str(end)], pass_fds=[end], stdin=subprocess.DEVNULL, stdout=2, process_group=0
+                [*command, str(end)],
+                pass_fds=[end],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=environment,
+                process_group=0,
             )
             unless_started.pop_all()
         self.gone = False  # it has ended, or has closed the socket
@@ -133,16 +138,17 @@ class Worker:
         """Takes no more jobs; gives the running one back after `drain_seconds`, or at once if called again."""
         self._until = time.monotonic() + (0.0 if self.stopping else self.settings.drain_seconds)
 
-    def serve(self, *, burst: bool = False) -> None:
-        """Runs jobs until `stop` is called. With `burst`, also stops when there is no job to run."""
+    def serve(self, *, burst: bool = False, only: str | None = None) -> None:
+        """Runs jobs until `stop` is called. With `burst`, also stops when there is no job to run. `only`: the id of the
+        one job that it may run."""
         try:
-            self._serve(burst=burst)
+            self._serve(only, burst=burst)
         finally:
             self._let_go()
 
-    def _serve(self, *, burst: bool) -> None:
+    def _serve(self, only: str | None, *, burst: bool) -> None:
         while not self.stopping:
-            attempt = self._claim()
+            attempt = self._claim(only)
             if attempt is not None:
                 about.set({"job": attempt.job.id})
                 self.on_busy(True)
@@ -156,10 +162,10 @@ class Worker:
             else:
                 self._rest(self._until_next_look())
 
-    def _claim(self) -> Attempt | None:
+    def _claim(self, only: str | None = None) -> Attempt | None:
         self.on_pulse()
         try:
-            attempt = self.jobs.claim(self.name, self._champion, self._published)
+            attempt = self.jobs.claim(self.name, self._champion, self._published, only)
         except (OSError, IsosimError) as error:
             self._failed("the jobs in the store cannot be read", error)
             return None
@@ -228,7 +234,7 @@ class Worker:
             if child.process.poll() is None:
                 return child
             child.kill()
-        return Child(self.command)
+        return Child(self.command, environment(self.settings))
 
     def _let_go(self, now: float = math.inf) -> None:
         """Ends a child whose time to wait is over by `now`."""
@@ -352,6 +358,12 @@ class Worker:
             self.jobs.sweep()
         except (IsosimError, OSError):
             log.exception("old versions of domain %s or old job records could not be deleted", domain)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment of a child, which reads its settings only from there. The command line may have given others."""
+    stores = {"ISOSIM_MODEL_STORE": settings.model_store, "ISOSIM_SEED_STORE": settings.seed_store}
+    return os.environ | {name: str(store) for name, store in stores.items() if store is not None}
 
 
 def outcome(job: Job, version: int, report: dict[str, Any] | None, *, promoted: bool) -> dict[str, Any]:

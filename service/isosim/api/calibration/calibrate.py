@@ -434,7 +434,7 @@ async def accept(
             service.creating.remove(mine)
             if made is None or made.input != spool.id:
                 await service.limits.owe(grant, -texts)
-        await service.hint()
+        await service.hint(made)
         return made
 
     async with service.admission:
