@@ -74,10 +74,8 @@ def test_what_a_server_cannot_be_asked_is_said_in_one_line(run: Run, tmp_path: P
         (("--server", nowhere), 1, "is the server running"),
         (("--server", "localhost:8000"), 2, "expected http://host:port"),
         (("--server", nowhere, "--model-store", str(tmp_path)), 2, "--server or --model-store"),
-        (("--server", nowhere, "--to", "other"), 2, "--to"),
     ):
-        target = () if "--to" in words else ("--fmr", "0.1")
-        done = run("threshold", "tickets", *target, *words)
+        done = run("threshold", "tickets", "--fmr", "0.1", *words)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
         assert said in done.stderr
 

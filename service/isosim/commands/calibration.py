@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, get_args
@@ -19,14 +18,9 @@ from isosim.commands.shared import (
     EncoderId,
     Store,
     domain_names,
-    domain_store,
-    encoder_ids,
-    stored,
-    stored_version,
     versions,
 )
 from isosim.commands.terminal import print_json, show
-from isosim.domains.domain import Version
 from isosim.errors import Conflict, InvalidInput
 from isosim.jobs.job import METHODS, PROMOTIONS
 from isosim.jobs.labelled_pairs import labelled_pairs
@@ -41,13 +35,8 @@ from isosim.scoring.advice import (
     Target,
     rounded,
 )
-from isosim.scoring.calibration import DomainModel
 from isosim.scoring.distances import Metric, Space
-from isosim.scoring.equating import EquatingResult, equate
-from isosim.scoring.equating import table as equated_table
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
-from isosim.scoring.reference import ReferenceDistribution
-from isosim.settings import Settings
 from isosim_client import Client, Job, Threshold
 
 Labels = Annotated[
@@ -242,14 +231,6 @@ def threshold(
             f"{', '.join(get_args(Metric))}"
         ),
     ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(help="print the equivalent thresholds of this other encoder", autocompletion=encoder_ids),
-    ] = None,
-    similarity: Annotated[
-        float | None,
-        typer.Option(help="with --to: the threshold to convert; default: those at the usual false-match rates"),
-    ] = None,
     save: Annotated[
         str | None,
         typer.Option(help="save the requested rate or precision under a name, for use in scoring requests"),
@@ -260,27 +241,11 @@ def threshold(
     as_json: AsJson = False,
 ) -> None:
     """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits. With --save, also
-    save the requested rate or precision; with --to, convert a threshold to another encoder instead."""
-    if save is not None and (table or any(one is not None for one in (space, unit, to))):
+    save the requested rate or precision."""
+    if save is not None and (table or any(one is not None for one in (space, unit))):
         raise typer.BadParameter(
             "may be combined only with --fmr, --precision or --false-hit-rate", param_hint="--save"
         )
-    if to is not None:
-        if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
-            raise typer.BadParameter("may be combined only with --similarity", param_hint="--to")
-        if server is not None:
-            raise typer.BadParameter("compares two encoders of the model store; omit --server", param_hint="--to")
-        carry_over(
-            stored(model_store=model_store, encoder=encoder),
-            domain,
-            to,
-            similarity,
-            raw=space == "raw",
-            as_json=as_json,
-        )
-        return
-    if similarity is not None:
-        raise typer.BadParameter("needs --to, the encoder to convert the threshold to", param_hint="--similarity")
     if table:
         if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
             raise typer.BadParameter("may be combined only with --gallery", param_hint="--table")
@@ -409,53 +374,3 @@ def show_precisions(rows: Iterable[Mapping[str, Any]], gallery: int) -> None:
         ],
         head=True,
     )
-
-
-def carry_over(settings: Settings, domain: str, to: str, similarity: float | None, *, raw: bool, as_json: bool) -> None:
-    """Prints the new encoder's equivalent of a threshold, or a table of equivalents at the usual false-match rates.
-
-    Raises:
-        NotFound: the domain has no champion for one of the two encoders, or the requested version does not exist.
-        InvalidInput: the requested version was made for another encoder.
-        Conflict: a version has no reference distribution.
-    """
-    if similarity is not None and not -1 <= similarity <= 1:
-        raise typer.BadParameter("a similarity must be between -1 and 1", param_hint="--similarity")
-    name, version, old = reference_of(settings, domain, raw=raw)
-    new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
-    thresholds = equated_table(old, new) if similarity is None else [equate(old, new, similarity)]
-    if as_json:
-        sides = {"old": f"{name}@{version}", "new": f"{new_name}@{new_version}"}
-        print_json({**sides, "thresholds": [asdict(one) for one in thresholds]})
-        return
-    show(
-        ("false-match rate", f"{name}@{version}", f"{new_name}@{new_version}", "95 % interval", ""),
-        [row(one) for one in thresholds],
-        head=True,
-    )
-
-
-def row(one: EquatingResult) -> tuple[str, ...]:
-    low, high = one.interval
-    beyond = "extrapolated" if one.extrapolated else ""
-    return f"{one.fmr:.3g}", f"{one.similarity:.4f}", f"{one.equivalent:.4f}", f"{low:.4f} to {high:.4f}", beyond
-
-
-def stored_model(settings: Settings, domain: str) -> tuple[str, Version, DomainModel]:
-    """The name of a domain and the version that `stored_version` resolves, with its model.
-
-    Raises as `stored_version` and `DomainStore.load` do.
-    """
-    ref, version = stored_version(settings, domain)
-    return ref.name, version, domain_store(settings).load(ref.name, version.number).model
-
-
-def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
-    name, version, model = stored_model(settings, domain)
-    reference = model.raw_reference if raw else model.reference
-    if reference is None:
-        raise Conflict(
-            f"{name}@{version.number} has no reference (similarities of random pairs of its text); calibrate the "
-            f"domain from text for encoder {settings.encoder}"
-        )
-    return name, version.number, reference

@@ -2,14 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import isosim_client
-from isosim.commands.client import Server, connected, state_of
+from isosim.commands.client import Server, connected, pinned, state_of
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -21,19 +20,15 @@ from isosim.commands.shared import (
     encoder_of,
     known,
     stored,
-    stored_version,
     version_numbers,
     versions,
     whole,
 )
 from isosim.commands.terminal import EPILOG, complain, print_json, show
-from isosim.domains.domain import EncoderAliases, Version
-from isosim.domains.store import DomainStore
 from isosim.encoders.store import EncoderStore
-from isosim.errors import InvalidInput, Unavailable
+from isosim.errors import InvalidInput
 from isosim.scoring.calibration import DomainRef
-from isosim.settings import Settings
-from isosim_client import Client
+from isosim_client import Client, Domain, Version
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -46,26 +41,38 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
 Number = Annotated[int, typer.Argument(help="number of a version", min=1, autocompletion=version_numbers)]
 COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
+DIGITS = 12  # of an encoder's digest
 UNREADABLE = "unreadable"  # shown instead of an alias; the reason is printed to stderr
 CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
 
 
 @app.callback()
-def domains(context: typer.Context, model_store: Store = None, as_json: AsJson = False) -> None:
+def domains(
+    context: typer.Context,
+    server: Server = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
     """Domains and their versions. Without a subcommand, list them."""
+    given = {"server": server, "model_store": model_store, "encoder": encoder, "as_json": as_json}
     if context.invoked_subcommand is None:
-        list_domains(model_store, as_json)
+        list_domains(**given)  # type: ignore[arg-type]
         return
     # Options before the subcommand also apply to it.
-    given = {name: value for name, value in (("model_store", model_store), ("as_json", as_json)) if value}
-    context.default_map = {context.invoked_subcommand: given}
+    context.default_map = {context.invoked_subcommand: {name: value for name, value in given.items() if value}}
 
 
 @app.command("list", epilog=EPILOG)
-def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
-    """List all versions, and which of them are champions."""
-    store = domain_store(stored(model_store=model_store))
-    rows = [row for rows in store.read_each(list(store.names()), partial(rows_of, store)) for row in rows]
+def list_domains(
+    server: Server = None, model_store: Store = None, encoder: EncoderId = None, as_json: AsJson = False
+) -> None:
+    """List all versions, and which of them are champions for the encoder."""
+    rows, after = [], ""
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        while page := client.domains(after=after):
+            rows += [row for domain in page for row in rows_of(domain)]
+            after = page[-1].domain
     if as_json:
         print_json(rows)
         return
@@ -79,60 +86,52 @@ def said(target: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in target.items())
 
 
-def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
+def rows_of(domain: Domain) -> list[dict[str, Any]]:
     """One row for each version of a domain, with its alias; the champion's row has the saved thresholds."""
-    try:
-        record = store.read(name)
-    except (Unavailable, OSError) as error:
-        complain(f"{name}: {error}")
+    for why in domain.unreadable:
+        complain(f"{domain.domain}: {why}")
+    rows = [
+        {
+            "domain": domain.domain,
+            "version": one.version,
+            "alias": alias_of(one.version, domain),
+            "method": one.method,
+            "encoder": one.encoder[:DIGITS],
+            "sentences": one.sentences,
+            "created": one.created,
+            "thresholds": domain.thresholds if one.version == domain.champion else {},
+        }
+        for one in domain.versions
+    ]
+    if domain.unreadable:
         unknown: dict[str, Any] = dict.fromkeys(COLUMNS)
-        return [unknown | {"domain": name, "alias": UNREADABLE, "thresholds": {}}]
-    rows = []
-    for number, version in sorted(record.versions.items()):
-        served = record.served(version.encoder)
-        saved = record.targets if number == served.champion else {}
-        rows.append(
-            {
-                "domain": name,
-                "version": number,
-                "alias": alias_of(number, served),
-                "method": version.method,
-                "encoder": version.encoder_id,
-                "sentences": version.sentences,
-                "created": version.created,
-                "thresholds": {one: target.facts for one, target in saved.items()},
-            }
-        )
+        rows.append(unknown | {"domain": domain.domain, "alias": UNREADABLE, "thresholds": {}})
     return rows
 
 
-def alias_of(version: int, served: EncoderAliases) -> str:
-    return "champion" if version == served.champion else "previous" if version == served.previous else ""
+def alias_of(version: int, domain: Domain) -> str:
+    return "champion" if version == domain.champion else "previous" if version == domain.previous else ""
 
 
 @app.command("show", epilog=EPILOG)
 def show_version(
     domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    server: Server = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a version: its method, the reason for it, and the candidates that were compared."""
-    settings = stored(model_store=model_store, encoder=encoder)
-    ref, version = named(settings, domain)
-    store = domain_store(settings)
-    report = store.report(ref.name, version.number)
-    alias = alias_of(version.number, store.read(ref.name).served(version.encoder))
+    with connected(server, model_store=model_store, encoder=encoder) as client:
+        name, number, _ = pinned(client, domain)
+        version, alias = client.version(name, number), alias_of(number, client.domain(name))
     if as_json:
-        facts = {key: getattr(version, key) for key in ("method", "created", "sentences", "seed", "files")}
-        encoder_facts = {"id": version.encoder_id, "digest": version.encoder}
-        about = {"domain": ref.name, "version": version.number, "alias": alias or None, "encoder": encoder_facts}
-        print_json({**about, **facts, "report": report})
+        print_json(vars(version) | {"alias": alias or None})
         return
-    print(f"{ref.name}@{version.number}{f' ({alias})' if alias else ''}: {version.method}")
-    for name, value in facts_of(version, report):
-        print(f"  {name:<12} {value}")
-    candidates = report.get("candidates") or []
+    print(f"{name}@{number}{f' ({alias})' if alias else ''}: {version.method}")
+    for what, value in facts_of(version):
+        print(f"  {what:<12} {value}")
+    candidates = version.report.get("candidates") or []
     if candidates:
         columns = [c for c in CANDIDATE_COLUMNS if any(one["evidence"].get(c) is not None for one in candidates)]
         print()
@@ -143,26 +142,18 @@ def show_version(
         )
 
 
-def named(settings: Settings, domain: str) -> tuple[DomainRef, Version]:
-    """Resolves name, name@3 or name@previous, as `stored_version` does. Unlike that, accepts name@3 even if the version
-    was made for another encoder."""
-    ref = known(settings, domain)
-    if isinstance(ref.version, int):
-        return ref, domain_store(settings).read(ref.name).version(ref.name, ref.version)
-    return stored_version(settings, domain)
-
-
-def facts_of(version: Version, report: dict[str, Any]) -> list[tuple[str, str]]:
+def facts_of(version: Version) -> list[tuple[str, str]]:
     """Facts about a version as (name, text), out of its report too; missing facts are left out."""
-    reference, labels, origin = report.get("reference"), report.get("labels"), version.origin
+    report, origin = version.report, version.origin
+    reference, labels = report.get("reference"), report.get("labels")
     facts = [
         ("why", report.get("reason")),
         ("promotion", report.get("promotion")),
-        ("encoder", f"{version.encoder_id} ({version.encoder[:12]})"),
+        ("encoder", version.encoder[:DIGITS]),
         ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
         ("unreadable", left_out(report)),
         ("created", version.created),
-        ("came from", None if origin is None else f"{origin.domain}@{origin.version}, {origin.imported}"),
+        ("came from", None if origin is None else f"{origin['domain']}@{origin['version']}, {origin['imported']}"),
     ]
     if reference is not None and reference.get("smallest_rate", 0) > 0.01:
         facts.append(
@@ -417,7 +408,7 @@ def called(name: str, version: int | None) -> str:
     return f"{name}@{version}" if version else "none"
 
 
-def say(domain: isosim_client.Domain, *, as_json: bool) -> None:
+def say(domain: Domain, *, as_json: bool) -> None:
     if as_json:
         print_json({"domain": domain.domain, "champion": domain.champion, "previous": domain.previous})
         return

@@ -1,7 +1,6 @@
 """A domain moves from one encoder to another: servers with both encoders, with the old one, with the new one."""
 
 import asyncio
-import json
 import shutil
 import threading
 import time
@@ -15,7 +14,6 @@ import httpx
 import numpy as np
 import pytest
 
-from isosim.api.domains.schemas import EquatedThreshold
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Unavailable
 from isosim.jobs.job import JobRequest
@@ -314,25 +312,6 @@ def test_a_threshold_is_carried_over_by_its_false_match_rate(site: Site) -> None
     row = next(row for row in begun["thresholds"] if row["fmr"] == pytest.approx(0.01))
     assert row["equivalent"] == pytest.approx(found["equivalent"])
     assert client.get(MOVE + "/threshold?similarity=2").status_code == 422
-    words = ("threshold", "tickets", "--to", "other", "--json", "--similarity", str(asked["similarity"]))
-    offline = json.loads(command(*words, model_store=site.store, encoder="tiny").stdout)
-    assert (offline["old"], offline["new"]) == ("tickets@1", "tickets@2")
-    assert offline["thresholds"] == [{name: found[name] for name in EquatedThreshold.model_fields}]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--to", "nope"), 1, "no encoder 'nope'"),
-        (("--to", "other", "--fmr", "0.01"), 2, "--to"),
-        (("--similarity", "0.4"), 2, "--similarity"),
-        (("--to", "other", "--similarity", "4"), 2, "--similarity"),
-    ],
-)
-def test_a_wrong_wish_for_a_threshold_is_one_line(site: Site, words: tuple[str, ...], code: int, said: str) -> None:
-    done = command("threshold", "tickets", *words, model_store=site.store, encoder="tiny")
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
 
 
 def test_a_calibration_is_for_the_encoder_that_was_asked_for(
