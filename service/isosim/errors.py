@@ -24,11 +24,40 @@ IsosimError
 └── JobCancelled             never sent to a caller: stops the worker that runs the job
 """
 
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+
+class Action(StrEnum):
+    """What a person can do about an error."""
+
+    ADD_ENCODER = "add_encoder"  # register one whose users bring vectors of length 1
+    ADD_LABELS = "add_labels"  # `domain`
+    CALIBRATE = "calibrate"  # `domain`
+    DELETE_THRESHOLD = "delete_threshold"  # `domain`
+    EXPORT = "export"  # `source` of the encoder
+    LIST_DOMAINS = "list_domains"
+    LIST_THRESHOLDS = "list_thresholds"  # `domain`
+    NEW_KEY = "new_key"  # `scope`
+    REPAIR = "repair"  # `domain`
+
+
+class Remedy(NamedTuple):
+    """An action and its arguments. Front ends word it: as a route, as a command, or as a button."""
+
+    action: Action
+    arguments: dict[str, str]
+
 
 class IsosimError(Exception):
-    """Base of all domain errors; `str(error)` may be shown to the caller."""
+    """Base of all domain errors. `str(error)` may be shown to the caller; it names no route and no command."""
 
     field: str | None = None  # the field of the body that caused the error, if known
+    remedy: Remedy | None = None
+
+    def with_remedy(self, action: Action, **arguments: str) -> Self:
+        self.remedy = Remedy(action, arguments)
+        return self
 
 
 class EmptyInput(IsosimError):
@@ -65,7 +94,8 @@ class NotFound(IsosimError):
 
 class UnknownDomain(NotFound):
     def __init__(self, domain: str) -> None:
-        super().__init__(f"no domain {domain[:80]!r}; GET /domains lists the domains")
+        super().__init__(f"no domain {domain[:80]!r}")
+        self.remedy = Remedy(Action.LIST_DOMAINS, {})
 
 
 class UnknownModel(NotFound):

@@ -99,8 +99,8 @@ def similarity(server: Server, pairs: Any, **options: Any) -> dict[str, Any]:
 
 def refused(answer: httpx.Response, *words: str, status: int = 422) -> str:
     assert answer.status_code == status, answer.text
+    assert all(word in answer.text for word in words), answer.text
     error: str = answer.json()["error"]
-    assert all(word in error for word in words), error
     return error
 
 

@@ -88,6 +88,9 @@ class IsosimError(Exception):
     status: int | None = None
     error_type: str | None = None
     request_id: str | None = None
+    # What can be done: `action` and `arguments` for programs, `text` for people, with which the message ends.
+    remedy: dict[str, Any] | None = None
+    reason = ""  # the message without the remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By default, unpickling calls the class with `args`, but an error has other arguments than its message.
@@ -108,8 +111,10 @@ class ApiError(IsosimError):
         request_id: str | None = None,
         retry_after: float | None = None,
         should_retry: bool = True,
+        remedy: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if remedy is None else f"{message}; {remedy['text']}")
+        self.reason, self.remedy = message, remedy
         self.status, self.error_type, self.request_id = status, error_type, request_id
         self.retry_after, self.should_retry = retry_after, should_retry
 
@@ -265,7 +270,15 @@ def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_aft
         request_id=request_id if isinstance(request_id, str) else headers.get("x-request-id"),
         retry_after=retry_after,
         should_retry=headers.get("x-should-retry", "").lower() != "false",
+        remedy=remedy_of(found),
     )
+
+
+def remedy_of(body: dict[str, Any]) -> dict[str, Any] | None:
+    remedy = body.get("remedy")
+    kinds = {"action": str, "arguments": dict, "text": str}
+    known = isinstance(remedy, dict) and all(isinstance(remedy.get(name), kind) for name, kind in kinds.items())
+    return remedy if known else None
 
 
 ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelled}

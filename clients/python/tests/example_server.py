@@ -58,7 +58,8 @@ ANSWERS: dict[tuple[str, str], Any] = {
 }  # fmt: skip
 EVENTS = {"/calibrate/4c1f0a6de2b8/events": [RUNNING, SUCCEEDED]}
 UNKNOWN = {
-    "error": "no domain 'boats'; GET /domains lists the domains", "error_type": "NotFound", "request_id": "r1",
+    "error": "no domain 'boats'", "error_type": "NotFound", "request_id": "r1",
+    "remedy": {"action": "list_domains", "arguments": {}, "text": "GET /domains lists the domains"},
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Literal, get_args
 
-from isosim.errors import Forbidden, Unauthorized
+from isosim.errors import Action, Forbidden, Unauthorized
 
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -67,10 +67,7 @@ class Grant:
     def check_scope(self, scope: Scope) -> None:
         """Raises Forbidden if the key lacks the scope."""
         if scope not in self.scopes:
-            raise Forbidden(
-                f"the API key lacks the scope {scope!r}; ask the server's operator for a key with it: isosim keys new "
-                f"--scopes {scope} --add FILE"
-            )
+            raise Forbidden(f"the API key lacks the scope {scope!r}").with_remedy(Action.NEW_KEY, scope=scope)
 
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""

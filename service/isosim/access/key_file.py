@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isosim.access.grants import ANYBODY, SHA256, Grant, parse_grant
-from isosim.errors import Unauthorized
+from isosim.errors import Action, Unauthorized
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,7 @@ class Keys:
             raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
         grant = self.find(key.strip())
         if grant is None:
-            raise Unauthorized(
-                "the API key is not known; ask the server's operator for one: isosim keys new --add FILE"
-            )
+            raise Unauthorized("the API key is not known").with_remedy(Action.NEW_KEY, scope="read")
         grant.check_date()
         return grant
 

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Tag
 
+from isosim.errors import Action
+
 DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
 
 
@@ -69,18 +71,26 @@ class Compatible(BaseModel):
         return names
 
 
+class RemedyBody(BaseModel):
+    action: Action
+    arguments: dict[str, str]
+    text: str = Field(description="the action in words, for a caller of this API")
+
+
 class ErrorBody(BaseModel):
     model_config = example(
         {
-            "error": "pairs[3]: List should have at least 2 items after validation, not 1",
-            "error_type": "Validation",
+            "error": "no domain 'ticket'",
+            "error_type": "NotFound",
             "request_id": "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c",
+            "remedy": {"action": "list_domains", "arguments": {}, "text": "GET /domains lists the domains"},
         }
     )
 
     error: str
     error_type: str
     request_id: str
+    remedy: RemedyBody | None = Field(default=None, description="what can be done, if anything")
 
 
 class OpenAIError(BaseModel):

@@ -36,6 +36,19 @@ ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # statuses after which a client may retry
 
+# How a caller of this API takes each action.
+REMEDIES = {
+    e.Action.ADD_ENCODER: "register such an encoder: isosim encoder add NAME --dimensions N --unit-vectors",
+    e.Action.ADD_LABELS: 'give it some: POST /domains/{domain}/labels with {{"labels": [["a", "b", 1], …]}}',
+    e.Action.CALIBRATE: "calibrate it from text: POST /calibrate?domain={domain}",
+    e.Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
+    e.Action.EXPORT: "export it again: isosim export --encoder {source}",
+    e.Action.LIST_DOMAINS: "GET /domains lists the domains",
+    e.Action.LIST_THRESHOLDS: "GET /domains/{domain}/thresholds lists those that are saved",
+    e.Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",
+    e.Action.REPAIR: "rebuild it: isosim store repair {domain}",
+}
+
 # Paths that OpenAI's clients request if their base_url does not end with /v1. They show only errors in OpenAI's shape.
 WITHOUT_V1 = ("/embeddings", "/models", "/chat/completions", "/completions", "/responses")
 # OpenAI's error types by status, for routes under /v1. These routes answer 400 where others answer 422.
@@ -57,9 +70,26 @@ def look_up(error: e.IsosimError) -> tuple[int, str]:
     return next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
 
 
+def text_of(remedy: e.Remedy) -> str:
+    return REMEDIES[remedy.action].format_map(remedy.arguments)
+
+
+def in_words(error: e.IsosimError) -> str:
+    """The message with the remedy, for answers that have an error among other facts."""
+    return str(error) if error.remedy is None else f"{error}; {text_of(error.remedy)}"
+
+
 def answer(
-    request: Request, status: int, error_type: str, message: str, headers: dict[str, str], field: str | None = None
+    request: Request,
+    status: int,
+    error_type: str,
+    message: str,
+    headers: dict[str, str],
+    field: str | None = None,
+    remedy: e.Remedy | None = None,
 ) -> Response:
+    """An error's answer. If something can be done about it, the body says what, in words and for programs."""
+    text = None if remedy is None else text_of(remedy)
     service_of(request).metrics.errors.labels(error_type).inc()
     request.scope["state"]["trace"].error_type = error_type
     body: dict[str, object]
@@ -67,9 +97,12 @@ def answer(
         status = 400 if status == 422 else status
         kind = V1_TYPES.get(status, "server_error")
         code = "model_not_found" if status == 404 and field == "model" else error_type.lower()
+        message = message if text is None else f"{message}; {text}"
         body = {"error": {"message": message, "type": kind, "param": field, "code": code}}
     else:
         body = {"error": message, "error_type": error_type, "request_id": request.scope["state"].get("request_id", "")}
+        if remedy is not None:
+            body["remedy"] = {"action": remedy.action, "arguments": remedy.arguments, "text": text}
     if status not in HEALS:
         headers["x-should-retry"] = "false"
     return Response(orjson.dumps(body), status, headers, media_type="application/json")
@@ -86,7 +119,7 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status >= 500 or status in (403, 424):
         request.scope["state"]["trace"].cause = error
-    return answer(request, status, name, str(error), headers, error.field)
+    return answer(request, status, name, str(error), headers, error.field, error.remedy)
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

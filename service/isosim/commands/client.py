@@ -13,7 +13,7 @@ import isosim_client
 from isosim.commands.shared import log_changes, stored, unknown_domain
 from isosim.commands.terminal import bar, remark
 from isosim.domains.store import DomainStore
-from isosim.errors import IsosimError, NotFound
+from isosim.errors import Action, IsosimError, NotFound
 from isosim.jobs.hints import NoHints
 from isosim.jobs.job import Job
 from isosim.jobs.store import JobStore
@@ -111,7 +111,11 @@ def connected(server: str | None, *, model_store: Path | None, encoder: str | No
         try:
             yield client
         except isosim_client.IsosimError as error:
-            raise IsosimError(str(error)) from error
+            if error.remedy is None:
+                raise IsosimError(str(error)) from error
+            raise IsosimError(error.reason).with_remedy(
+                Action(error.remedy["action"]), **error.remedy["arguments"]
+            ) from error
 
 
 class PinnedVersion(NamedTuple):

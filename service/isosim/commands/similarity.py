@@ -32,7 +32,7 @@ from isosim.commands.terminal import bar, remark
 from isosim.errors import Conflict, EmptyInput, InvalidInput
 from isosim.jobs.tables import kind_of_name
 from isosim.jobs.text_lines import STDIN, TextLines, opened
-from isosim.scoring.advice import NO_REFERENCE, SMALLEST_FMR
+from isosim.scoring.advice import SMALLEST_FMR, no_reference
 from isosim.settings import Settings
 from isosim_client import Similarity
 
@@ -116,7 +116,7 @@ def similarity(
             raise EmptyInput(f"{texts[0].name} is empty")
         answer = first[1]
         if fmr is not None and answer.percentile is None:
-            raise Conflict(NO_REFERENCE.format(version.domain))
+            raise no_reference(version.domain)
         if name is not None and answer.match is None:
             raise Conflict("; ".join(notice for notice in answer.notices if notice.startswith("threshold_")))
         for notice in answer.notices:

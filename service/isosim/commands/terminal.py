@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import typer
 
-from isosim.errors import IsosimError
+from isosim.errors import Action, IsosimError
 
 PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or pipe
 
@@ -131,6 +131,18 @@ def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
         late.stop()
 
 
+# How each action is taken on the command line.
+REMEDIES = {
+    Action.ADD_ENCODER: "isosim encoder add NAME --dimensions N --unit-vectors",
+    Action.ADD_LABELS: "give it some: isosim label FILE --domain {domain}",
+    Action.CALIBRATE: "calibrate it from text: isosim calibrate FILE --domain {domain}",
+    Action.DELETE_THRESHOLD: "delete one first: DELETE /domains/{domain}/thresholds/NAME",
+    Action.EXPORT: "make it: isosim export --encoder {source}",
+    Action.LIST_DOMAINS: "isosim domains lists the domains",
+    Action.LIST_THRESHOLDS: "isosim domains lists those that are saved",
+    Action.NEW_KEY: "ask the server's operator for one: isosim keys new --scopes {scope} --add FILE",
+    Action.REPAIR: "rebuild it: isosim store repair {domain}",
+}
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 EPILOG = "Exit codes: 0 done, 1 error, 2 invalid command line or setting, 130 interrupted."
 
@@ -166,10 +178,7 @@ def ended(command: Callable[[], Any]) -> int:
         code = INTERRUPTED
     except typer.TyperException as error:
         code = say_misuse(error)
-    except IsosimError as error:
-        complain(str(error))
-        code = FAILED
-    except OSError as error:
+    except (IsosimError, OSError) as error:
         complain(in_one_line(error))
         code = FAILED
     except ValueError as error:
@@ -185,9 +194,11 @@ def ended(command: Callable[[], Any]) -> int:
 
 
 def in_one_line(error: IsosimError | OSError) -> str:
-    """An error's message; for a file, its path, what is wrong, and perhaps a similar name."""
+    """An error's message with its remedy; for a file, its path, what is wrong, and perhaps a similar name."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}{near_file(error)}"
+    if isinstance(error, IsosimError) and error.remedy is not None:
+        return f"{error}; {REMEDIES[error.remedy.action].format_map(error.remedy.arguments)}"
     return str(error)
 
 

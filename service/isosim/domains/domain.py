@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from isosim.domains.history import Entry
-from isosim.errors import Conflict, InvalidInput, NotFound, UnknownDomain
+from isosim.errors import Action, Conflict, InvalidInput, NotFound, UnknownDomain
 from isosim.scoring.advice import Target, targets_in, unknown_threshold
 from isosim.scoring.calibration import DEFAULT, DOMAIN_NAME, NAME_RULE
 from isosim.store.records import FIRST_FAULT
@@ -194,12 +194,11 @@ class Domain:
         if not NAME.fullmatch(saved):
             raise InvalidInput(f"threshold {saved[:80]!r}: {NAME_RULE}")
         if not self.versions:
-            raise NotFound(f"domain {name!r} has no version; calibrate it first: POST /calibrate?domain={name}")
+            raise NotFound(f"domain {name!r} has no version").with_remedy(Action.CALIBRATE, domain=name)
         if saved not in self.thresholds and len(self.thresholds) >= MOST_TARGETS:
             raise InvalidInput(
-                f"domain {name!r} has {len(self.thresholds)} saved thresholds, at most {MOST_TARGETS} are kept; delete "
-                f"one first: DELETE /domains/{name}/thresholds/{{name}}"
-            )
+                f"domain {name!r} has {len(self.thresholds)} saved thresholds, at most {MOST_TARGETS} are kept"
+            ).with_remedy(Action.DELETE_THRESHOLD, domain=name)
         return replace(self, thresholds=self.thresholds | {saved: target.facts})
 
     def without_target(self, name: str, saved: str, revision: int | None) -> "Domain":

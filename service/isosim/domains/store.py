@@ -122,8 +122,8 @@ class DomainStore:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
-        self.records = Records(blobs, Domain, "domains/", remedy="; rebuild it: isosim store repair {}")
-        self.deletions = Records(blobs, Deleted, "deleted/", remedy="; rebuild it: isosim store repair {}")
+        self.records = Records(blobs, Domain, "domains/", repairable=True)
+        self.deletions = Records(blobs, Deleted, "deleted/", repairable=True)
         self.blocks = Records(blobs, Block, "history/")
         self.log = ChangeLog(blobs)
 

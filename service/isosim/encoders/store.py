@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isosim.encoders.spec import EncoderSpec
-from isosim.errors import Conflict, CorruptArtifact, InvalidInput, Unavailable
+from isosim.errors import Action, Conflict, CorruptArtifact, InvalidInput, Unavailable
 from isosim.store.artifacts import (
     MANIFEST,
     Garbage,
@@ -151,9 +151,8 @@ class EncoderStore:
                 return artifact_of(name, self._local(blobs, *newest))
         there = ", ".join(self.ids()) or "none"
         raise Unavailable(
-            f"no encoder {name!r} in {self.blobs.address}; there are: {there}; choose one (--encoder, ISOSIM_ENCODER) "
-            "or make it with: isosim export --encoder minilm"
-        )
+            f"no encoder {name!r} in {self.blobs.address}; there are: {there}; choose one (ISOSIM_ENCODER)"
+        ).with_remedy(Action.EXPORT, source="minilm")
 
     def _newest(self, blobs: Blobs, artifact_id: str, digest: str) -> tuple[str, bytes] | None:
         """Prefix of the keys, and manifest, of the newest encoder that matches; None if there is none."""
@@ -325,9 +324,9 @@ def artifact_of(name: str, folder: Path) -> EncoderArtifact:
         raise CorruptArtifact(f"{folder / MANIFEST} does not describe an encoder: {error}") from error
     if spec.digest != folder.name == manifest.get("digest"):
         raise Unavailable(
-            f"encoder {name!r} was exported by a release that computes other vectors; export it again "
-            f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
-        )
+            f"encoder {name!r} was exported by a release that computes other vectors; calibrate its domains anew after "
+            "a new export"
+        ).with_remedy(Action.EXPORT, source=spec.source)
     if spec.digest != folder.name:
         raise CorruptArtifact(
             f"{folder / MANIFEST} describes another encoder (digest {spec.digest}) than its folder's name; export the "

@@ -112,7 +112,7 @@ class Fit:
                     continue
                 except OSError as error:
                     why = f"it could not be promoted ({error.strerror or type(error).__name__})"
-                    why = f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+                    why = f"{why}; it can still be promoted"
                     return self._published(number, Decision(False, why), promoted=False)
         why = f"other versions became champion first, in each of {ATTEMPTS} attempts"
         return self._published(number, Decision(False, why), promoted=False)
@@ -162,7 +162,7 @@ class Fit:
             )
         if request.promote == "always" and again and champion is not None:
             why = f"version {champion} has become champion since this job first began"
-            return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+            return f"{why}; this one can still be promoted"
         return None
 
     def better_than(self, champion: StoredVersion) -> Decision:

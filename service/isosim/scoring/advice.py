@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from isosim.errors import Conflict, InvalidInput, NotFound
+from isosim.errors import Action, Conflict, InvalidInput, NotFound
 from isosim.scoring.calibration import Calibration, DomainModel
 from isosim.scoring.false_hits import MOST_BEYOND, FalseHitTable
 from isosim.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
@@ -22,11 +22,6 @@ from isosim.scoring.similarity import Scores
 SMALLEST_FMR = 1e-7  # smallest permitted false-match rate; no calibration has enough text for a smaller one
 MOST_GALLERY = 10**9  # maximum number of entries of a searched gallery
 MOST_DECISIONS = 100  # maximum number of thresholds cached per version; a domain can save 50 thresholds
-NO_REFERENCE = (
-    "domain {0!r} has no reference (similarities of random pairs of its text); calibrate it from text: "
-    "POST /calibrate?domain={0} "
-    "(isosim calibrate FILE --domain {0})"
-)
 NO_FALSE_HITS = "domain {!r} was calibrated by a release that did not count false hits of searches; calibrate it again"
 
 
@@ -123,7 +118,7 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
     assert fmr is not None  # noqa: S101 - a target has one of the three
     reference = model.raw_reference if raw else model.reference
     if reference is None:
-        raise Conflict(NO_REFERENCE.format(domain))
+        raise no_reference(domain)
     check_reachable(reference, domain, fmr)
     interval = reference.interval(fmr)
     beyond = bool(reference.extrapolated(np.array([fmr]))[0])
@@ -154,7 +149,7 @@ def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[Refere
     reference = model.raw_reference if raw else model.reference
     table = model.raw_false_hits if raw else model.false_hits
     if reference is None:
-        raise Conflict(NO_REFERENCE.format(domain))
+        raise no_reference(domain)
     if table is None:
         raise Conflict(NO_FALSE_HITS.format(domain))
     return reference, table
@@ -220,10 +215,7 @@ def rounded(rate: float) -> float:
 def for_precision(model: DomainModel, domain: str, precision: float, *, raw: bool) -> Advice:
     labelled = model.probability
     if labelled is None:
-        raise Conflict(
-            f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels "
-            f'with {{"labels": [["a", "b", 1], …]}} (isosim label FILE --domain {domain}), and wait for that job'
-        )
+        raise Conflict(f"domain {domain!r} was given no labels").with_remedy(Action.ADD_LABELS, domain=domain)
     if raw:
         raise Conflict("a precision needs calibrated similarities; give fmr instead")
     try:
@@ -372,5 +364,13 @@ def targets_in(saved: object) -> dict[str, Target]:
 def unknown_threshold(domain: str, name: str, saved: Iterable[str]) -> NotFound:
     """The error for an unknown threshold name; the message suggests the most similar saved name."""
     near = get_close_matches(name[:80], list(saved), 1, 0.5)
-    remedy = f"did you mean {near[0]!r}?" if near else f"GET /domains/{domain}/thresholds lists those that are saved"
-    return NotFound(f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}; {remedy}")
+    error = f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}"
+    if near:
+        return NotFound(f"{error}; did you mean {near[0]!r}?")
+    return NotFound(error).with_remedy(Action.LIST_THRESHOLDS, domain=domain)
+
+
+def no_reference(domain: str) -> Conflict:
+    return Conflict(f"domain {domain!r} has no reference (similarities of random pairs of its text)").with_remedy(
+        Action.CALIBRATE, domain=domain
+    )

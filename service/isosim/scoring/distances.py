@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from isosim.arrays import Doubles
-from isosim.errors import InvalidInput
+from isosim.errors import Action, InvalidInput
 from isosim.wording import place
 
 Space = Literal["calibrated", "raw"]
@@ -84,6 +84,5 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} determines a cosine only if all vectors have length 1, which is not known for the vectors of "
-            f"encoder {encoder}; use cosine_distance or cosines instead. If callers send vectors of length 1, register "
-            "an encoder that requires this length: isosim encoder add NAME --dimensions N --unit-vectors"
-        )
+            f"encoder {encoder}; use cosine_distance or cosines instead, or an encoder that requires length 1"
+        ).with_remedy(Action.ADD_ENCODER)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import FailFast, TypeAdapter, ValidationError
 
-from isosim.errors import Conflict, CorruptArtifact
+from isosim.errors import Action, Conflict, CorruptArtifact
 from isosim.store.blobs import Blobs, Changed
 from isosim.threads import time_left
 
@@ -40,9 +40,9 @@ class Records(Generic[T]):
     tombstones by their size, without reading them.
     """
 
-    def __init__(self, blobs: Blobs, kind: type[T], prefix: str, remedy: str = "") -> None:
-        """`remedy`: ends the message about a damaged record; `{}` in it stands for the record's name."""
-        self.blobs, self.kind, self.prefix, self.remedy = blobs, kind, prefix, remedy
+    def __init__(self, blobs: Blobs, kind: type[T], prefix: str, *, repairable: bool = False) -> None:
+        """`repairable`: a damaged record can be rebuilt."""
+        self.blobs, self.kind, self.prefix, self.repairable = blobs, kind, prefix, repairable
         self.form: TypeAdapter[T] = adapter(kind)  # type: ignore[arg-type]
 
     def key(self, name: str) -> str:
@@ -82,9 +82,9 @@ class Records(Generic[T]):
         return record, tag
 
     def _damaged(self, name: str, why: str) -> CorruptArtifact:
-        told = CorruptArtifact(f"{self.key(name)} cannot be read: {why}{self.remedy.format(name)}")
+        told = CorruptArtifact(f"{self.key(name)} cannot be read: {why}")
         told.place = f"{self.blobs.address}/{self.key(name)}"
-        return told
+        return told.with_remedy(Action.REPAIR, domain=name) if self.repairable else told
 
     def _content(self, record: T) -> bytes:
         """JSON with a random value, so that no two writes are alike: tags of S3 are hashes of the content."""

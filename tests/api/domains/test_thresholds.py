@@ -195,9 +195,7 @@ def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_wit
     assert answer["threshold"]["similarity"] is None
     assert answer["notices"] == [
         *plain["notices"],
-        "threshold_unreachable:duplicates: domain 'news' was given no labels; give it some: POST /domains/news/labels "
-        'with {"labels": [["a", "b", 1], …]} '
-        "(isosim label FILE --domain news), and wait for that job",
+        "threshold_unreachable:duplicates: domain 'news' was given no labels",
     ]
     assert {name: answer[name] for name in plain if name != "notices"} | {"notices": plain["notices"]} == plain
     assert scored(server, domain="news@1")["match"][-2:] == [True, False]  # this one has labels

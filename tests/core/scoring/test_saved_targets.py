@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.errors import InvalidInput
+from isosim.errors import Action, InvalidInput
 from isosim.scoring.advice import (
     MOST_DECISIONS,
     DecisionThreshold,
@@ -155,7 +155,7 @@ def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() ->
 
 def test_an_unknown_name_is_told_with_the_nearest_one() -> None:
     assert "did you mean 'duplicates'?" in str(unknown_threshold("news", "duplicate", ["related", "duplicates"]))
-    assert "GET /domains/news/thresholds" in str(unknown_threshold("news", "x", ["duplicates"]))
+    assert unknown_threshold("news", "x", ["duplicates"]).remedy == (Action.LIST_THRESHOLDS, {"domain": "news"})
 
 
 @given(st.floats(1e-7, 0.99))

@@ -36,6 +36,7 @@ from isosim.api.domains.schemas import (
     VersionState,
     VersionSummary,
 )
+from isosim.api.errors import in_words
 from isosim.api.policy import head_of, needs
 from isosim.api.requests import DomainName, JsonBody, TraceDep, check_json, documented, json_response, resolve
 from isosim.api.state import Service, ServiceDep, pay_for
@@ -44,11 +45,11 @@ from isosim.api.validation import parse_json
 from isosim.domains.domain import Domain, Version
 from isosim.domains.history import Entry
 from isosim.domains.removal import remove_domain
-from isosim.errors import Conflict, CorruptArtifact, NotFound, UnknownDomain
+from isosim.errors import CorruptArtifact, NotFound, UnknownDomain
 from isosim.jobs.intake import brought_by
 from isosim.jobs.job import JobRequest
 from isosim.jobs.sandbox import Reading
-from isosim.scoring.advice import NO_REFERENCE, check_lost, lost_targets
+from isosim.scoring.advice import check_lost, lost_targets, no_reference
 from isosim.scoring.calibration import DEFAULT, Calibration, DomainRef
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -78,7 +79,7 @@ def state(service: Service, domain: str) -> DomainState:
     try:
         record = service.domains.read(domain)
     except CorruptArtifact as error:
-        return DomainState(domain=domain, versions=[], unreadable=[str(error)], **facts_of(service, domain, None))
+        return DomainState(domain=domain, versions=[], unreadable=[in_words(error)], **facts_of(service, domain, None))
     record.check(domain)
     return state_of(service, domain, record)
 
@@ -225,7 +226,7 @@ async def post_labels(
         (await service.store(service.domains.read, domain)).check_revision(domain, body.revision)
     base, encoder = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
-        raise Conflict(NO_REFERENCE.format(domain))
+        raise no_reference(domain)
     artifact = encoder.artifact
     async with spooling(service, trace) as spool:
         if isinstance(body, LabelsRequest):

@@ -35,8 +35,8 @@ from isosim.encoders.brought import brought_vector
 from isosim.encoders.embedding import Embeddings
 from isosim.encoders.store import EncoderArtifact
 from isosim.encoders.texts import PooledVector
-from isosim.errors import Conflict, InvalidInput
-from isosim.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
+from isosim.errors import InvalidInput
+from isosim.scoring.advice import DecisionThreshold, decision_threshold, no_reference
 from isosim.scoring.calibration import Calibration
 from isosim.scoring.distances import check_metric, cosines_of, space_of
 from isosim.scoring.similarity import Scores, flags_of
@@ -210,7 +210,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
         else await service.scoring(calibration.place, cosines, raw=space == "raw")
     )
     if placed is None:
-        raise Conflict(NO_REFERENCE.format(calibration.domain))
+        raise no_reference(calibration.domain)
     rates, extrapolated, probability = placed
     return json_response(
         {
