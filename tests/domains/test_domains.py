@@ -409,7 +409,7 @@ def test_a_damaged_record_of_deletions_is_rebuilt_and_no_number_is_used_again(bl
     epoch = store.read("a").epoch
     store.remove("a")
     blobs.write("deleted/a.json", content)
-    with pytest.raises(CorruptArtifact, match="deleted/a.json cannot be read"):
+    with pytest.raises(CorruptArtifact, match=r"deleted/a\.json cannot be read"):
         store.read("a")
     after = store.repair("a")
     assert after.epoch > epoch
