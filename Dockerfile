@@ -1,4 +1,4 @@
-# Images of isosim: docker build --target cpu|gpu|worker . (docs/how-to/docker.md explains the arguments).
+# Images of isosim: docker build --target cpu|gpu|worker . (docs/how-to/compose.md explains the arguments).
 # Needs BuildKit and the syntax of Docker 20.10.
 
 # Pinned by version, since no digest could be checked against a registry. To pin a digest:

@@ -18,7 +18,7 @@ LIFT = 8.0  # smallest gain that SimCSE must reach over the raw encoder, in mean
 RAW, WHOLE = "minilm-layers3-mean", "minilm"
 CUT = ["--layers", "3", "--pooling", "mean"]
 LONGEST = 16  # maximum number of words in SimCSE's sentences, so that the training takes only minutes
-# These settings were chosen only on STS-B dev; docs/encoders.md lists all settings that were tried.
+# These settings were chosen only on STS-B dev; docs/decisions/training.md gives the reasons.
 SIMCSE = [
     *CUT, "--word-deletion", "0.8", "--batch-size", "1024", "--learning-rate", "1e-3", "--warmup", "0.1",
     "--steps", "30", "--every", "5",

@@ -10,12 +10,12 @@ import pytest
 from tests.deploy import stand_ins
 from tests.deploy.conftest import offline
 from tests.deploy.engine import Container, Engine, answers
-from tests.docs.pages import ADDRESS, blocks
+from tests.docs.pages import ADDRESS, DEPLOY, blocks
 from tests.faults.load import Load, metric
 from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
 
-PAGE = "docs/how-to/docker.md"
+PAGE = "docs/how-to/compose.md"
 PROFILE = ("--profile", "monitoring")
 ASKED = {"domain": "again", "texts": sentences(300)}
 
@@ -148,7 +148,7 @@ def test_every_command_of_the_page_runs(project: Engine, stack: dict[str, Contai
         project.docker("tag", f"{project.name}:{target}", f"{images}:{target}")
     chosen = project.environment | {"IMAGE": images} | offline(tree)
     reader = Engine(project.name, chosen, project.compose)
-    ran = [block.code for block in blocks(PAGE, deploy=True)]
+    ran = [block.code for block in blocks(PAGE, DEPLOY)]
     assert ran
     for code in ran:
         local = code.replace(ADDRESS, api.url).replace("docker compose", " ".join(project.compose))

@@ -18,7 +18,7 @@ from tests.deploy.engine import ROOT, start_engine
 
 TOOLS = Path(sys.executable).parent
 COMPOSED = ["docker-compose.yml", "docker-compose.bucket.yml", "docker-compose.gpu.yml"]
-DEPLOYED = ["Dockerfile", *COMPOSED, "docs/how-to/docker.md"]
+DEPLOYED = ["Dockerfile", *COMPOSED, "docs/how-to/compose.md"]
 
 
 def succeeds(*command: str | Path, **environment: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/how-to/kubernetes.md and sharing-a-gpu.md: the chart takes their files, and commands name what is there."""
+"""docs/how-to/kubernetes.md: the chart takes its files, and commands name what is there."""
 
 import re
 import shlex
@@ -11,9 +11,10 @@ from tests.deploy.chart import ROOT, Manifest, Values, ask_helm, manifests, merg
 from tests.deploy.rules import alerts
 
 PAGE = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
-YOURS, ALONE, *ADDITIONS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.M | re.S)]
-SHARING = (ROOT / "docs" / "how-to" / "sharing-a-gpu.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```console\n(.+?)^```$", PAGE + SHARING, re.M | re.S)
+FILES = re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.M | re.S)
+OF_DEVICE_PLUGIN = "# shared.yaml"
+YOURS, ALONE, *ADDITIONS = [yaml.safe_load(text) for text in FILES if not text.startswith(OF_DEVICE_PLUGIN)]
+BLOCKS = re.findall(r"^```console\n(.+?)^```$", PAGE, re.M | re.S)
 
 
 def commands() -> list[list[str]]:

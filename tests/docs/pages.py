@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from tests.clients.environment import LOCAL_ONLY, PYTHON
 
-OBJECTS = "docs/how-to/object-storage.md"  # test_object_storage_page.py has a bucket
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>sh|python|console)\n(?P<code>.*?)\n```", re.S)
 # Begins of lines after `$ ` that run: the others need a cluster or an engine for containers.
 ANYWHERE = re.compile(r"^\$ ((?:\.venv/bin/)?isosim .+)$", re.M)
 DEPLOY = "<!-- run by tests/deploy -->"
+BUCKET = "<!-- run with a bucket -->"  # by test_object_storage_page.py
+ELSEWHERE = (DEPLOY, BUCKET)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
 ON_PURPOSE = "<!-- an error, on purpose -->"
 ERROR = re.compile(r'"error(_type)?":\s*["{]')
@@ -47,10 +48,11 @@ class Block(NamedTuple):
     fails: bool
 
 
-def blocks(page: str, *, deploy: bool = False) -> Iterator[Block]:
-    """In order: those that need the page's server alone, or those that need an engine for containers."""
+def blocks(page: str, marked: str = "") -> Iterator[Block]:
+    """In order: those below the line `marked`, or those that need the page's server alone."""
     for match in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
-        if (match["before"] == DEPLOY) is deploy and not NOT_RUN.fullmatch(match["before"]):
+        before = match["before"] if match["before"] in ELSEWHERE else ""
+        if before == marked and not NOT_RUN.fullmatch(match["before"]):
             kind, code = match["kind"], match["code"]
             if kind == "console":
                 kind, code = "sh", "\n".join(ANYWHERE.findall(code))
@@ -64,13 +66,14 @@ def run(
     settings: dict[str, str],
     places: dict[str, str],
     by_hand: Callable[[Path], object] = lambda folder: None,
+    marked: str = "",
 ) -> None:
-    """A page's blocks in order, with the test's own `places` instead of the page's.
+    """A page's blocks in order (`marked`: those below that line), with the test's own `places` instead of the page's.
 
     `by_hand` does before each block what the page asks its reader to do in the folder.
     """
     python_path = os.pathsep.join(filter(None, [str(LOCAL_ONLY), settings.get("PYTHONPATH")]))
-    for kind, code, fails in blocks(page):
+    for kind, code, fails in blocks(page, marked):
         by_hand(folder)
         local = code.replace(".venv/bin/", "")
         for named, ours in places.items():

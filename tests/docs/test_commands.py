@@ -2,7 +2,8 @@
 begin with `$`, those run that call isosim; the others need a cluster or an engine.
 
 A block under the line `<!-- not run: reason -->` is left out; what it says must be seen to elsewhere. A block under
-`<!-- run by tests/deploy -->` is run there, where there is an engine.
+`<!-- run by tests/deploy -->` is run there, where there is an engine, and one under `<!-- run with a bucket -->` by
+test_object_storage_page.py.
 """
 
 import csv
@@ -18,7 +19,7 @@ from isosim.encoders.store import EncoderStore
 from isosim.export.brought import register
 from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
-from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
+from tests.docs.pages import ADDRESS, ELSEWHERE, NOT_RUN, ROOT, blocks, run
 from tests.encoders import export
 from tests.processes import Serve, environment
 from tests.stores import domains_of
@@ -32,11 +33,9 @@ PAGES = [
     "SECURITY.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
 ]
-MIGRATION = "docs/how-to/migrate-encoder.md"  # its server runs two encoders; the page exports the second itself
-
-
-VECTORS = "docs/how-to/vector-database.md"  # its server is for vectors that are brought
-NAMING_384 = ("docs/how-to/openai.md", VECTORS)  # these say how many numbers a vector of the default encoder has
+ENCODERS = "docs/how-to/encoders.md"  # its server runs two encoders; the page exports both itself
+INTEGRATIONS = "docs/how-to/integrations.md"  # a second server is for vectors that are brought
+NAMING_MINILM = (ENCODERS, INTEGRATIONS)  # these export the default encoder, or say how many numbers its vectors have
 
 
 def what_a_reader_has(folder: Path) -> None:
@@ -71,7 +70,7 @@ def judge(folder: Path) -> None:
 
 def test_the_documents_have_commands_and_few_are_left_out() -> None:
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
-    run = [block for page in PAGES for deploy in (False, True) for block in blocks(page, deploy=deploy)]
+    run = [block for page in PAGES for marked in ("", *ELSEWHERE) for block in blocks(page, marked)]
     assert len(run) > 4 * len(NOT_RUN.findall(text))
     assert not re.search(r"^```$\n(curl|isosim|make|\.venv)", text, re.M), "a command in a block that is not ```sh"
 
@@ -86,27 +85,29 @@ def readers_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactor
     return store
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != OBJECTS])
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_runs(
     page: str, serve: Serve, readers_store: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """On a fresh store, in an empty folder, with the server the page speaks to."""
     store = tmp_path / "model_store"
-    shutil.copytree(request.getfixturevalue("minilm_store") if page in NAMING_384 else readers_store, store)
+    shutil.copytree(request.getfixturevalue("minilm_store") if page in NAMING_MINILM else readers_store, store)
     following: dict[str, str] = {}
-    if page == VECTORS:  # the page registers it; a server of the exported encoder would not know it
-        register(store, "ours", 384, unit=True)
-    if page == MIGRATION:
+    if page == ENCODERS:
         second: Path = request.getfixturevalue("layer3_store")
         shutil.copytree(second / "encoders", store / "encoders", dirs_exist_ok=True)
         following = {"next_encoder": "minilm-layers3-mean"}
-    server = serve(model_store=store, encoder="ours" if page == VECTORS else "minilm", **following)
+    server = serve(model_store=store, encoder="minilm", **following)
+    places = {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")}
+    if page == INTEGRATIONS:  # the page registers the encoder; its server would not start without it
+        register(store, "ours", 384, unit=True)
+        places["http://127.0.0.1:8001"] = serve(model_store=store, encoder="ours").url
     folder = tmp_path / "reader"
     folder.mkdir()
     what_a_reader_has(folder)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = environment(model_store=store, port=server.url.rsplit(":", 1)[1]) | {"PATH": path}
-    run(page, folder, settings, {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")}, judge)
+    run(page, folder, settings, places, judge)
 
 
 def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:
@@ -120,5 +121,5 @@ def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> 
         for value in [*graph.input, *graph.output]
         if value.name not in weights
     }
-    page = (ROOT / "docs/how-to/triton.md").read_text(encoding="utf-8")
+    page = (ROOT / INTEGRATIONS).read_text(encoding="utf-8")
     assert set(re.findall(r'name: "(\w+)" data_type: (\w+)', page)) == found

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [
     path
-    for folder in (".", "docs", "loadtest", "clients", "model_store", "k8s", "service")
+    for folder in (".", "docs", "evaluation", "loadtest", "clients", "model_store", "k8s", "service")
     for path in ((ROOT / folder).glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md"))
     if not {"environments", "node_modules"} & set(path.parts)
 ]

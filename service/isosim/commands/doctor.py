@@ -212,7 +212,7 @@ def store(settings: Settings) -> Iterator[Finding]:
         identify(blobs)
         check(blobs)
     except (IsosimError, OSError) as error:
-        remedy = "set ISOSIM_MODEL_STORE, or make one: isosim export; for a bucket see docs/how-to/object-storage.md"
+        remedy = "set ISOSIM_MODEL_STORE, or make one: isosim export; for a bucket see docs/how-to/operations.md"
         yield Finding("fault", "store", in_one_line(error), remedy)
         return
     yield Finding("ok", "store", f"{blobs.address}: read and written, and conditional writes work")

@@ -32,7 +32,7 @@ from isosim.errors import (
 )
 
 # Largest accepted ratio ‖answered − registered‖ / ‖registered‖ of a probe's vectors. Measured: at most 0.010 with fp16;
-# at least 0.07 with int8, 0.12 without the encoder's prompt, 1.1 with another model (docs/how-to/remote-encoder.md).
+# at least 0.07 with int8, 0.12 without the encoder's prompt, 1.1 with another model (docs/how-to/encoders.md).
 TOLERANCE = 0.05
 BYTES_A_TOKEN = 4  # bytes of UTF-8 per token, to estimate the number of tokens
 REQUESTS = 8  # maximum number of parallel requests, per process

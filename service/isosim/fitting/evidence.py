@@ -59,8 +59,8 @@ class Surface:
     def rawness(self) -> float:
         """How much the vectors depend on surface features: share × share_ratio / √directions_ratio.
 
-        This measure was developed for this project (docs/quality.md). It does not use `crowding`, because `crowding` is
-        also high for encoders trained contrastively at a low temperature.
+        This measure was developed for this project (docs/decisions/gate.md). It does not use `crowding`, because
+        `crowding` is also high for encoders trained contrastively at a low temperature.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 

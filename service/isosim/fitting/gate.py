@@ -10,7 +10,7 @@ conditions hold:
 Two tests can overrule the rule. Vectors stay unchanged if whitening makes noisy copies of sentences harder to find. If
 there are labels, a method that is significantly better on the labels is chosen. Other methods are fitted for this test
 and for the report. Flows are fitted only if there are labels, because flows take longer than all other methods together
-and gained nothing in our measurements (docs/quality.md).
+and gained nothing in our measurements (docs/decisions/gate.md).
 """
 
 from collections.abc import Sequence

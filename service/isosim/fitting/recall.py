@@ -40,7 +40,7 @@ def precision_interval(
     smooth curves (`probability.curves`) give for the thresholds. The interval does not use these curves: like
     `recall_at`, it counts the labels at or above the threshold. A bootstrap of the curves gives intervals that are too
     narrow. With 600 labels, only 73 % of them contain the true precision for a precision of 0.9, and 60 % for 0.95
-    (docs/quality.md).
+    (docs/decisions/scale.md).
 
     similarities, targets (0 or 1), weights: (N,).
     """

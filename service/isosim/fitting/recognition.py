@@ -2,8 +2,8 @@
 
 The measurement needs no labels. An encoder trained on meaning maps a changed sentence close to the original sentence. A
 raw encoder maps it close to other sentences with the same change. Measured on three families of encoders
-(docs/quality.md): the last layers of trained encoders recognize 87 to 98 % of SENTENCES, their middle layers only 19 to
-43 %.
+(docs/decisions/gate.md): the last layers of trained encoders recognize 87 to 98 % of SENTENCES, their middle layers
+only 19 to 43 %.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,8 +2,8 @@
 
 A map makes the sentences that it was fitted to less similar to each other. So thresholds from pairs of these sentences
 would be too low: a nominal false-match rate of 1 % would in fact be 1.2 % with the method tempered, and 2 % with the
-method whitening (docs/quality.md). To avoid this, the sentences are divided into folds. The pairs within each fold are
-scored by a map that was fitted to the other folds.
+method whitening (docs/decisions/scale.md). To avoid this, the sentences are divided into folds. The pairs within each
+fold are scored by a map that was fitted to the other folds.
 """
 
 from collections.abc import Sequence

@@ -317,7 +317,7 @@ def test_a_threshold_is_carried_over_by_its_false_match_rate(site: Site) -> None
 def test_a_calibration_is_for_the_encoder_that_was_asked_for(
     site: Site, serve: Serve, tiny_server: Server, tmp_path: Path
 ) -> None:
-    """What becomes of it runs in docs/how-to/migrate-encoder.md."""
+    """What becomes of it runs in docs/how-to/encoders.md."""
     body = {"domain": "tickets", "texts": TEXTS[:300], "method": "identity"}
     refused(tiny_server.client.post("/calibrate", json=body | {"encoder": "next"}), "ISOSIM_NEXT_ENCODER")
     assert tiny_server.client.post("/calibrate", json=body | {"encoder": "other"}).status_code == 422
