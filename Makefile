@@ -167,8 +167,8 @@ $(INT8): | .venv/run model_store/encoders/minilm
 	@.venv-load/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
 
-soak: .venv/dev .venv-load/ready model_store/encoders/minilm redis  ## half an hour of mixed users: does anything grow, leak or slow down? (MINUTES=)
-	@$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),30)
+soak: .venv/dev model_store/encoders/minilm redis  ## half an hour of mixed load: does anything grow, leak or slow down? (MINUTES=)
+	@$(BIN)/python -m loadtest.bench soak --data $(DATA) --minutes $(or $(MINUTES),30)
 
 PEERS := loadtest/peers/environments
 bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity and sentence-transformers, for `make bench`

@@ -12,19 +12,12 @@ from isosim.api.middleware import GUARD
 from isosim.api.scoring.schemas import PairsRequest
 
 DIGEST = "0" * 64
+TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
 HEADERS = {
-    "x-request-id": "0" * 32,
-    "x-isosim-contract": CONTRACT,
-    "x-isosim-domain": "default",
-    "x-isosim-version": "1",
-    "x-isosim-encoder": DIGEST,
-    "x-tokenization-time": "0.000",
-    "x-queue-time": "0.000",
-    "x-inference-time": "0.000",
-    "x-compute-tokens": "0",
-    "x-total-time": "0.000",
+    "x-request-id": "0" * 32, "x-isosim-contract": CONTRACT, "x-isosim-domain": "default", "x-isosim-version": "1",
+    "x-isosim-encoder": DIGEST, "x-compute-tokens": "0", **dict.fromkeys(TIMES, "0.000"),
     **{name.decode(): value.decode() for name, value in GUARD},
-}
+}  # fmt: skip
 
 
 class Pairs(PairsRequest):
@@ -44,17 +37,9 @@ async def livez() -> dict[str, str]:
 @app.post("/similarity")
 async def similarity(body: Annotated[Pairs, Body()]) -> Response:
     count = len(body.pairs)
+    scores = {"cosine": [0.123456] * count, "similarity": [0.123456] * count, "percentile": [0.123456789012] * count}
     answer: dict[str, Any] = {
-        "domain": "default",
-        "version": 1,
-        "encoder": DIGEST,
-        "method": "identity",
-        "cosine": [0.123456] * count,
-        "similarity": [0.123456] * count,
-        "percentile": [0.123456789012] * count,
-        "extrapolated": [False] * count,
-        "probability": None,
-        "flags": [{"a": [], "b": []}] * count,
-        "notices": [],
-    }
+        "domain": "default", "version": 1, "encoder": DIGEST, "method": "identity", **scores,
+        "extrapolated": [False] * count, "probability": None, "flags": [{"a": [], "b": []}] * count, "notices": [],
+    }  # fmt: skip
     return Response(orjson.dumps(answer), headers=HEADERS, media_type="application/json")

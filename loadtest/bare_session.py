@@ -1,35 +1,31 @@
-"""Measures ONNX Runtime alone, the upper limit for the speed of the encoder.
-
-`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON. STREAM.json is a list of token lists.
-They are encoded in batches. The JSON has the sentences/s for each batch size, measured in two ways: one call at a time
-on all cores, and parallel calls on one core each. It also has the median time (ms) of a call with two sentences (one
-pair) on all cores.
-"""
+"""ONNX Runtime alone on the texts of a load: the upper limit for the speed of the encoder."""
 
 import itertools
-import json
 import os
-import sys
-import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnxruntime as ort
 
+from isosim.encoders.store import EncoderArtifact
+from isosim.encoders.tokenizer import FastTokenizer
+
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+STREAM = 4096  # number of texts
 PAIR = "a pair at a time"
-PART = 2  # measurements per batch size; each takes SECONDS / (PART · number of batch sizes)
+Feeds = list[dict[str, np.ndarray]]
+Rates = dict[str, dict[str, float]]
 
 
-def session(path: str, threads: int) -> ort.InferenceSession:
+def session(artifact: EncoderArtifact, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(str(artifact.encoder), options, providers=["CPUExecutionProvider"])
 
 
-def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> list[dict[str, np.ndarray]]:
+def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> Feeds:
     """Padded batches of the stream, prepared in advance because only `run` is timed."""
     feeds = []
     for start in range(0, len(stream) - batch + 1, batch):
@@ -44,62 +40,42 @@ def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> list[dict[
     return feeds
 
 
-def rate(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float, start: int = 0) -> float:
-    """Sentences per second."""
-    done = 0
-    began = time.perf_counter()
+def timed(encoder: ort.InferenceSession, feeds: Feeds, seconds: float, start: int = 0) -> tuple[float, float]:
+    """Sentences per second, and the median time (ms) of a run."""
+    done, times = 0, []
+    began = ended = time.perf_counter()
     for feed in itertools.islice(itertools.cycle(feeds), start, None):
         encoder.run(["pooled"], feed)
+        times.append(-ended + (ended := time.perf_counter()))
         done += len(feed["input_ids"])
-        spent = time.perf_counter() - began
-        if spent >= seconds:
-            return done / spent
-    raise AssertionError("unreachable")
-
-
-def side_by_side(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float, runs: int) -> float:
-    rates = [0.0] * runs
-
-    def one(index: int) -> None:
-        rates[index] = rate(encoder, feeds, seconds, index * len(feeds) // runs)
-
-    threads = [threading.Thread(target=one, args=(index,)) for index in range(runs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(rates)
-
-
-def median_ms(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float) -> float:
-    """Median time (ms) of consecutive runs."""
-    times = []
-    until = time.perf_counter() + seconds
-    for feed in itertools.cycle(feeds):
-        began = time.perf_counter()
-        encoder.run(["pooled"], feed)
-        ended = time.perf_counter()
-        times.append(ended - began)
-        if ended >= until:
+        if ended - began >= seconds:
             break
-    return 1e3 * float(np.median(times))
+    return done / (ended - began), 1e3 * float(np.median(times))
 
 
-def main(path: str, stream_file: str, seconds: float) -> dict[str, dict[str, float]]:
-    stream = json.loads(Path(stream_file).read_text())
+def measure(artifact: EncoderArtifact, texts: list[str], seconds: float) -> Rates:
+    """Sentences/s of each batch size, with one call at a time on all cores and with parallel calls on one core each.
+
+    And the median time (ms) of a call with two sentences (one pair) on all cores.
+    """
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+    stream = [list(tokens.ids) for tokens in tokenize(texts[:STREAM], "right")]
     cores = len(os.sched_getaffinity(0))
-    together, single = session(path, cores), session(path, 1)
+    together, single = session(artifact, cores), session(artifact, 1)
     names = {value.name for value in together.get_inputs()}
-    part = seconds / (PART * len(BATCHES))
-    found: dict[str, dict[str, float]] = {"one run, all cores": {}, "a run a core": {}, PAIR: {}}
-    for batch in BATCHES:
-        feeds = feeds_of(stream, batch, names)
-        rate(together, feeds, part / 4)
-        found["one run, all cores"][str(batch)] = rate(together, feeds, part)
-        found["a run a core"][str(batch)] = side_by_side(single, feeds, part, cores)
-    found[PAIR]["median_ms"] = median_ms(together, feeds_of(stream, 2, names), seconds / 4)
-    return found
+    part = seconds / (2 * len(BATCHES))
+    found: Rates = {"one run, all cores": {}, "a run a core": {}}
+    with ThreadPoolExecutor(cores) as pool:
+        for batch in BATCHES:
+            feeds = feeds_of(stream, batch, names)
+            timed(together, feeds, part / 4)
+            found["one run, all cores"][str(batch)] = timed(together, feeds, part)[0]
+            starts = [core * len(feeds) // cores for core in range(cores)]
+            runs = [pool.submit(timed, single, feeds, part, start) for start in starts]
+            found["a run a core"][str(batch)] = sum(run.result()[0] for run in runs)
+    return found | {PAIR: {"median_ms": timed(together, feeds_of(stream, 2, names), seconds / 4)[1]}}
 
 
-if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]))))
+def best(found: Rates) -> float:
+    """The highest sentences/s."""
+    return max(rate for way, rates in found.items() if way != PAIR for rate in rates.values())

@@ -1,22 +1,113 @@
-"""Bodies of every permitted size: hostile JSON for each route, and 100 MB of text, NDJSON, labels, tables, vectors and
-archives. Some are allowed and some refused."""
+"""Bodies of every permitted size that cost the server the most: JSON for each route, and 100 MB of all other types."""
 
 import io
-import itertools
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest import hostile
 from tests.workbooks import workbook
 
 DIMENSIONS = 384  # of the encoder whose users bring vectors
 BLOCK = 1_000_000  # bytes; a large body repeats a block of about this size
 LARGE = 100_000_000  # bytes; ISOSIM_MAX_CALIBRATION_BYTES
-# Kinds of hostile JSON that cost the most of those in hostile.py.
-KINDS = (
+LARGEST = 1_999_000  # bytes of JSON; ISOSIM_MAX_BODY_BYTES is 2,000,000
+SMALL = 16_000  # bytes; routes that take only a few fields take 16,384
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A route's JSON: a list, and the fields beside it."""
+
+    fields: str  # the other fields, as in JSON; may be empty
+    items: str  # name of the list
+    entry: str
+    wrap: str = "{}"  # where the object's members belong in the body
+    size: int = LARGEST
+    method: str = "POST"
+
+    def object(self, *members: str) -> str:
+        return "{" + self.wrap.replace("{}", ",".join(filter(None, members)), 1) + "}"
+
+    def list_of(self, content: str) -> str:
+        return self.object(self.fields, f'"{self.items}":[{content}]')
+
+
+TENSOR = '"name":"text","shape":[1],"datatype":"BYTES"'
+FORMS = {
+    "/similarity": Form("", "pairs", '["a","b"]'),
+    "/similarity vectors": Form("", "vectors", "[[1],[1]]"),
+    "/similarity tei": Form('"source_sentence":"a"', "sentences", '"b"', '"inputs":{{}}'),
+    "/percentile": Form("", "cosines", "0.5"),
+    **{route: Form("", "inputs", '"a"') for route in ("/embed", "/", "/invocations", "/tokenize")},
+    "/rerank": Form('"query":"a"', "texts", '"b"'),
+    "/rerank documents": Form('"query":"a"', "documents", '{"text":"b"}'),
+    **{route: Form('"query":"a"', "documents", '"b"') for route in ("/v1/rerank", "/v2/rerank")},
+    **{route: Form('"text_1":"a"', "text_2", '"b"') for route in ("/score", "/v1/score")},
+    "/v1/embeddings": Form('"model":"isosim"', "input", '"a"'),
+    "/v2/models/isosim/infer": Form(TENSOR, "data", '"a"', wrap='"inputs":[{{}}]'),
+    "/calibrate": Form('"domain":"hostile"', "texts", '"a"'),
+    "/calibrate labels": Form('"domain":"hostile","texts":["a"]', "labels", '["a","b",1]'),
+    "/domains/default/labels": Form("", "labels", '["a","b",1]'),
+    "/domains/default/champion": Form('"version":1', "revision", "1", size=SMALL, method="PUT"),
+    "/domains/default/rollback": Form("", "revision", "1", size=SMALL),
+    "/domains/default/thresholds/x": Form('"fmr":0.01', "revision", "1", size=SMALL, method="PUT"),
+    "/domains/default/migration": Form("", "without", '"a"', size=SMALL),
+}
+
+
+def numbered(size: int, pattern: str) -> str:
+    """`pattern` up to `size` characters, separated by commas; `#` becomes another number each time."""
+    return ",".join(pattern.replace("#", f"{number:05x}") for number in range(size // (len(pattern) + 5)))
+
+
+def json_bodies(route: str, size: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """Names and bodies of almost `size` bytes for a key of FORMS. Those that cost the most are in COSTLY."""
+    form = FORMS[route]
+    size = form.size if size is None else size
+    room = size - len(form.list_of("")) - 64
+    valid = f'"{form.items}":[{form.entry}]'
+
+    def filled(part: str) -> str:
+        return ",".join([part] * max(1, room // (len(part) + 1)))
+
+    members = {  # beside a valid list
+        "unknown names": numbered(room, '"k#":0'),
+        "unknown names like ours": numbered(room, '"domain#":0'),
+        "one long name": '"' + "k" * room + '":0',
+        "20 long names": numbered(room, '"' + "domain" * (room // 130) + '#":0'),
+        "the same name": filled(valid),
+    }
+    entries = {  # of the list
+        "valid entries": filled(form.entry),
+        "one wrong entry at the end": filled(form.entry) + ",null",
+        "empty objects": filled("{}"),
+        "lists of one number": filled("[1]"),
+        "objects with unknown names": numbered(room, '{"text":"a","k#":0}'),
+        "object of unknown names": '{"text":"a",' + numbered(room, '"k#":0') + "}",
+        "labels as objects": filled('{"a":"x","b":"y","label":2,"k":0}'),
+        "one long number": "9" * room,
+        "numbers of 4000 digits": filled("9" * 4000),
+        "numbers beyond floats": filled("1e400"),
+        "deep lists, 150 levels": filled("[" * 150 + "]" * 150),
+        "deep objects": '{"k":' * (room // 6) + "0" + "}" * (room // 6),
+        "one long text": '"' + "a" * room + '"',
+        "one text of escapes": '"' + "\\u00e9" * (room // 6) + '"',
+        "half a surrogate pair at the end": '"' + "a" * (room - 8) + '\\ud83d"',
+        "many short texts": numbered(room, '"a#"'),
+    }
+    yield from ((name, form.object(form.fields, valid, more).encode()) for name, more in members.items())
+    yield from ((name, form.list_of(content).encode()) for name, content in entries.items())
+    number = form.object(form.fields, f'"{form.items}":{entries["one long number"]}')
+    yield "one long number instead of the list", number.encode()
+    yield "cut", form.list_of(filled(form.entry))[:-3].encode()
+    yield "not UTF-8", form.list_of('"' + "a" * (room // 2)).encode() + b"\xff" * (room // 2) + b'"]}'
+
+
+COSTLY = (
     "unknown names", "unknown names like ours", "20 long names", "valid entries", "one wrong entry at the end",
     "lists of one number", "empty objects", "objects with unknown names", "one long number", "deep lists, 150 levels",
     "one text of escapes", "many short texts",
@@ -25,52 +116,43 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Body:
-    """A body: `block`, `times` times, between `begin` and `end`."""
+    """A body: `block`, `times` times."""
 
     name: str
     path: str
     content_type: str
     block: bytes
     times: int = 1
-    begin: bytes = b""
-    end: bytes = b""
     method: str = "POST"
+
+    @classmethod
+    def of_lines(cls, name: str, path: str, content_type: str, line: str) -> "Body":
+        """LARGE bytes; `#` in the line becomes a number that differs from line to line of a block."""
+        block = "".join(line.replace("#", f"{number:07d}") for number in range(BLOCK // len(line))).encode()
+        return cls(name, path, content_type, block, LARGE // len(block))
 
     @property
     def size(self) -> int:
-        return len(self.begin) + len(self.block) * self.times + len(self.end)
+        return len(self.block) * self.times
 
     def send(self, port: int) -> int:
         """Status of the answer; 0 if the server closed the connection before the whole body had arrived."""
         head = f"{self.method} {self.path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n"
         head += f"content-length: {self.size}\r\ncontent-type: {self.content_type}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
-            try:
-                connection.sendall(head.encode() + self.begin)
-                for _ in range(self.times):
-                    connection.sendall(self.block)
-                connection.sendall(self.end)
-            except ConnectionError:
-                pass  # an answer may have come all the same
-            try:
+            with suppress(ConnectionError):  # an answer may have come all the same
+                for part in (head.encode(), *[self.block] * self.times):
+                    connection.sendall(part)
+            with suppress(ConnectionError):
                 return int(connection.recv(64)[9:12] or 0)
-            except ConnectionError:
-                return 0
+        return 0
 
 
 def small_bodies() -> Iterator[Body]:
-    for route in hostile.FORMS:
-        path = route.partition(" ")[0]
-        method = "PUT" if path in hostile.PUT else "POST"
-        for name, content_type, body in hostile.bodies(route):
-            if name in KINDS:
-                yield Body(f"{route}: {name}", path, content_type, body, method=method)
-
-
-def repeated(line: str) -> bytes:
-    """A block of lines; `#` in the line becomes a number that differs from line to line."""
-    made = (line.replace("#", f"{number:07d}") for number in itertools.count())
-    return "".join(itertools.islice(made, BLOCK // len(line))).encode()
+    for route, form in FORMS.items():
+        for name, content in json_bodies(route):
+            if name in COSTLY:
+                yield Body(f"{route}: {name}", route.partition(" ")[0], JSON, content, method=form.method)
 
 
 def large_bodies() -> Iterator[Body]:
@@ -95,32 +177,24 @@ def large_bodies() -> Iterator[Body]:
         "any": (any_kind, sentence),
     }
     for name, (kind, line) in lines.items():
-        block = repeated(line)
         path = f"{post}&column=2" if kind.startswith("text/") and kind != "text/plain" else post
-        yield Body(name, path, kind, block, LARGE // len(block))
+        yield Body.of_lines(name, path, kind, line)
         if "NDJSON" in name or kind in ("text/csv", any_kind):
-            yield Body(f"/inspect: {name}", "/inspect?give=sentences", any_kind, block, LARGE // len(block))
+            yield Body.of_lines(f"/inspect: {name}", "/inspect?give=sentences", any_kind, line)
+    sheet = workbook([[f"Sentence number {row} of a workbook."] for row in range(300_000)])
     for path in (f"{post}&column=1", "/inspect"):
-        yield Body(
-            f"workbook, {path}",
-            path,
-            any_kind,
-            workbook([[f"Sentence number {row} of a workbook."] for row in range(300_000)]),
-        )
+        yield Body(f"workbook, {path}", path, any_kind, sheet)
     yield Body("archive of zeros", "/domains/import", "application/x-tar", bytes(BLOCK), LARGE // BLOCK)
 
 
 def vector_bodies() -> Iterator[Body]:
     """100 MB of each kind, for a server whose users bring vectors."""
     post = "/calibrate?domain=vectors"
-    header = io.BytesIO()
     rows = LARGE // (4 * DIMENSIONS)
-    facts = {"descr": "<f4", "fortran_order": False, "shape": (rows, DIMENSIONS)}
-    np.lib.format.write_array_header_1_0(header, facts)
-    block = np.random.default_rng(0).standard_normal((rows // 20, DIMENSIONS)).astype("<f4").tobytes()
-    rest = block[: 4 * DIMENSIONS * (rows % 20)]
-    yield Body("vectors (.npy)", post, "application/x-npy", block, 20, header.getvalue(), rest)
-    yield Body("NaN (.npy)", post, "application/x-npy", b"\xff" * len(block), 20, header.getvalue(), rest)
+    vectors = np.random.default_rng(0).standard_normal((rows, DIMENSIONS), np.float32)
+    for name, values in {"vectors (.npy)": vectors, "NaN (.npy)": np.full_like(vectors, np.nan)}.items():
+        np.save(file := io.BytesIO(), values)
+        yield Body(name, post, "application/x-npy", file.getvalue())
     for name, number in {"NDJSON of vectors": "0.#", "NDJSON of wrong vectors": "null"}.items():
-        block = repeated('{"vector": [' + ",".join([number, *["0.123456789"] * (DIMENSIONS - 1)]) + "]}\n")
-        yield Body(name, post, "application/x-ndjson", block, LARGE // len(block))
+        line = '{"vector": [' + ",".join([number, *["0.123456789"] * (DIMENSIONS - 1)]) + "]}\n"
+        yield Body.of_lines(name, post, "application/x-ndjson", line)

@@ -4,11 +4,11 @@ Requests are prepared bytes. Latencies are measured with `time.perf_counter`, in
 """
 
 import asyncio
-import itertools
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from isosim.arrays import Doubles
 
-TIMEOUT = 60.0  # maximum seconds that a run waits for missing answers
+TIMEOUT = 60.0  # maximum seconds that a load waits for missing answers
+MOST = 2000  # connections of an open loop
 
 
-def request(path: str, body: bytes, method: str = "POST") -> bytes:
+def request(path: str, body: bytes = b"", method: str = "POST") -> bytes:
     """Bytes of a keep-alive request with a JSON body."""
     head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
@@ -37,32 +38,39 @@ class Load:
     seconds: float = 0.0
     failures: int = 0  # requests that were not sent, or whose connection was lost
     client_cpu: float = 0.0  # processor seconds of this process
+    server_cpu: float = 0.0  # processor seconds of the server
     without_retry_after: int = 0  # 429 answers that lack the header
+    zero: float = 0.0  # `time.perf_counter` at the start
 
-    def where(self, wanted: Callable[[int], bool] = lambda status: status == 200) -> npt.NDArray[np.bool_]:
-        return np.array([wanted(status) for status in self.statuses], bool)
+    def where(self, status: int = 200) -> npt.NDArray[np.bool_]:
+        return np.array([one == status for one in self.statuses], bool)
 
-    def latencies(self, wanted: Callable[[int], bool] = lambda status: status == 200) -> Doubles:
-        latencies: Doubles = (np.array(self.ended) - np.array(self.started))[self.where(wanted)]
+    def latencies(self, status: int = 200) -> Doubles:
+        latencies: Doubles = (np.array(self.ended) - np.array(self.started))[self.where(status)]
         return latencies
 
     @property
     def rate(self) -> float:
         """Answers with status 200 per second."""
-        return float(self.where().sum()) / self.seconds
+        return self.statuses.count(200) / self.seconds
 
-    def summary(self) -> dict[str, float | dict[str, int]]:
-        latencies = self.latencies()
-        p50, p90, p99, p999 = np.percentile(latencies, [50, 90, 99, 99.9]) * 1e3 if len(latencies) else [np.nan] * 4
-        counts = {str(status): count for status, count in sorted(Counter(self.statuses).items())}
+    @property
+    def failed(self) -> int:
+        """Requests without an answer of status 200."""
+        return len(self.statuses) - self.statuses.count(200) + self.failures
+
+    def percentile(self, percent: float, status: int = 200) -> float:
+        """A percentile of the latencies (ms)."""
+        latencies = self.latencies(status)
+        return float(np.percentile(latencies, percent) * 1e3) if len(latencies) else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        percents = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "p999_ms": 99.9}
         return {
             "per_second": round(self.rate, 1),
-            "p50_ms": round(float(p50), 3),
-            "p90_ms": round(float(p90), 3),
-            "p99_ms": round(float(p99), 3),
-            "p999_ms": round(float(p999), 3),
+            **{name: round(self.percentile(percent), 3) for name, percent in percents.items()},
             "requests": len(self.statuses),
-            "statuses": counts,
+            "statuses": {str(status): count for status, count in sorted(Counter(self.statuses).items())},
             "failures": self.failures,
             "seconds": round(self.seconds, 2),
             "client_cpu_share": round(self.client_cpu / self.seconds, 3) if self.seconds else 0.0,
@@ -70,16 +78,12 @@ class Load:
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request at a time. Calls `on_answer(connection, status, body)`; status None: connection lost."""
+    """Sends one request at a time. Records each answer, or the loss of the connection, and calls `on_answer`."""
 
-    def __init__(self, on_answer: Callable[["Connection", int | None, bytes], None]) -> None:
-        self.on_answer = on_answer
+    def __init__(self, load: Load, on_answer: Callable[["Connection"], None]) -> None:
+        self.load, self.on_answer = load, on_answer
         self.sent_at = 0.0
-        self.busy = False
-        self.keep = False  # whether to store bodies and all headers
-        self.headers: dict[str, str] = {}
-        self.body = b""
-        self.lost = False
+        self.busy = self.lost = self.retry_after = False
         self.parser = httptools.HttpResponseParser(self)
 
     def connection_made(self, transport: Any) -> None:  # uvloop's transports do not inherit from asyncio's
@@ -92,159 +96,103 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.keep or name == b"retry-after":
-            self.headers[name.decode().lower()] = value.decode("latin-1")
-
-    def on_body(self, data: bytes) -> None:
-        if self.keep:
-            self.body += data
+    def on_header(self, name: bytes, _: bytes) -> None:
+        self.retry_after = self.retry_after or name.lower() == b"retry-after"
 
     def on_message_complete(self) -> None:
-        self.busy = False
-        status, body = self.parser.get_status_code(), self.body
-        self.body = b""
+        load, status = self.load, self.parser.get_status_code()
+        load.started.append(self.sent_at - load.zero)
+        load.ended.append(time.perf_counter() - load.zero)
+        load.statuses.append(status)
+        load.without_retry_after += status == 429 and not self.retry_after
+        self.busy = self.retry_after = False
         self.parser = httptools.HttpResponseParser(self)
-        self.on_answer(self, status, body)
-        self.headers = {}
+        self.on_answer(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
         if self.busy:
             self.busy = False
-            self.on_answer(self, None, b"")
-
-
-async def connect(port: int, on_answer: Callable[[Connection, int | None, bytes], None]) -> Connection:
-    _, protocol = await asyncio.get_running_loop().create_connection(lambda: Connection(on_answer), "127.0.0.1", port)
-    return protocol
-
-
-class Recorder:
-    """Records the answers of a load."""
-
-    def __init__(self) -> None:
-        self.load = Load()
-        self.zero = time.perf_counter()
-        self.cpu = time.process_time()
-
-    def note(self, connection: Connection, status: int | None) -> None:
-        if status is None:
             self.load.failures += 1
-            return
-        self.load.started.append(connection.sent_at - self.zero)
-        self.load.ended.append(time.perf_counter() - self.zero)
-        self.load.statuses.append(status)
-        if status == 429 and "retry-after" not in connection.headers:
-            self.load.without_retry_after += 1
+            self.on_answer(self)
 
-    def end(self) -> Load:
-        self.load.seconds = time.perf_counter() - self.zero
-        self.load.client_cpu = time.process_time() - self.cpu
-        return self.load
+
+async def connect(port: int, load: Load, on_answer: Callable[[Connection], None]) -> Connection:
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(lambda: Connection(load, on_answer), "127.0.0.1", port))[1]
+
+
+@asynccontextmanager
+async def connected(
+    port: int, load: Load, connections: int, on_answer: Callable[[Connection], None]
+) -> AsyncIterator[list[Connection]]:
+    """Opens connections, and measures the time of the load until the block ends."""
+    everyone = [await connect(port, load, on_answer) for _ in range(connections)]
+    load.zero, load.client_cpu = time.perf_counter(), -time.process_time()
+    yield everyone
+    load.seconds = load.seconds or time.perf_counter() - load.zero
+    load.client_cpu += time.process_time()
+    for connection in everyone:
+        connection.transport.close()
 
 
 async def closed_loop(port: int, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
     """Each connection waits for an answer before its next request, until the time is over or the requests end."""
-    recorder = Recorder()
-    deadline = recorder.zero + seconds
-    open_connections = 0
-    ended = asyncio.get_running_loop().create_future()
+    load, running = Load(), connections
+    ended = asyncio.Event()
 
-    def next_of(connection: Connection, status: int | None, _: bytes) -> None:
-        nonlocal open_connections
-        if status != -1:
-            recorder.note(connection, status)
+    def send_next(connection: Connection) -> None:
+        nonlocal running
         now = time.perf_counter()
-        data = next(requests, None) if now < deadline and status is not None else None
+        data = next(requests, None) if now < load.zero + seconds and not connection.lost else None
         if data is not None:
             connection.send(data, now)
             return
-        open_connections -= 1
-        if not open_connections and not ended.done():
-            ended.set_result(None)
+        running -= 1
+        if not running:
+            ended.set()
 
-    everyone = [await connect(port, next_of) for _ in range(connections)]
-    recorder.zero, recorder.cpu = time.perf_counter(), time.process_time()
-    deadline = recorder.zero + seconds
-    open_connections = connections
-    for connection in everyone:
-        next_of(connection, -1, b"")
-    await asyncio.wait_for(ended, seconds + TIMEOUT)
-    load = recorder.end()
-    for connection in everyone:
-        connection.transport.close()
+    async with connected(port, load, connections, send_next) as everyone:
+        for connection in everyone:
+            send_next(connection)
+        await asyncio.wait_for(ended.wait(), seconds + TIMEOUT)
     return load
 
 
-async def open_loop(port: int, requests: Iterator[bytes], per_second: float, seconds: float, seed: int = 0) -> Load:
+async def open_loop(port: int, requests: Iterator[bytes], rate: float, seconds: float, connections: int = 256) -> Load:
     """Sends requests at random (Poisson) times, without waiting for answers. Latency counts from the planned time.
 
-    Opens a new connection if none is free. If 2,000 connections are open, the request is not sent and counts as failed.
+    Opens a new connection if none is free. If MOST connections are open, the request is not sent and counts as failed.
     """
-    recorder = Recorder()
+    load, out = Load(), 0
     free: deque[Connection] = deque()
-    out = 0
+    rng = random.Random(0)  # noqa: S311 - arrival times
 
-    def answered(connection: Connection, status: int | None, _: bytes) -> None:
+    def answered(connection: Connection) -> None:
         nonlocal out
         out -= 1
-        recorder.note(connection, status)
-        if status is not None:
+        if not connection.lost:
             free.append(connection)
 
-    everyone = [await connect(port, answered) for _ in range(256)]
-    free.extend(everyone)
-    rng = random.Random(seed)  # noqa: S311 - arrival times
-    recorder.zero, recorder.cpu = time.perf_counter(), time.process_time()
-    planned = recorder.zero
-    while planned < recorder.zero + seconds:
-        planned += rng.expovariate(per_second)
-        wait = planned - time.perf_counter()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        elif out % 16 == 0:
-            await asyncio.sleep(0)  # the request is late: process answers first
-        while free and free[0].lost:
-            free.popleft()
-        if not free:
-            if len(everyone) >= 2000:
-                recorder.load.failures += 1
+    async with connected(port, load, connections, answered) as everyone:
+        free.extend(everyone)
+        planned = load.zero
+        while planned < load.zero + seconds:
+            planned += rng.expovariate(rate)
+            wait = planned - time.perf_counter()
+            if wait > 0 or out % 16 == 0:  # if the request is late, processes answers first
+                await asyncio.sleep(max(0.0, wait))
+            while free and free[0].lost:
+                free.popleft()
+            if not free and len(everyone) >= MOST:
+                load.failures += 1
                 continue
-            everyone.append(await connect(port, answered))
-            free.append(everyone[-1])
-        connection = free.popleft()
-        out += 1
-        connection.send(next(requests), planned)
-    until = time.perf_counter() + TIMEOUT
-    seconds_spent = time.perf_counter() - recorder.zero
-    while out and time.perf_counter() < until:  # noqa: ASYNC110 - a counter
-        await asyncio.sleep(0.01)
-    load = recorder.end()
-    load.seconds = seconds_spent
-    for connection in everyone:
-        connection.transport.close()
+            if not free:
+                everyone.append(await connect(port, load, answered))
+                free.append(everyone[-1])
+            out += 1
+            free.popleft().send(next(requests), planned)
+        load.seconds = time.perf_counter() - load.zero
+        while out and time.perf_counter() < load.zero + load.seconds + TIMEOUT:  # noqa: ASYNC110 - a counter
+            await asyncio.sleep(0.01)
     return load
-
-
-async def ask(port: int, *requests: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Sends requests one by one and returns status, headers and body of each answer."""
-    answers: list[tuple[int, dict[str, str], bytes]] = []
-    got = asyncio.Event()
-
-    def answered(connection: Connection, status: int | None, body: bytes) -> None:
-        answers.append((status or 0, dict(connection.headers), body))
-        got.set()
-
-    connection = await connect(port, answered)
-    connection.keep = True
-    for data in requests:
-        got.clear()
-        connection.send(data, time.perf_counter())
-        await asyncio.wait_for(got.wait(), TIMEOUT)
-    connection.transport.close()
-    return answers
-
-
-def forever(requests: Iterable[bytes]) -> Iterator[bytes]:
-    return itertools.cycle(list(requests))

@@ -1,4 +1,4 @@
-"""Starts servers under test as separate processes: the service, a bare FastAPI route, infinity, Redis."""
+"""Starts servers under test as separate processes: the service, a worker, a bare FastAPI route, infinity, Redis."""
 
 import contextlib
 import os
@@ -9,10 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 ROOT = Path(__file__).parents[1]
 READY = 180.0  # maximum seconds until a server is ready
@@ -35,6 +38,24 @@ class Server:
         """Resident bytes of the process."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """JSON of the answer to a request that is not part of a load. Raises an error if its status is one."""
+        answer = httpx.request(method, f"http://127.0.0.1:{self.port}{path}", json=body, timeout=60)
+        return answer.raise_for_status().json()
+
+    def ended(self, job: str) -> str:
+        """Waits until a job has ended; returns its status."""
+        while (status := self.ask("GET", f"/calibrate/{job}")["status"]) in {"queued", "running", "publishing"}:
+            time.sleep(0.1)
+        return str(status)
+
+    def calibrate(self, domain: str, sentences: list[str], method: str = "auto") -> None:
+        """Calibrates a domain, and waits until it is done."""
+        body = {"domain": domain, "texts": sentences, "method": method, "promote": "always"}
+        status = self.ended(self.ask("POST", "/calibrate", body)["job"])
+        if status != "succeeded":
+            raise RuntimeError(f"the calibration of {domain} ended as {status}")
 
 
 def free_port() -> int:
@@ -64,11 +85,7 @@ def process(command: list[str], environment: dict[str, str], log: Path) -> Itera
 
 
 def wait_for(port: int, request: bytes, answer: bytes, child: subprocess.Popen[bytes], log: Path) -> None:
-    """Waits until the response to the request begins with `answer`.
-
-    Raises:
-        RuntimeError: the process ended or took too long; the message contains the end of its log.
-    """
+    """Waits until the response to the request begins with `answer`. An error contains the end of the log."""
     deadline = time.monotonic() + READY
     while time.monotonic() < deadline and child.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
@@ -81,83 +98,66 @@ def wait_for(port: int, request: bytes, answer: bytes, child: subprocess.Popen[b
 
 
 @contextmanager
-def serving(command: list[str], port: int, path: str, environment: dict[str, str]) -> Iterator[Server]:
+def serving(command: list[str], path: str, **environment: str) -> Iterator[Server]:
+    """Runs a server on a free port, which replaces PORT in the command, until the block ends."""
+    port = free_port()
+    request, answer = f"GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n".encode(), b"HTTP/1.1 200"
+    if path == "PING":
+        request, answer = b"PING\r\n", b"+PONG"
     with tempfile.NamedTemporaryFile(suffix=".log") as file:
-        log = Path(file.name)
-        started = time.monotonic()
-        with process(command, environment, log) as child:
-            request = f"GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n".encode()
-            wait_for(port, request, b"HTTP/1.1 200", child, log)
+        log, started = Path(file.name), time.monotonic()
+        words = [str(port) if word == "PORT" else word for word in command]
+        with process(words, inherited() | environment, log) as child:
+            wait_for(port, request, answer, child, log)
             yield Server(port, child.pid, time.monotonic() - started)
 
 
-@contextmanager
-def isosim(
-    store: Path,
-    encoder: str,
-    module: str = "isosim.cli",
-    *,
-    environment: Mapping[str, str] | None = None,
-    **settings: object,
-) -> Iterator[Server]:
-    """Runs the service as `isosim serve` does, with default settings except the given ones.
+def inherited(**settings: object) -> dict[str, str]:
+    """This process's environment, with these settings of the service and no others."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
+    return kept | {f"ISOSIM_{name.upper()}": str(value) for name, value in settings.items()}
 
-    Args:
-        module: module to run instead of `isosim.cli`.
-        environment: more environment variables.
-    """
-    port = free_port()
-    given = {"model_store": store, "encoder": encoder, "port": port, "log_level": "warning"} | settings
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
-    variables = (
-        clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()} | dict(environment or {})
-    )
-    with serving([sys.executable, "-m", module, "serve"], port, "/readyz", variables) as server:
+
+def isosim(store: Path, encoder: str, module: str = "isosim.cli", **settings: object) -> AbstractContextManager[Server]:
+    """Runs the service as `isosim serve` does (`module` in place of `isosim.cli`), with default settings but these."""
+    given = {"model_store": store, "encoder": encoder, "log_level": "warning"} | settings
+    return serving([sys.executable, "-m", module, "serve", "--port", "PORT"], "/readyz", **inherited(**given))
+
+
+@contextmanager
+def own_isosim(store: Path, encoder: str, module: str = "isosim.cli", **settings: object) -> Iterator[Server]:
+    """Runs the service with a copy of a store."""
+    with own_store(store, encoder) as own, isosim(own, encoder, module, **settings) as server:
         yield server
 
 
 @contextmanager
-def bare_route() -> Iterator[Server]:
+def worker(store: Path, redis_url: str) -> Iterator[None]:
+    """Runs `isosim worker`."""
+    command = [sys.executable, "-m", "isosim.cli", "worker"]
+    environment = inherited(model_store=store, redis_url=redis_url)
+    with tempfile.NamedTemporaryFile(suffix=".log") as log, process(command, environment, Path(log.name)):
+        yield
+
+
+def bare_route() -> AbstractContextManager[Server]:
     """Runs `bare_route.py`."""
-    with app("loadtest.bare_route:app") as server:
-        yield server
+    options = ["--port", "PORT", "--no-access-log", "--log-level", "warning"]
+    return serving([sys.executable, "-m", "uvicorn", "loadtest.bare_route:app", *options], "/livez")
 
 
-@contextmanager
-def waiting_embeddings() -> Iterator[Server]:
-    """Runs `waiting_embeddings.py`."""
-    with app("loadtest.waiting_embeddings:app") as server:
-        yield server
-
-
-@contextmanager
-def app(place: str) -> Iterator[Server]:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", place, "--port", str(port), "--no-access-log"]
-    with serving([*command, "--log-level", "warning"], port, "/livez", dict(os.environ)) as server:
-        yield server
-
-
-@contextmanager
-def infinity(binary: Path, model: Path, engine: str) -> Iterator[Server]:
+def infinity(binary: Path, model: Path, engine: str) -> AbstractContextManager[Server]:
     """Runs infinity-emb with the model in a folder; `engine` is `torch` or `optimum` (ONNX Runtime)."""
-    port = free_port()
-    options = ["--model-id", str(model), "--engine", engine, "--port", str(port), "--device", "cpu"]
+    options = ["--model-id", str(model), "--engine", engine, "--port", "PORT", "--device", "cpu"]
     command = [str(binary), "v2", *options, "--no-bettertransformer", "--log-level", "warning"]
-    environment = dict(os.environ) | {"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    with serving(command, port, "/health", environment) as server:
-        yield server
+    return serving(command, "/health", DO_NOT_TRACK="1", HF_HUB_OFFLINE="1", INFINITY_ANONYMOUS_USAGE_STATS="0")
 
 
 @contextmanager
 def redis() -> Iterator[str]:
     """Runs a Redis in memory; yields its URL."""
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["redis-server", "--port", str(port), "--save", "", "--dir", folder]
-        with process(command, dict(os.environ), Path(folder) / "log") as child:
-            wait_for(port, b"PING\r\n", b"+PONG", child, Path(folder) / "log")
-            yield f"redis://127.0.0.1:{port}/0"
+    with serving(["redis-server", "--port", "PORT", "--save", "", "--dir", tempfile.gettempdir()], "PING") as server:
+        yield f"redis://127.0.0.1:{server.port}/0"
 
 
 @contextmanager
@@ -172,6 +172,14 @@ def own_store(store: Path, encoder: str) -> Iterator[Path]:
             shutil.copy(store / "domains" / "default.json", own / "domains")
             shutil.copytree(store / "versions" / "default", own / "versions" / "default")
         yield own
+
+
+def multiply(store: Path, count: int, domain: str = "d0") -> None:
+    """Makes domains d1, d2, … that are copies of a domain. Their files are links to its files."""
+    for name in (f"d{number}" for number in range(1, count)):
+        if not (record := store / "domains" / f"{name}.json").exists():
+            shutil.copytree(store / "versions" / domain, store / "versions" / name, copy_function=os.link)
+            shutil.copyfile(store / "domains" / f"{domain}.json", record)
 
 
 @contextmanager

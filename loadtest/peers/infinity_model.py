@@ -11,27 +11,20 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-
-def main(checkpoint: Path, folder: Path) -> None:
-    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
-    texts = ["a short text", "one that is longer"]
-    tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
-    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    (folder / "onnx").mkdir(exist_ok=True)
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    axes = {name: {0: "batch_size", 1: "sequence_length"} for name in [*names, "last_hidden_state"]}
-    with torch.no_grad():
-        torch.onnx.export(
-            model,
-            tuple(tokens[name] for name in names),
-            folder / "onnx" / "model.onnx",
-            dynamo=False,
-            opset_version=14,
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=axes,
-        )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+checkpoint, folder = map(Path, sys.argv[1:])
+shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+(folder / "onnx").mkdir(exist_ok=True)
+tokenize = AutoTokenizer.from_pretrained(folder)
+tokens = tokenize(["a short text", "one that is longer"], padding=True, return_tensors="pt")
+names = ["input_ids", "attention_mask", "token_type_ids"]
+with torch.no_grad():
+    torch.onnx.export(
+        AutoModel.from_pretrained(folder, attn_implementation="eager").eval(),
+        tuple(tokens[name] for name in names),
+        folder / "onnx" / "model.onnx",
+        dynamo=False,
+        opset_version=14,
+        input_names=names,
+        output_names=["last_hidden_state"],
+        dynamic_axes={name: {0: "batch_size", 1: "sequence_length"} for name in [*names, "last_hidden_state"]},
+    )

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,7 +19,6 @@ from isosim.bulk.run import BlockWorker, run
 from isosim.encoders.store import EncoderStore
 from isosim.errors import Conflict
 from isosim.store.blobs import opened
-from loadtest.bulk import kill_tree
 from tests.bulk.conftest import ROWS, TEXTS, make, prepared
 from tests.commands.conftest import calibrate
 from tests.processes import Process, free_port, start, wait_until
@@ -33,6 +34,22 @@ def many(file: Path, rows: int) -> Path:
     cells = [[TEXTS[(row + shift) % ROWS] for row in range(rows)] for shift in (0, 1)]
     pq.write_table(pa.table(dict(zip(("text", "other"), cells, strict=True))), file)
     return file
+
+
+def kill_tree(pid: int) -> int:
+    """Sends SIGKILL to a process and its descendants; returns their number."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has ended
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    family, new = {pid}, {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - family
+        family |= new
+    for one in family:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    return len(family)
 
 
 @pytest.fixture

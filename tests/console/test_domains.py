@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from loadtest.many import multiply
+from loadtest.servers import multiply
 from tests.console.conftest import Site, Visit
 from tests.processes import Serve, wait_until
 from tests.stores import domains_of, files_of, record_of

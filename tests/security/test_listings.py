@@ -15,7 +15,7 @@ from isosim.api.state import MOST_ASKED, Listings
 from isosim.encoders.store import EncoderArtifact
 from isosim.errors import Overloaded
 from isosim.threads import StoreCalls
-from loadtest.many import multiply
+from loadtest.servers import multiply
 from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 from tests.stores import domains_of

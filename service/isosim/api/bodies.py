@@ -14,7 +14,7 @@ TargetFacts = dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], flo
 
 # Maximum number of entries in a list of texts or numbers, and of lists and objects in a JSON body.
 # Reading that many keeps the event loop about 30 ms; reading as many as fit into 2 MB kept it up to 0.9 s
-# (loadtest/hostile.py).
+# (loadtest/stall.py).
 MOST_ENTRIES = 65_536
 MOST = Field(max_length=MOST_ENTRIES)
 

@@ -20,7 +20,7 @@ from isosim.errors import Forbidden, NotReady, TooLarge
 
 SMALL_BODY = 16_384  # maximum size, in bytes, of a body that holds only a few fields
 # A refused body costs its key one text for this many bytes or fewer. Refusing 10 kB keeps the event loop at most 0.5 ms
-# (2 MB: 100 ms, loadtest/hostile.py), about as long as an uncached text does (loadtest/README.md).
+# (2 MB: 100 ms, loadtest/stall.py), about as long as an uncached text does (loadtest/README.md).
 BYTES_A_TEXT = 10_000
 
 Head = Mapping[bytes, bytes]  # a request's headers by name

@@ -33,7 +33,7 @@ THREADS = 2  # threads for listings; few, because each may keep a core busy that
 # Maximum number of listings per key that wait or run. Without a limit they could pile up, because a listing goes on
 # waiting after its client has disconnected.
 MOST_ASKED = 32
-# Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
+# Listing this many domains is charged like one text; a domain with versions takes 0.2 ms.
 DOMAINS_A_TEXT = 10
 
 

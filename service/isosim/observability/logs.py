@@ -123,7 +123,7 @@ class LineQueue(logging.Handler):
         self.enqueue(self.formatter.line(record))
 
     def line(self, level: str, logger: str, message: str, facts: Facts) -> None:
-        """Writes a line without a logging.LogRecord. With a record, it takes three times as long (loadtest/logs.py)."""
+        """Writes a line without a logging.LogRecord. With a record, it takes three times as long."""
         self.enqueue(self.formatter.render(time.time(), level, logger, message, {**about.get(), **facts}))
 
     def enqueue(self, line: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from isosim.domains.calibrations import OVERHEAD
 from isosim.encoders.store import EncoderArtifact
-from loadtest.many import multiply
+from loadtest.servers import multiply
 from tests.commands.conftest import calibrate
 from tests.faults.load import metric
 from tests.processes import Serve, Server

@@ -57,7 +57,7 @@ router = APIRouter(prefix="/domains", tags=["domains"])
 NDJSON = "application/x-ndjson"
 LABELS_REQUEST = TypeAdapter(LabelsRequest)
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
-PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
+PAGE = 1000  # maximum number of domains in an answer; 1,000 took 0.23 s and 280 kB
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
