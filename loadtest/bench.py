@@ -20,7 +20,6 @@ from loadtest.measuring import Line, Result, Setup
 HERE = Path(__file__).parent
 PARTS = ("throughput", "host", "cached", "overload", "stall", "swap", "calibration", "memory")
 LONG = ("soak", "gpu")  # run only if they are named
-REDUCED = ("bf16", "fp16", "int8")
 
 
 def from_driver(fields: str) -> str:
@@ -68,7 +67,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Runs the parts; the exit code is 0 if all measured values meet their limits."""
     given = arguments(words)
-    lower = (f"{given.encoder}-{precision}" for precision in REDUCED)
+    lower = (f"{given.encoder}-{precision}" for precision in ("bf16", "fp16", "int8"))
     given.reduced = given.reduced or next((name for name in lower if (given.store / "encoders" / name).is_dir()), None)
     setup = Setup(**{field.name: getattr(given, field.name) for field in dataclasses.fields(Setup)})
     given.results.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,4 @@
-"""An HTTP/1.1 client that uses little processor time, so that nearly all is left for the server under test.
-
-Requests are prepared bytes. Latencies are measured with `time.perf_counter`, in seconds.
-"""
+"""An HTTP/1.1 client that uses little processor time, so that nearly all is left for the server under test."""
 
 import asyncio
 import random
@@ -136,10 +133,9 @@ async def connected(
         connection.transport.close()
 
 
-async def closed_loop(port: int, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
-    """Each connection waits for an answer before its next request, until the time is over or the requests end."""
-    load, running = Load(), connections
-    ended = asyncio.Event()
+async def closed_loop(port: int, requests: Iterator[bytes], connections: int, seconds: float, pause: float = 0) -> Load:
+    """Each connection waits for an answer, and up to `pause` seconds, before its next request."""
+    load, running, ended = Load(), connections, asyncio.Event()
 
     def send_next(connection: Connection) -> None:
         nonlocal running
@@ -152,14 +148,20 @@ async def closed_loop(port: int, requests: Iterator[bytes], connections: int, se
         if not running:
             ended.set()
 
-    async with connected(port, load, connections, send_next) as everyone:
+    def answered(connection: Connection) -> None:
+        if pause:
+            asyncio.get_running_loop().call_later(pause * random.random(), send_next, connection)  # noqa: S311
+        else:
+            send_next(connection)
+
+    async with connected(port, load, connections, answered) as everyone:
         for connection in everyone:
             send_next(connection)
         await asyncio.wait_for(ended.wait(), seconds + TIMEOUT)
     return load
 
 
-async def open_loop(port: int, requests: Iterator[bytes], rate: float, seconds: float, connections: int = 256) -> Load:
+async def open_loop(port: int, requests: Iterator[bytes], rate: float, seconds: float) -> Load:
     """Sends requests at random (Poisson) times, without waiting for answers. Latency counts from the planned time.
 
     Opens a new connection if none is free. If MOST connections are open, the request is not sent and counts as failed.
@@ -174,7 +176,7 @@ async def open_loop(port: int, requests: Iterator[bytes], rate: float, seconds: 
         if not connection.lost:
             free.append(connection)
 
-    async with connected(port, load, connections, answered) as everyone:
+    async with connected(port, load, 256, answered) as everyone:
         free.extend(everyone)
         planned = load.zero
         while planned < load.zero + seconds:

@@ -1,7 +1,7 @@
 """Half an hour of mixed load, to find resources that leak and requests that become slower.
 
-Runs API, worker and Redis as in production. Requests of all kinds arrive at random times, and a domain is calibrated
-each minute. Measures memory, file descriptors, threads, tasks and Redis connections every ten seconds.
+Runs API, worker and Redis as in production. Twelve users send requests of all kinds, with pauses, and a domain is
+calibrated each minute. Measures memory, file descriptors, threads, tasks and Redis connections every ten seconds.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ import uvloop
 from redis import Redis
 
 from loadtest import servers
-from loadtest.client import Load, open_loop, request
+from loadtest.client import Load, closed_loop, request
 from loadtest.measuring import Line, Result, Setup
 from loadtest.servers import Server
 
 MINUTES = 30.0
 LOOK = 10.0  # s between measurements
-RATE = 18.0  # requests per second to /similarity, and as many to the other routes
+USERS, PAUSE = 6, 0.5  # users of /similarity, and as many of the other routes; s that they wait at most
 CALIBRATE = 60.0  # s between calibrations
 FRESH = 0.3  # share of texts that are not cached
 WARM = 0.1  # share of the run that is ignored at its beginning, while caches fill and code is loaded
@@ -91,14 +91,15 @@ def measure(setup: Setup) -> Result:
 
         async def load() -> list[Load]:
             streams = requests(setup, 0, ("/similarity",)), requests(setup, 1, others)
-            return await asyncio.gather(*(open_loop(server.port, one, RATE, seconds, 6) for one in streams))
+            return await asyncio.gather(*(closed_loop(server.port, one, USERS, seconds, PAUSE) for one in streams))
 
         calibrating = pool.submit(calibrate, server, setup.sentences_of("imdb-reviews"), ended)
-        running, looks = pool.submit(uvloop.run, load()), []
+        looks = [look(server, redis, began)]  # before the load's connections are open
+        running = pool.submit(uvloop.run, load())
         try:
             while not running.done():
-                looks.append(look(server, redis, began))
                 time.sleep(LOOK)
+                looks.append(look(server, redis, began))
         finally:
             ended.set()
         scoring, rest = running.result()

@@ -50,10 +50,7 @@ def sentence_transformers(setup: Setup) -> dict[str, float] | None:
 
 
 def contestants(setup: Setup, stack: ExitStack) -> Contestants:
-    """Starts every available server. All servers get the same pairs.
-
-    A stream continues from one measurement to the next, so that requests are not repeated.
-    """
+    """Starts every available server, with the same pairs. A stream goes on from one measurement to the next."""
     found = {}
     for name, encoder in setup.encoders.items():
         server = stack.enter_context(servers.own_isosim(setup.store, encoder, **UNCACHED))
