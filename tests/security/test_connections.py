@@ -330,7 +330,7 @@ def test_requests_sent_ahead_by_clients_who_never_read_take_neither_memory_nor_t
             slowest = max(slowest, time.monotonic() - asked)
             most = max(most, server.resident_bytes())
     assert most - before < 20 * 2_000_000
-    assert slowest < 2  # on a machine that is busy; a quiet one took 0.13 (docs/decisions/load.md)
+    assert slowest < 2  # on a machine that is busy; a quiet one took 0.13 (loadtest/README.md)
 
 
 def test_an_invalid_request_ends_the_connection_after_the_answers_to_those_before_it(strict: Server) -> None:

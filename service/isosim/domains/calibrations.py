@@ -13,7 +13,7 @@ from isosim.errors import EncoderMismatch
 from isosim.scoring.calibration import Calibration, DomainRef
 from isosim.store.blobs import opened
 
-# Bytes of a calibration besides its arrays. Measured (docs/decisions/load.md): 10,000 (method `identity`) to 140,000.
+# Bytes of a calibration besides its arrays. Measured (loadtest/README.md): 10,000 (method `identity`) to 140,000.
 OVERHEAD = 100_000
 
 

@@ -17,7 +17,7 @@ MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes of m
 # with many domains; rounded up.
 PROCESS = 320 * 2**20
 GPU_PROCESS = 2**30  # PROCESS with CUDA's libraries: 700 MiB under load on an NVIDIA H200, and 85 MiB for many domains
-GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (docs/decisions/load.md)
+GROWTH = 1.25  # bytes by which the process grows for each byte of the calibrations' arrays (loadtest/README.md)
 RESIDENT = 2**30  # maximum bytes of calibrations if the process has no memory limit
 LEAST_RESIDENT = (
     32 * 2**20

@@ -213,7 +213,7 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     return list(distinct.values())
 
 
-# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of it (docs/decisions/load.md).
+# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of it (loadtest/README.md).
 MOST_SENTENCES = 100_000
 SPARE = 2  # `draw(…, most)` collects up to SPARE × `most` texts, and then reduces them to `most`
 
