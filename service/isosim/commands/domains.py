@@ -357,7 +357,6 @@ def import_archive(
     rename: Annotated[
         str | None, typer.Option("--as", help="new name of the domain, if the archive holds only one")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, change nothing")] = False,
     promote: Annotated[
         bool, typer.Option("--promote", help="make the archive's champions the champions here, as after a loss")
     ] = False,
@@ -371,28 +370,26 @@ def import_archive(
     settings = stored(model_store=model_store)
     store = domain_store(settings)
     encoders = EncodersOfStore(EncoderStore.at(settings.model_store, settings.seed_store))
-    if promote and not dry_run:
+    if promote:
         confirmed(f"Make the champions in {file} the champions here?", yes=yes)
     with file.open("rb") as content:
-        imported = import_domains(
-            content, store, encoders, keep=settings.keep_versions, rename=rename, dry_run=dry_run, promote=promote
-        )
+        imported = import_domains(content, store, encoders, keep=settings.keep_versions, rename=rename, promote=promote)
     if as_json:
         print_json(imported)
         return
     for one in imported.versions:
-        is_there = "is there already" if one.there else "would be added" if dry_run else "is added"
+        is_there = "is there already" if one.there else "is added"
         was = "" if one.was is None else f"; {one.was} in the archive"
         print(f"{one.source} {is_there}: {one.domain}@{one.version}, encoder {one.encoder}{was}")
         name = f"{one.domain}@{one.version}"
         if name in imported.promoted:
-            print(f"  {name} {'would be' if dry_run else 'is'} the champion")
-        elif one.was == "champion" and not dry_run and not promote:
+            print(f"  {name} is the champion")
+        elif one.was == "champion" and not promote:
             print(
                 f"  to make it the champion: isosim domains promote {one.domain} {one.version} --encoder {one.encoder}"
             )
     for name in imported.thresholds:
-        print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
+        print(f"threshold {name} is saved")
     for name in imported.kept:
         print(f"threshold {name} is not imported: its name is taken or invalid, or the domain has too many thresholds")
 

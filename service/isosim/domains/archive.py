@@ -51,7 +51,7 @@ REMEDY = "delete the damaged version or file, or export the other domains by nam
 class ImportedVersion:
     source: str  # name@version in the archive
     domain: str
-    version: int  # the version's number in this store; in a dry run, the number that it would get
+    version: int  # the version's number in this store
     encoder: str  # id
     was: str | None  # the version's alias in the exporting store: champion, previous or None
     there: bool  # True: this store already had a version with the same files, and nothing was added
@@ -59,7 +59,7 @@ class ImportedVersion:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import, or the expected result after a dry run."""
+    """The result of an import."""
 
     versions: list[ImportedVersion] = field(default_factory=list)
     thresholds: list[str] = field(default_factory=list)  # domain/name of each saved threshold
@@ -158,7 +158,6 @@ def import_domains(
     *,
     keep: int,
     rename: str | None = None,
-    dry_run: bool = False,
     promote: bool = False,
     permit: Callable[[str], object] = lambda domain: None,
     proceed: Callable[[], bool] = lambda: True,
@@ -169,7 +168,6 @@ def import_domains(
         file: the archive, positioned at its beginning; it is read twice.
         keep: of each domain, the champions, the previous versions and this many of the newest are imported.
         rename: another name for the domain, if the archive has only one domain.
-        dry_run: checks everything and reports what would be added, but adds nothing.
         promote: the archive's champions become champions. A domain without a champion also gets the previous version.
         permit: called with the name of each domain before anything is added; raises an error to forbid the import.
         proceed: called before each file is read; the import stops if it returns False.
@@ -184,8 +182,7 @@ def import_domains(
     if not file.seekable():
         raise InvalidInput("the archive must be read twice, which is impossible with a pipe; save it into a file first")
     start = file.tell()
-    imported = Imported()
-    for adding in (False, True)[: 1 if dry_run else 2]:
+    for adding in (False, True):  # everything is checked before anything is added
         file.seek(start)
         imported = Import(store, encoders, keep, rename, permit, proceed, promote, adding).run(file)
     return imported

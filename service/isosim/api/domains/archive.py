@@ -65,7 +65,6 @@ async def import_archive(
             alias="as", pattern=f"^{DOMAIN_NAME}$", description="new name of the domain, if the archive holds only one"
         ),
     ] = None,
-    dry_run: Annotated[bool, Query(description="check the whole archive without changing anything")] = False,
 ) -> ImportState:
     """Adds the versions of an archive to their domains. Nothing is overwritten, and no version becomes champion. The
     request may be repeated."""
@@ -91,7 +90,6 @@ async def import_archive(
                     encoders,
                     keep=service.settings.keep_versions,
                     rename=rename,
-                    dry_run=dry_run,
                     permit=trace.grant.check_domain,
                     proceed=lambda: not stopped.is_set(),
                 )
