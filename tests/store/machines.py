@@ -1,9 +1,10 @@
 """State machines of stores: a store or a process that is killed at a chosen operation, and how a machine is run."""
 
 import functools
+import itertools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,11 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.blobs, name)
-        if not callable(method):
-            return method
+        return functools.partial(self.call, name, method) if callable(method) else method
 
-        def call(*given: Any, **named: Any) -> Any:
-            self.first(name, *given)
-            return method(*given, **named)
-
-        return call
+    def call(self, name: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.first(name, *given)
+        return method(*given, **named)
 
 
 class Crashing(Watched):
@@ -52,19 +50,12 @@ class Crashing(Watched):
         if self.left == 0 and not self.after:
             self.end()
 
-    def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if not callable(found):
-            return found
-
-        def call(*given: Any, **named: Any) -> Any:
-            try:
-                return found(*given, **named)
-            finally:
-                if self.left == 0:
-                    self.end()
-
-        return call
+    def call(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super().call(*given, **named)
+        finally:
+            if self.left == 0:
+                self.end()
 
     def end(self) -> None:
         self.hit = True
@@ -100,35 +91,30 @@ def faulty(step: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-class Dying(Folder):
-    """A folder whose process is killed at its `left`th step: before or after a file takes its place, or is deleted."""
-
-    def __init__(self, root: Path, left: int) -> None:
-        super().__init__(root)
-        self.left = left
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def _place(self, whole: Path, key: str) -> None:
-        self.step()
-        super()._place(whole, key)
-        self.step()
-
-    def delete(self, keys: object) -> None:
-        for key in keys:  # type: ignore[attr-defined]
-            self.step()
-            super().delete([key])
-
-
 def killed_at(step: int, root: Path, change: Callable[[Folder], object]) -> bool:
-    """Makes a change in a child process; whether it was killed before its end."""
+    """Makes a change in a child process, which is killed at its `step`th step: before or after a file takes its place,
+    or is deleted. Returns whether it was killed before its end."""
+    steps = itertools.count(1)
+
+    class Dying(Folder):
+        def step(self) -> None:
+            if next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def _place(self, whole: Path, key: str) -> None:
+            self.step()
+            super()._place(whole, key)
+            self.step()
+
+        def delete(self, keys: Iterable[str]) -> None:
+            for key in keys:
+                self.step()
+                super().delete([key])
+
     child = os.fork()
     if child == 0:
         try:
-            change(Dying(root, step))
+            change(Dying(root))
             os._exit(0)
         finally:
             os._exit(1)

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -29,7 +27,7 @@ CONTENTS = st.binary(max_size=3)
 
 
 class Machine(RuleBasedStateMachine):
-    """A store beside a dictionary. Each rule writes an object once at most."""
+    """A store beside a dictionary."""
 
     make: Open
 
@@ -37,50 +35,32 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.blobs = type(self).make()
         self.model: dict[str, bytes] = {}
+        self.tags: dict[str, str] = {}
         self.stamps: dict[str, tuple[str, bytes]] = {}  # of objects that were not written since, and their contents
-        self.tag = "0" * 32  # the last one
 
-    def has(self, key: str, content: bytes, tag: str) -> None:
-        self.model[key], self.tag = content, tag
+    def write(self, key: str, content: bytes, **condition: Any) -> None:
+        tag = self.blobs.write(key, content, **condition)
+        self.model[key], self.tags[key] = content, tag
         assert self.blobs.read(key) == (content, tag)
 
-    @rule(key=KEYS, content=CONTENTS)
-    def writes(self, key: str, content: bytes) -> None:
-        self.has(key, content, self.blobs.write(key, content))
-
-    @rule(key=KEYS, content=CONTENTS)
-    def creates(self, key: str, content: bytes) -> None:
-        if self.model.get(key, content) == content:  # the same content: the answer to an earlier write was lost
-            self.has(key, content, self.blobs.write(key, content, new=True))
-            return
-        with pytest.raises(Changed):
-            self.blobs.write(key, content, new=True)
-
-    @rule(key=KEYS, content=CONTENTS, repeated=st.booleans())
-    def replaces(self, key: str, content: bytes, repeated: bool) -> None:
-        if key not in self.model:
-            with pytest.raises(Changed):
-                self.blobs.write(key, content, over=self.tag)
-            return
-        before = self.blobs.read(key)[1]
+    @rule(key=KEYS, content=CONTENTS, condition=st.sampled_from(["", "new", "over", "late"]), repeated=st.booleans())
+    def writes(self, key: str, content: bytes, condition: str, repeated: bool) -> None:
+        tag = self.tags.get(key, "0" * 32)
+        if condition == "late":  # another has written meanwhile
+            self.write(key, uuid.uuid4().bytes)
+        given: dict[str, Any] = {"": {}, "new": {"new": True}}.get(condition, {"over": tag})
+        holds = {"": True, "new": key not in self.model, "over": key in self.model, "late": False}[condition]
         for _ in range(1 + repeated):
-            self.has(key, content, self.blobs.write(key, content, over=before))
-
-    @rule(key=KEYS, content=CONTENTS)
-    def comes_too_late(self, key: str, content: bytes) -> None:
-        if key in self.model:
-            before = self.blobs.read(key)[1]
-            between = uuid.uuid4().bytes
-            self.has(key, between, self.blobs.write(key, between))
-            with pytest.raises(Changed):
-                self.blobs.write(key, content, over=before)
+            # The same content is no conflict: the answer to an earlier write was lost.
+            with contextlib.nullcontext() if holds or self.model.get(key) == content else pytest.raises(Changed):
+                self.write(key, content, **given)
 
     @rule(keys=st.lists(KEYS, max_size=3))
     def deletes(self, keys: list[str]) -> None:
         self.blobs.delete(keys)
         for key in keys:
-            self.model.pop(key, None)
-            self.stamps.pop(key, None)
+            for known in (self.model, self.tags, self.stamps):
+                known.pop(key, None)  # type: ignore[attr-defined]
             for call in (self.blobs.read, self.blobs.stamp):
                 with pytest.raises(FileNotFoundError):
                     call(key)
@@ -128,23 +108,6 @@ def test_large_files_are_as_they_were_uploaded(blobs: Blobs, tmp_path_factory: p
         assert (folder / "a").read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize("new", [False, True])
-def test_of_many_writers_with_one_condition_one_succeeds(place: Open, new: bool) -> None:
-    for key in ("d/a", "d/b", "d/c"):
-        condition: dict[str, Any] = {"new": True} if new else {"over": place().write(key, b"first")}
-
-        def one(number: int, key: str = key, condition: dict[str, Any] = condition) -> bool:
-            try:
-                place().write(key, f"writer {number}".encode(), **condition)
-            except Changed:
-                return False
-            return True
-
-        with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(one, range(8))) == 1
-    assert list(place().unfinished(-1)) == []
-
-
 @pytest.mark.parametrize(("ignored", "header"), [("new", "If-None-Match"), ("over", "If-Match"), ("", "")])
 def test_a_store_that_ignores_a_condition_is_refused(blobs: Blobs, ignored: str, header: str) -> None:
     class Careless:
@@ -167,7 +130,7 @@ def test_a_held_lock_is_given_up_after_a_deadline_and_only_its_key_waits(
     with folder._locked("a"):
         with pytest.raises(Unavailable, match="lock of a"):
             Folder(tmp_path).write("a", b"2", over=tag)
-        assert 0.3 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.3
         folder.write("b", b"1", new=True)
     folder.write("a", b"2", over=tag)
 
@@ -188,26 +151,6 @@ def test_a_folder_that_becomes_empty_is_not_removed_under_a_writer(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []  # and the last object takes no store with it
 
 
-def test_a_write_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from isosim.store.blobs import Folder\n"
-        "f = Folder(Path(sys.argv[1]))\nprint('go', flush=True)\n"
-        "while True:\n    for c in (b'a', b'b'): f.write('k', c * 100_000, over=f.read('k')[1])\n"
-    )
-    folder = Folder(tmp_path)
-    folder.write("k", b"a" * 100_000)
-    for pause in (0.0, 0.001, 0.005, 0.01, 0.02, 0.03):
-        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            time.sleep(pause)
-            child.kill()
-        content, tag = folder.read("k")
-        assert content in (b"a" * 100_000, b"b" * 100_000)
-        assert [entry.key for entry in folder.list("")] == ["k"]
-        folder.write("k", b"a" * 100_000, over=tag)
-
-
 def test_a_bucket_that_hangs_or_is_not_there_is_an_error_and_no_empty_store(
     objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +168,7 @@ def test_a_bucket_that_hangs_or_is_not_there_is_an_error_and_no_empty_store(
                 began = time.monotonic()
                 with pytest.raises(OSError, match=told) as error:
                     call()
-                assert time.monotonic() - began < 8
+                assert time.monotonic() - began < module.REQUEST.total_seconds() / 2
                 assert not isinstance(error.value, FileNotFoundError)
         finally:
             objects.go_on()

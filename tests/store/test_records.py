@@ -1,6 +1,5 @@
 """Records: changed as a whole, by one writer at a time, and never lost; in a folder and in buckets."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,17 +38,6 @@ def nothing(there: Count | None) -> Count:
     return there or Count()
 
 
-def after(before: Callable[[], object]) -> Callable[[Count | None], Count]:
-    """Adds one, and the first time lets something happen between the reading and the writing."""
-    turns = iter([before])
-
-    def step(there: Count | None) -> Count:
-        next(turns, bool)()
-        return one_more(there)
-
-    return step
-
-
 NAMES = st.sampled_from(["a", "a-b", "b"])
 
 
@@ -65,19 +53,22 @@ class Machine(RuleBasedStateMachine):
         self.other = counts(self.crashing.blobs)
         self.model: dict[str, int] = {}
 
-    @rule(name=NAMES, by_another=st.integers(0, 2))
-    def changes(self, name: str, by_another: int) -> None:
-        steps = [one_more, after(lambda: self.other.change(name, one_more)), after(lambda: self.recreates(name))]
-        number = 101 if by_another == 2 else self.model.get(name, 0) + 1 + by_another
-        assert self.records.change(name, steps[by_another]).number == number
-        self.model[name] = number
+    @rule(name=NAMES, meanwhile=st.sampled_from(["", "another changes it", "another recreates it"]))
+    def changes(self, name: str, meanwhile: str) -> None:
+        turns = iter([meanwhile])
 
-    def recreates(self, name: str) -> None:
-        """A tombstone is no state that a writer can take for an older one."""
-        self.other.remove(name, bool)
-        for number in (50, 100):
-            self.other.remove(name, bool)
-            assert self.other.create(name, Count(number)) == Count(number)
+        def step(there: Count | None) -> Count:
+            turn = next(turns, "")
+            if "changes" in turn:
+                self.other.change(name, one_more)
+            for number in (50, 100) if "recreates" in turn else ():  # a tombstone is no state that it had before
+                self.other.remove(name, bool)
+                assert self.other.create(name, Count(number)) == Count(number)
+            return one_more(there)
+
+        number = 101 if "recreates" in meanwhile else self.model.get(name, 0) + 1 + bool(meanwhile)
+        assert self.records.change(name, step).number == number
+        self.model[name] = number
 
     @rule(name=NAMES)
     def changes_nothing(self, name: str) -> None:
