@@ -1,5 +1,6 @@
 """Jobs in the store, a folder or a bucket: each ends once, also if workers die, hang or are replaced."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -11,19 +12,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from isosim.errors import Conflict, CorruptArtifact, JobCancelled, NotFound, Unavailable
 from isosim.jobs.job import ATTEMPTS, Job, JobRequest, LabelledPair, Status
 from isosim.jobs.posted import Spool
-from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, later
+from isosim.jobs.store import ABANDONED, SILENCE, Attempt, JobStore, OpenJob, first_of, later
 from isosim.store.blobs import Blobs
 from tests.store.conftest import Open
-from tests.store.machines import FAULTS, Crashing, Killed, Watched, faulty, run_on
+from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 
 REQUEST = JobRequest("a", "e" * 64, "minilm", promote="never")
-WORKERS = st.integers(0, 1)
-OWNERS = st.sampled_from(["ann", "bob"])
-KEYS = st.sampled_from([None, "1", "2"])
-TEXTS = st.sampled_from(["first", "second"])
-WORK = st.sampled_from(
-    [*["goes on"] * 5, "beats", "fails", "gives back", "stops", "waits", "dies", *["is taken for dead"] * 2]
-)
+WORK: dict[str, Callable[[Attempt], object]] = {
+    "beats": lambda attempt: attempt.beat("fitting", 0.5),
+    "fails": lambda attempt: attempt.end(Status.FAILED, error="unfit"),
+    "gives back": lambda attempt: attempt.give_back("it was told so"),
+    "stops": lambda attempt: attempt.give_back("it was told so", counts=False),
+}
+OWNERS, KEYS = st.sampled_from(["ann", "bob"]), st.sampled_from([None, "1", "2"])
+NAMES = (f"worker {number}" for number in count())
 
 
 class Clock:
@@ -36,12 +38,10 @@ class Clock:
         return self.now
 
 
-def post(
-    jobs: JobStore, text: str = "first", owner: str = "ann", key: str | None = None, request: JobRequest = REQUEST
-) -> Job:
+def post(jobs: JobStore, text: str = "0", owner: str = "ann", key: str | None = None, **request: Any) -> Job:
     with Spool() as spool:
         spool.extend([text])
-        return jobs.create(request, spool, [], key, owner=owner)
+        return jobs.create(replace(REQUEST, **request), spool, [], key, owner=owner)
 
 
 def begun(jobs: JobStore) -> Attempt:
@@ -50,16 +50,13 @@ def begun(jobs: JobStore) -> Attempt:
     return attempt
 
 
-def names(blobs: Blobs, prefix: str = "") -> list[str]:
-    return [entry.key for entry in blobs.list(prefix)]
+def names(blobs: Blobs) -> list[str]:
+    return [entry.key for entry in blobs.list("")]
 
 
 def texts(jobs: JobStore, job: Job) -> list[str]:
     with jobs.posted(job) as posted:
         return list(posted.texts())
-
-
-NAMES = (f"worker {number}" for number in count())
 
 
 class Worker:
@@ -83,14 +80,8 @@ class Worker:
         assert self.attempt is not None
         job = self.attempt.job
         try:
-            if what == "beats":
-                self.attempt.beat("fitting", 0.5)
-            elif what == "gives back":
-                self.attempt.give_back("it was told so")
-            elif what == "stops":
-                self.attempt.give_back("it was told so", counts=False)
-            elif what == "fails":
-                self.attempt.end(Status.FAILED, error="unfit")
+            if what in WORK:
+                WORK[what](self.attempt)
             elif job.status is Status.RUNNING:
                 self.attempt.publish()
             elif job.id not in self.versions:
@@ -121,17 +112,11 @@ class Machine(RuleBasedStateMachine):
         self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         self.other = JobStore(self.crashing.blobs)
         self.known: dict[str, Job] = {}  # acknowledged jobs, as they were last seen
-        self.texts: dict[str, str] = {}
-        self.keys: dict[tuple[str, str | None], str] = {}  # (owner, idempotency key): its last job
-        self.freed: set[str] = set()  # jobs that have lost their key
-        self.unsure: set[tuple[str, str | None]] = set()  # keys of which it is unknown whether a job has them
+        self.keyed: set[str] = set()  # those whose idempotency key leads to them
 
     def is_hit(self, *, killed: bool, worker: int | None = None, **given: Any) -> None:
-        if "text" in given:
-            self.unsure.add((given["owner"], given["key"]))
         if given.get("what") == "frees":
-            self.unsure |= self.keys.keys()
-            self.keys.clear()
+            self.keyed.clear()  # it is unknown which key it has freed
         if killed and worker is None:
             self.api = JobStore(self.crashing)  # type: ignore[arg-type]
         elif killed and worker is not None:
@@ -139,79 +124,69 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def posts_one(self) -> None:
-        self.posts(fault=None, owner="ann", key="1", text="first")
+        self.posts(fault=None, owner="ann", key="1", seed=0)
 
-    @rule(fault=FAULTS, owner=OWNERS, key=KEYS, text=TEXTS)
+    @rule(fault=FAULTS, owner=OWNERS, key=KEYS, seed=st.integers(0, 1))
     @faulty
-    def posts(self, owner: str, key: str | None, text: str) -> None:
-        before = self.keys.get((owner, key))
-        holder = None if key is None or before is None or before in self.freed else before
-        if key is not None and (owner, key) not in self.unsure:
+    def posts(self, owner: str, key: str | None, seed: int) -> None:
+        holder = None if key is None else self.holder(first_of(owner, key))
+        if key is not None:
             assert self.api.has_key(owner, key) is (holder is not None)
         try:
-            job = post(self.api, text, owner, key)
+            job = post(self.api, str(seed), owner, key, seed=seed)
         except Conflict:
-            assert (owner, key) in self.unsure or self.texts[str(holder)] != text
+            assert holder is not None
+            assert holder.request.seed != seed
             return
-        if holder is not None:
-            assert (job.id, self.texts[job.id]) == (holder, text)
-        elif (owner, key) not in self.unsure:
-            assert job.id not in self.known
-        self.keys[owner, key] = job.id
+        assert (job.owner, job.request.seed) == (owner, seed)
+        assert job.id not in self.known if holder is None else job.id == holder.id
         self.known.setdefault(job.id, job)
-        self.texts[job.id] = text
+        self.keyed |= {job.id} if key is not None else set()
 
-    @rule(fault=FAULTS, worker=WORKERS, what=WORK, seconds=st.sampled_from([1.0, SILENCE, SILENCE + 1]))
+    def holder(self, first: str) -> Job | None:
+        """The job to which an idempotency key leads."""
+        return self.other._keyed(first)[0]
+
+    @rule(
+        fault=FAULTS,
+        worker=st.integers(0, 1),
+        what=st.sampled_from([*["goes on"] * 5, *WORK, "waits", "dies", *["is taken for dead"] * 2]),
+        seconds=st.sampled_from([1.0, SILENCE, SILENCE + 1]),
+    )
     @faulty
     def works(self, worker: int, what: str, seconds: float) -> None:
-        mine = self.workers[worker]
+        mine, other = self.workers[worker], self.workers[1 - worker]
         if what == "waits":
             mine.clock.now += seconds
         elif what == "dies":
             self.dies(worker)
         elif mine.attempt is None:
             self.claims(mine)
-        elif what == "is taken for dead":
-            self.is_taken_for_dead(worker)
-        else:
+        elif what != "is taken for dead":
             job = mine.attempt.job
             if mine.does(what) and mine.attempt is not None:
                 assert self.other.read(job.id).attempt == job.attempt  # a late writer is refused
-
-    def claims(self, mine: Worker) -> None:
-        attempt = mine.claim()
-        if attempt is None:
-            return
-        job = attempt.job
-        assert self.other.read(job.id) == job
-        before = self.known.get(job.id)
-        if before is not None:
-            goes_on = before.worker == mine.name  # the answer to its claim was lost
-            assert job.attempt == before.attempt + (not goes_on)
-            assert goes_on or before.worker is None or mine.clock.now > SILENCE
-            assert texts(mine.jobs, job) == [self.texts[job.id]]
-
-    def is_taken_for_dead(self, worker: int) -> None:
-        """The other worker takes the job of this one, which comes back."""
-        other = self.workers[1 - worker]
-        if other.attempt is None:
+        elif other.attempt is None:  # the other worker takes the job of this one, which comes back
             self.claims(other)
             other.clock.now += SILENCE + 1
             self.claims(other)
 
+    def claims(self, mine: Worker) -> None:
+        if (attempt := mine.claim()) is None:
+            return
+        job = attempt.job
+        assert self.other.read(job.id) == job
+        assert texts(mine.jobs, job) == [str(job.request.seed)]
+        if (before := self.known.get(job.id)) is not None:
+            goes_on = before.worker == mine.name  # the answer to its claim was lost
+            assert job.attempt == before.attempt + (not goes_on)
+            assert goes_on or before.worker is None or mine.clock.now > SILENCE
+
     def dies(self, worker: int) -> None:
         self.workers[worker] = Worker(self.crashing, self.versions)
 
-    def cancels(self, job: str) -> None:
-        before = self.other.read(job)
-        try:
-            assert self.api.cancel(job).status is Status.CANCELLED
-        except Conflict as error:
-            publishing = before.status is Status.PUBLISHING
-            assert ("can no longer be cancelled" if publishing else f"is {before.status} already") in str(error)
-        else:
-            assert before.status in (Status.QUEUED, Status.RUNNING)
-
+    @rule(fault=FAULTS, keep=st.integers(0, 3))
+    @faulty
     def sweeps(self, keep: int) -> None:
         ended = [job.id for job in self.other.newest() if job.status.ended]
         self.api.sweep(keep)
@@ -220,85 +195,72 @@ class Machine(RuleBasedStateMachine):
         left = self.other.newest()
         assert {*ended[:keep]} <= {job.id for job in left}
         # The first job of a key leads to the later ones, also to one that is just being posted.
-        leading = {job.first for job in left if job.first != job.id}
-        posting = {entry.id for entry in self.other.index()}
+        needed = {job.first for job in left if job.first != job.id} | {entry.id for entry in self.other.index()}
         for job in left:
-            if job.status.ended and job.id not in ended[:keep]:
-                assert job.id in leading | posting or later(job.id, job.freed) in posting
+            assert not job.status.ended or job.id in ended[:keep] or {job.id, later(job.id, job.freed)} & needed
 
-    def forget(self, job: str) -> None:
-        del self.known[job]
-        self.versions.pop(job, None)
-        self.freed.discard(job)
-        self.keys = {key: last for key, last in self.keys.items() if last != job}
-
-    @rule(
-        fault=FAULTS,
-        what=st.sampled_from(["cancels", "cancels", "frees", "sweeps", "loses its entry"]),
-        at=st.integers(0, 3),
-    )
+    @rule(fault=FAULTS, what=st.sampled_from(["cancels", "cancels", "frees", "loses its entry"]), at=st.integers(0, 3))
     @faulty
     def asks(self, what: str, at: int) -> None:
-        unended = sorted(name for name, job in self.known.items() if not job.status.ended) or sorted(self.known)
-        if what == "sweeps":
-            self.sweeps(at)
-        elif unended:
-            job = unended[at % len(unended)]
-            if what == "cancels":
-                self.cancels(job)
-            elif what == "loses its entry":
-                if not self.other.read(job).status.ended:  # of an ended one, the entry leads to what is left to remove
-                    self.other.blobs.delete([OpenJob.of(self.known[job]).key])
-                    self.other.sweep()
+        found = sorted(name for name, job in self.known.items() if not job.status.ended) or sorted(self.known)
+        if not found:
+            return
+        job = self.other.read(found[at % len(found)])
+        if what == "cancels":
+            if job.status in (Status.QUEUED, Status.RUNNING):
+                assert self.api.cancel(job.id).status is Status.CANCELLED
             else:
-                self.api.free_keys([self.known[job]])
-                self.freed.add(job)
+                publishing = job.status is Status.PUBLISHING
+                with pytest.raises(Conflict, match="can no longer be" if publishing else f"is {job.status} already"):
+                    self.api.cancel(job.id)
+        elif what == "frees":
+            self.api.free_keys([job])
+            self.keyed.discard(job.id)
+            holder = None if job.first is None else self.holder(job.first)
+            assert holder is None or holder.id != job.id
+        elif not job.status.ended:  # of an ended one, the entry leads to what is left to remove
+            self.other.blobs.delete([OpenJob.of(job).key])
+            self.other.sweep()
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
         index = {entry.key for entry in self.other.index()}
         listed = self.other.newest()
         assert listed == sorted(listed, key=lambda job: job.created, reverse=True)
+        assert self.other.unended() == [job for job in listed if not job.status.ended]
         jobs = {job.id: job for job in listed}
-        for name, before in list(self.known.items()):
-            if name not in jobs:
-                assert before.status.ended  # and was swept
-                with pytest.raises(NotFound):
-                    self.other.read(name)
-                self.forget(name)
-                continue
-            job = self.other.read(name)
+        for name in self.known.keys() - jobs.keys():
+            assert self.known.pop(name).status.ended  # and was swept
+            self.versions.pop(name, None)
+            self.keyed.discard(name)
+            with pytest.raises(NotFound):
+                self.other.read(name)
+        for name, before in self.known.items():
+            job = self.known[name] = self.other.read(name)
             assert jobs[name] == replace(job, report=None)
             assert job.attempt >= before.attempt
             assert job.attempt - job.spared <= ATTEMPTS
             if before.status.ended:
                 assert replace(job, freed=before.freed) == before
-            elif before.status is Status.PUBLISHING:
-                assert job.status is not Status.CANCELLED
+            assert before.status is not Status.PUBLISHING or job.status is not Status.CANCELLED
             if not job.status.ended:
                 assert OpenJob.of(job).key in index
-                assert texts(self.other, job) == [self.texts[name]]
+                assert texts(self.other, job) == [str(job.request.seed)]
             elif OpenJob.of(job).key not in index:
                 with pytest.raises(Unavailable, match="the posted text is gone"):
                     texts(self.other, job)
-            if job.status is Status.CANCELLED:
-                assert name not in self.versions
-            if job.status is Status.SUCCEEDED:
-                assert job.version == self.versions[name]
-            self.known[name] = job
-        assert self.other.unended() == [job for job in listed if not job.status.ended]
+            assert job.status is not Status.CANCELLED or name not in self.versions
+            assert job.status is not Status.SUCCEEDED or job.version == self.versions[name]
+        for name in self.keyed:
+            assert self.holder(str(self.known[name].first)) == self.known[name]
 
     def teardown(self) -> None:
         """A new worker ends all jobs, and nothing but their records is left."""
         try:
             last = Worker(self.crashing.blobs, self.versions)
-            last.claim()
-            for _ in range(4 * ATTEMPTS * (len(self.known) + 40)):
-                if last.attempt is None:
-                    last.clock.now += SILENCE + 1
-                    if last.claim() is None and not last.jobs.unended():
-                        break
-                else:
+            while last.claim() or last.jobs.unended():
+                last.clock.now += SILENCE + 1
+                while last.attempt is not None:
                     last.does("goes on")
             last.clock.now += ABANDONED + 1
             last.claim()
@@ -319,33 +281,30 @@ def opened(blobs: Any, clock: Clock | None = None) -> JobStore:
     return JobStore(blobs, clock or Clock())
 
 
-def test_an_entry_that_a_killed_post_has_left_does_not_stand_for_the_jobs_own(blobs: Blobs) -> None:
-    jobs = opened(blobs)
-    own = OpenJob.of(post(jobs, "text", "ann"))
-    blobs.write(own._replace(input="0" * 32).key, b"")
-    blobs.delete([own.key])
-    jobs.sweep()
-    assert own.key in {entry.key for entry in jobs.index()}
+def watched(blobs: Blobs, operation: str, call: Callable[..., object], clock: Clock | None = None) -> JobStore:
+    """A store that calls a function before each such operation."""
+    return opened(Watched(blobs, lambda name, *given: call(*given) if name == operation else None), clock)
 
 
 def test_owners_take_turns_and_the_oldest_job_of_an_owner_comes_first(blobs: Blobs) -> None:
-    workers, posting, order = (opened(blobs), opened(blobs)), opened(blobs), []
-    posted = [post(posting, text, owner).id for text, owner in zip("12345", ["ann"] * 3 + ["bob"] * 2, strict=True)]
-    running: list[Attempt] = []
+    workers = opened(blobs), opened(blobs)
+    posted = [post(opened(blobs), owner=owner).id for owner in ["ann"] * 3 + ["bob"] * 2]
+    attempts: list[Attempt] = []
     for number in range(5):
-        running.append(begun(workers[number % 2]))  # which sees what the other one runs
-        order.append(posted.index(running[-1].job.id))
+        attempts.append(begun(workers[number % 2]))  # which sees what the other one runs
         if number:
-            running[-2].end(Status.FAILED, error="unfit")
-        if number < 1:
-            posted.append(post(posting, "more", "bob").id)  # he posts again as soon as a job has begun
-    assert order == [0, 3, 1, 4, 2]
+            attempts[-2].end(Status.FAILED, error="unfit")
+        else:
+            post(opened(blobs), owner="bob")  # he posts again as soon as a job has begun
+    assert [posted.index(attempt.job.id) for attempt in attempts] == [0, 3, 1, 4, 2]
 
 
-def test_a_job_that_beats_is_not_taken_however_the_clocks_jump(blobs: Blobs) -> None:
+def test_only_a_worker_that_does_not_beat_is_taken_for_dead_however_the_clocks_jump(blobs: Blobs) -> None:
     clock = Clock()
     post(opened(blobs))
     attempt, other = begun(opened(blobs)), opened(blobs, clock)
+    stopped = watched(blobs, "list", lambda *_: setattr(clock, "now", clock.now + 2 * SILENCE), clock)
+    assert [stopped.claim("other"), stopped.claim("other")] == [None, None]  # it was stopped while it looked
     for _ in range(3):
         assert other.claim("other") is None
         clock.now += 1e6
@@ -359,130 +318,87 @@ def test_a_job_that_beats_is_not_taken_however_the_clocks_jump(blobs: Blobs) -> 
         attempt.end(Status.FAILED, error="unfit")
 
 
-def test_a_watcher_that_was_stopped_does_not_take_its_pause_for_silence(blobs: Blobs) -> None:
-    clock = Clock()
-    post(opened(blobs))
-    attempt = begun(opened(blobs))
-
-    def stopped(operation: str, *_: object) -> None:
-        clock.now += 2 * SILENCE * (operation == "list")
-
-    other = opened(Watched(blobs, stopped), clock)
-    assert [other.claim("other"), other.claim("other")] == [None, None]  # it has read the record twice at one time
-    attempt.beat("fitting", 0.5)
-
-
-@pytest.mark.parametrize("how", ["silent", "dies", "stops"])
-def test_a_job_fails_after_three_attempts_except_those_of_workers_that_were_told_to_stop(
-    blobs: Blobs, how: str
-) -> None:
+def test_a_job_fails_after_three_attempts_and_keeps_the_champion_of_the_first(blobs: Blobs) -> None:
     clock = Clock()
     jobs, job = opened(blobs, clock), post(opened(blobs))
     for number in (1, 2, 3):
         attempt = jobs.claim(next(NAMES), champion=lambda _: number)  # noqa: B023
         assert attempt is not None
-        assert (attempt.job.attempt, attempt.job.request.champion) == (number, 1)  # the first attempt records it
+        assert (attempt.job.attempt, attempt.job.request.champion) == (number, 1)
         attempt.beat(f"stage {number}", 0.5)
-        if how == "silent":
-            jobs.claim("other")
-            clock.now += SILENCE + 1
-        else:
-            attempt.give_back(f"it died while stage {number}", counts=how != "stops")
+        assert jobs.claim("other") is None
+        clock.now += SILENCE + 1
     assert jobs.rested_on() == {"a": {1}}
-    assert (jobs.claim("worker") is None) is (how != "stops")
+    assert jobs.claim("worker") is None
     end = jobs.read(job.id)
-    if how == "stops":
-        assert (end.status, end.attempt) == (Status.RUNNING, 4)
-        return
-    why = "its worker fell silent" if how == "silent" else "it died"
-    assert (end.status, end.attempt) == (Status.FAILED, 3)
-    assert end.error == f"attempt 3: {why} while stage 3; no further attempt is made"
+    assert (end.status, end.attempt, jobs.rested_on()) == (Status.FAILED, 3, {})
+    assert end.error == "attempt 3: its worker fell silent while stage 3; no further attempt is made"
 
 
 def test_of_two_equal_requests_at_once_the_second_changes_nothing(blobs: Blobs) -> None:
     first: list[Job] = []
-
-    def before(operation: str, *_: object) -> None:
-        if operation == "upload" and not first:
-            first.append(post(opened(blobs), key="1"))
-
-    assert [post(opened(Watched(blobs, before)), key="1")] == first
-    assert texts(opened(blobs), first[0]) == ["first"]
+    jobs = watched(blobs, "upload", lambda *_: first or first.append(post(opened(blobs), key="1")))
+    assert [post(jobs, key="1")] == first
+    assert texts(jobs, first[0]) == ["0"]
     assert len(names(blobs)) == 3
-
-
-def test_a_key_of_other_content_is_a_conflict(blobs: Blobs) -> None:
-    jobs = opened(blobs)
-    job = post(jobs, key="1")
-    assert post(jobs, key="1", request=replace(REQUEST, epoch=3)) == job  # the server's own field
-    for text, request in (("second", REQUEST), ("first", replace(REQUEST, seed=1))):
-        with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
-            post(jobs, text, key="1", request=request)
+    assert post(jobs, key="1", epoch=3) == first[0]  # the server's own field
+    with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
+        post(jobs, "1", key="1")
 
 
 def test_the_first_job_of_a_key_is_kept_while_the_next_is_being_posted(blobs: Blobs) -> None:
-    jobs = opened(blobs)
+    jobs = watched(blobs, "upload", lambda *_: opened(blobs).sweep(keep=0))
     first = post(jobs, key="1")
     jobs.cancel(first.id)
     jobs.free_keys([first, replace(first, first="0" * 32)])
-
-    def sweeps(operation: str, *_: object) -> None:
-        if operation == "upload":
-            opened(blobs).sweep(keep=0)
-
-    job = post(opened(Watched(blobs, sweeps)), key="1")
+    job = post(jobs, key="1")
     assert job.id != first.id
     assert post(jobs, key="1") == job
 
 
+def test_a_post_that_took_too_long_is_refused(blobs: Blobs) -> None:
+    clock = Clock()
+    with pytest.raises(Unavailable, match="took too long"):
+        post(watched(blobs, "upload", lambda *_: setattr(clock, "now", ABANDONED), clock))
+    assert names(blobs) == []
+
+
 def test_a_listing_reads_an_ended_job_once(blobs: Blobs) -> None:
     reads: list[str] = []
-    jobs = opened(Watched(blobs, lambda operation, *_: reads.append(operation)))
-    for number in range(3):
-        job = post(jobs, str(number))
-        if number:
-            jobs.cancel(job.id)
+    jobs = watched(blobs, "read", reads.append)
+    posted = [post(jobs) for _ in range(3)]
+    for job in posted[1:]:
+        jobs.cancel(job.id)
     jobs.newest()
     reads.clear()
     assert [job.status.ended for job in jobs.newest()] == [True, True, False]
-    assert reads.count("read") == 1
+    assert reads == [jobs.records.key(posted[0].id)]
 
 
-def killed_upload(blobs: Blobs, job: Job) -> list[str]:
-    crashing = Crashing(blobs)
-    crashing.left, crashing.after = 2, True
-    with pytest.raises(Killed):
-        post(opened(crashing))
-    return [key for key in names(blobs) if job.id not in key and job.input not in key]
-
-
-def killed_loser(blobs: Blobs, job: Job) -> list[str]:
-    """Of two requests with the same idempotency key."""
-    left = OpenJob.of(replace(job, input="f" * 32))
-    for key in (left.key, left.files[0]):
-        blobs.write(key, b"")
-    return [left.key, left.files[0]]
-
-
-def damaged_record(blobs: Blobs, _: Job) -> list[str]:
-    damaged = post(opened(blobs), "second")
-    blobs.write(f"jobs/{damaged.id}.json", b"{")
-    return [key for key in names(blobs) if damaged.id in key or damaged.input in key]
-
-
-@pytest.mark.parametrize("leave", [killed_upload, killed_loser, damaged_record])
-def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs, leave: Any) -> None:
-    clock, job = Clock(), post(opened(blobs), key="1")
-    left, jobs = leave(blobs, job), opened(blobs, clock)
-    assert len(left) >= 2
-    assert [one.id for one in jobs.unended()] == [one.id for one in jobs.newest()] == [job.id]
+@pytest.mark.parametrize("left", ["of a killed upload", "of a loser", "of a damaged record"])
+def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs, left: str) -> None:
+    """Of two requests with one idempotency key, the loser has the id of the other job."""
+    clock, job, other = Clock(), post(opened(blobs), key="1"), post(opened(blobs))
+    jobs, entry = opened(blobs, clock), OpenJob.of(replace(job, input="f" * 32) if "loser" in left else other)
+    litter = [entry.key, entry.files[0]]
+    if "record" in left:
+        litter.append(jobs.records.key(other.id))
+        blobs.write(litter[-1], b"{")
+    elif "upload" in left:
+        blobs.delete([jobs.records.key(other.id)])
+    else:
+        jobs.discard(other.id, "ann")
+        for key in litter:
+            blobs.write(key, b"")
+    blobs.delete([OpenJob.of(job).key])  # that of another upload does not stand for it
     for _ in range(2):
         jobs.sweep(keep=0)
-        assert {*left} <= {*names(blobs)}
+        assert [one.id for one in jobs.unended()] == [one.id for one in jobs.newest()] == [job.id]
+        assert {*litter, OpenJob.of(job).key} <= {*names(blobs)}
         clock.now += ABANDONED / 2 + 1
     jobs.sweep()
-    assert not {*left} & {*names(blobs)}
-    assert texts(jobs, begun(jobs).job) == ["first"]
+    assert not {*litter} & {*names(blobs)}
+    assert texts(jobs, begun(jobs).job) == ["0"]
 
 
 def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -> None:
@@ -498,25 +414,14 @@ def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -
     assert names(blobs) == []
 
 
-def test_a_post_that_took_too_long_is_refused(blobs: Blobs) -> None:
-    clock = Clock()
-
-    def slow(operation: str, *_: object) -> None:
-        clock.now += ABANDONED * (operation == "upload")
-
-    with pytest.raises(Unavailable, match="took too long"):
-        post(opened(Watched(blobs, slow), clock))
-    assert names(blobs) == []
-
-
 def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blobs) -> None:
-    first, other, clock = post(opened(blobs)), post(opened(blobs), "second"), Clock()
+    first, other, clock = post(opened(blobs)), post(opened(blobs)), Clock()
 
-    def fails(operation: str, *given: object) -> None:
-        if operation == "read" and given == (f"jobs/{first.id}.json",):
+    def fails(key: str) -> None:
+        if key == f"jobs/{first.id}.json":
             raise OSError(5, "Input/output error")
 
-    jobs = opened(Watched(blobs, fails), clock)
+    jobs = watched(blobs, "read", fails, clock)
     assert begun(jobs).job.id == other.id
     for _ in range(3):
         jobs.sweep(keep=0)
@@ -535,15 +440,14 @@ def test_a_job_of_whose_version_nothing_can_be_read_waits_and_stops_no_other(blo
         attempt = begun(jobs)
         attempt.publish()
         attempt.give_back("it died")
-    other = post(jobs, "second", "bob")
+    other = post(jobs, owner="bob")
 
     def unreadable(_: Job) -> None:
         raise OSError("the domain cannot be read")
 
     taken = jobs.claim("worker", published=unreadable)
     assert taken is not None
-    assert taken.job.id == other.id
-    assert jobs.read(first.id).status is Status.PUBLISHING
+    assert (taken.job.id, jobs.read(first.id).status) == (other.id, Status.PUBLISHING)
     jobs.claim("other", published=lambda _: {"version": 1})
     assert jobs.read(first.id).status is Status.SUCCEEDED
 
@@ -556,12 +460,10 @@ def test_text_labels_and_vectors_arrive_as_they_were_posted(blobs: Blobs) -> Non
         spool.vectors.flush()
         job = jobs.create(REQUEST, spool, [])
         assert job.size == spool.size
-    with jobs.posted(job) as posted:
+    with jobs.posted(job) as posted, jobs.posted(post(jobs)) as without:
         assert (list(posted.texts()), posted.labels()) == (["first", "zweiter\n"], [pair])
         assert posted.vectors is not None
-        assert posted.vectors.read_bytes() == b"header123"
-    with jobs.posted(post(jobs)) as posted:
-        assert posted.vectors is None
+        assert (posted.vectors.read_bytes(), without.vectors) == (b"header123", None)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "0" * 31, "0" * 33, "G" * 32])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from isosim.domains.store import DomainStore
 from isosim.errors import Unavailable
@@ -46,13 +47,22 @@ def publish():
 say(stage="fitting", progress=0.5)
 """
 SUCCEED = "say(end={'version': publish(), 'report': {'labels': {'notice': 'few labels'}}, 'promoted': True})"
-LINGER = "time.sleep(60)"
+LINGER = "time.sleep(600)"
+NOTE = "open(os.environ['PIDS'], 'a').write(f'{os.getpid()} ')\n"
 
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
     monkeypatch.setenv("ISOSIM_MODEL_STORE", str(tmp_path))
     return JobStore(opened(tmp_path))
+
+
+@pytest.fixture
+def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where children note their ids (NOTE)."""
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    (tmp_path / "pids").touch()
+    return tmp_path / "pids"
 
 
 def worker(jobs: JobStore, program: str, **settings: object) -> Worker:
@@ -117,40 +127,36 @@ def serving(one: Worker) -> Iterator[Worker]:
     finally:
         one.stop()
         one.stop()  # not after its drain time
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def all_gone(pids: Path) -> bool:
+    """Whether the processes that have noted their ids have ended."""
+    stats = [Path(f"/proc/{pid}/stat") for pid in pids.read_text().split()]
+    return all(not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z" for stat in stats)
 
 
 def test_a_child_takes_the_next_job_and_is_gone_when_none_comes(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, pids: Path
 ) -> None:
     monkeypatch.setattr("isosim.worker.supervisor.WARM", 1.0)
-    pids = tmp_path / "pids"
-    note = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} ')\n"
-    again = f"{note}{SUCCEED}\njob = json.loads(lines.readline())['job']\n"
-    with serving(worker(jobs, again * 3)):
-        for texts in (("first", "second"), ("third",)):
-            posted = [post(jobs, text).id for text in texts]
-            wait_until(lambda: all(jobs.read(job).status is Status.SUCCEEDED for job in posted))  # noqa: B023
-            (pid,) = set(pids.read_text().split())
-            wait_until(lambda: not alive(int(pid)), 5)  # noqa: B023
-            pids.write_text("")
+    posted = [post(jobs, text).id for text in ("first", "second")]
+    with serving(worker(jobs, (NOTE + SUCCEED + "\njob = json.loads(lines.readline())['job']\n") * 3)):
+        for count in (2, 3):
+            wait_until(lambda: all(jobs.read(job).status is Status.SUCCEEDED for job in posted), 60)
+            wait_until(lambda: all_gone(pids), 60)
+            started = pids.read_text().split()
+            assert (len(started), len(set(started))) == (count, count - 1)
+            posted.append(post(jobs, f"after {count}").id)
 
 
-def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_path: Path) -> None:
-    job, pids = post(jobs), tmp_path / "pids"
-    fork = f"child = os.fork()\nif child: open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}')\n"
-    with serving(worker(jobs, fork + LINGER)):
-        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, pids: Path) -> None:
+    job = post(jobs)
+    with serving(worker(jobs, f"os.fork()\n{NOTE}{LINGER}")):
+        wait_until(lambda: len(pids.read_text().split()) == 2, 60)
         jobs.cancel(job.id)
-        wait_until(lambda: not [pid for pid in pids.read_text().split() if alive(int(pid))])
+        wait_until(lambda: all_gone(pids), 60)
     assert jobs.read(job.id).status is Status.CANCELLED
 
 
@@ -158,8 +164,8 @@ def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, tmp_p
     ("program", "drain", "status", "spared", "notices"),
     [
         (LINGER, 1, Status.QUEUED, 1, ["attempt 1: its worker was stopped while fitting"]),
-        ("time.sleep(3);" + SUCCEED, 20, Status.SUCCEEDED, 0, ["few labels"]),
-        ("say(end={'storage': 'full'})", 20, Status.QUEUED, 0, ["attempt 1: storage failed (full)"]),
+        ("time.sleep(3);" + SUCCEED, 60, Status.SUCCEEDED, 0, ["few labels"]),
+        ("say(end={'storage': 'full'})", 60, Status.QUEUED, 0, ["attempt 1: storage failed (full)"]),
     ],
 )
 def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain_time(
@@ -168,26 +174,24 @@ def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain
     job, one = post(jobs), worker(jobs, program, drain_seconds=drain)
     thread = threading.Thread(target=one.serve)
     thread.start()
-    wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices)
-    began = time.monotonic()
+    wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices, 60)
     one.stop()
-    thread.join(20)
-    assert time.monotonic() - began > 1 or "storage" in program
+    thread.join(60)
     now = jobs.read(job.id)
     assert (now.status, now.worker, now.spared, now.notices) == (status, None, spared, notices)
 
 
-def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore) -> None:
+def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore, pids: Path) -> None:
     job, clock = post(jobs), Clock()
-    with serving(worker(jobs, LINGER)):
-        wait_until(lambda: jobs.read(job.id).stage == "fitting")
+    with serving(worker(jobs, NOTE + LINGER)):
+        wait_until(lambda: jobs.read(job.id).stage == "fitting", 60)
         watcher = JobStore(jobs.blobs, clock)
         watcher.claim("other")
         taken = None
         while taken is None:  # the first worker beats meanwhile, so it is taken by a clock that jumps
             clock.now += 1e6
             taken = watcher.claim("other") or watcher.claim("other")
-        time.sleep(3)
+        wait_until(lambda: all_gone(pids), 60)
         assert jobs.read(job.id) == taken.job
         taken.end(Status.FAILED, error="unfit")
 
@@ -195,16 +199,18 @@ def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobS
 def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_without_jobs_waits(
     jobs: JobStore, tmp_path: Path
 ) -> None:
-    with serving(worker(jobs, "time.sleep(3);" + SUCCEED)):
-        time.sleep(0.5)
+    wait = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\n"
+    with serving(worker(jobs, wait + SUCCEED)) as one:
+        wait_until(lambda: not one.jobs.some_open, 60)
         job = post(jobs)
-        wait_until(lambda: jobs.read(job.id).stage == "fitting")
+        wait_until(lambda: jobs.read(job.id).stage == "fitting", 60)
         (tmp_path / "jobs").rename(tmp_path / "away")
         (tmp_path / "jobs").write_text("not a folder")
-        time.sleep(3)
+        wait_until(lambda: one._failing, 60)
+        (tmp_path / "go").touch()
         (tmp_path / "jobs").unlink()
         (tmp_path / "away").rename(tmp_path / "jobs")
-        wait_until(lambda: jobs.read(job.id).status is Status.SUCCEEDED)
+        wait_until(lambda: jobs.read(job.id).status is Status.SUCCEEDED, 60)
 
 
 def test_a_worker_that_can_start_no_process_leaves_its_job_to_another(
@@ -243,52 +249,44 @@ def test_the_reason_of_a_failure_names_no_place_of_the_server(error: Exception, 
 
 
 def test_a_hint_wakes_a_waiting_worker_and_a_lost_redis_only_its_clock(redis_server: RedisServer) -> None:
-    from redis import Redis
-
     hints = RedisHints(redis_server.url)
-    assert hints.wait(5.0)  # it has subscribed, and there may have been hints before
-    began = time.monotonic()
+    assert hints.wait(60.0)  # it has subscribed, and there may have been hints before
     assert not hints.wait(0.2)
     threading.Timer(0.3, lambda: Redis.from_url(redis_server.url).publish(CHANNEL, b"")).start()
-    assert hints.wait(10.0)
-    assert time.monotonic() - began < 5
+    assert hints.wait(60.0)
     redis_server.kill()
     began = time.monotonic()
     assert not hints.wait(0.3)
     assert not hints.wait(0.3)
-    assert 0.3 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.3
 
 
-def test_a_pulse_shows_how_long_a_worker_has_been_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert silences() == {}
-    pulse = Pulse()
-    pulse()
-    time.sleep(0.2)
-    assert silences().keys() == {os.getpid()}
-    assert 0.2 <= silences()[os.getpid()] < 5
-    pulse.close()
-    assert silences() == {}
-
-
-@pytest.mark.parametrize("whose", ["file", "folder", "another user's"])
-def test_a_pulse_follows_no_link_and_uses_no_folder_of_another_user(
+@pytest.mark.parametrize("whose", ["its own", "a file's link", "a folder's link", "another user's"])
+def test_a_pulse_shows_how_long_a_worker_is_silent_follows_no_link_and_uses_no_folder_of_another_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     victim, here, mine = tmp_path / "victim", pulses(), str(os.getpid())
     victim.mkdir()
     (victim / mine).write_text("0.0")
-    if whose == "folder":
+    if whose == "a folder's link":
         here.symlink_to(victim)
-    elif whose == "file":
+    elif whose == "a file's link":
         here.mkdir()
         (here / mine).symlink_to(victim / mine)
-    else:
+    elif whose == "another user's":
         victim.rename(here)
         assert silences().keys() == {os.getpid()}
         monkeypatch.setattr("isosim.jobs.pulse.pulses", lambda: here)
         monkeypatch.setattr("os.getuid", lambda: os.stat(here).st_uid + 1)  # noqa: PTH116
-    Pulse()()
-    assert (here / mine).read_text() == "0.0"
-    assert silences() == {}
+    pulse, began = Pulse(), time.monotonic()
+    pulse()
+    time.sleep(0.2)
+    found = silences()
+    if whose == "its own":
+        assert 0.2 <= found.pop(os.getpid()) <= time.monotonic() - began
+        pulse.close()
+        assert not here.exists()
+    else:
+        assert (here / mine).read_text() == "0.0"
+    assert found == silences() == {}
