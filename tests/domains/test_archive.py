@@ -27,8 +27,7 @@ from isosim.fitting.job import CalibrationInput, calibrate_job
 from isosim.jobs.job import JobRequest
 from isosim.scoring.advice import Target
 from isosim.store.blobs import Blobs
-from tests.store.conftest import Open, in_memory
-from tests.store.machines import Crashing, Killed
+from tests.store.conftest import in_memory
 from tests.stores import domains_of, publish
 from tests.text import sentences
 
@@ -158,27 +157,24 @@ def test_of_many_versions_the_newest_come_in_and_those_with_a_name(take: Take, t
     assert target.read("news").versions[1].method == "soft:0.1"
 
 
-def test_an_import_that_is_killed_at_any_step_leaves_whole_versions_and_is_finished_by_another(
-    source: Path, take: Take, place: Open
-) -> None:
-    content, target = exported(domains_of(source), "news", 2), DomainStore(place())
-    for step in count(1):
-        name, crashing = f"d{step}", Crashing(place())
-        crashing.left = step
-        try:
-            take(content, DomainStore(crashing), rename=name, promote=True)
-            break
-        except Killed:
-            for number in target.read(name).versions:
-                target.load(name, number)
-            take(content, target, rename=name, promote=True)
-            assert (list(target.read(name).versions), target.read(name).targets) == ([2], {"duplicates": Target(0.01)})
-    assert step > 8
-    assert not list(staging().glob("*"))
-    used = {f"versions/d{n}/{v.upload}" for n in range(step + 1) for v in target.read(f"d{n}").versions.values()}
-    left = {one.name.removeprefix(f"{target.blobs.address}/").removesuffix("/") for one in target.garbage(-1)}
-    there = {entry.key.rpartition("/")[0] for entry in target.blobs.list("versions/")}
-    assert there == used | left
+def test_an_import_that_is_killed_leaves_whole_versions_and_is_finished_by_another(source: Path, take: Take) -> None:
+    """After each version, and before the thresholds and champions."""
+    content, target, steps = exported(domains_of(source)), DomainStore(in_memory()), count(1)
+
+    class Dying(DomainStore):
+        def change(self, *given: Any, **named: Any) -> Any:
+            if next(steps) in (1, 3, 5):
+                raise KeyboardInterrupt
+            return super().change(*given, **named)
+
+    for there in ([], [2], [2, 3]):
+        with pytest.raises(KeyboardInterrupt):
+            take(content, Dying(target.blobs), promote=True)
+        for number in there:
+            target.load("news", number)
+        assert (list(target.read("news").versions), list(staging().glob("*"))) == (there, [])
+    assert take(content, target, promote=True).promoted == ["news@3"]
+    assert target.read("news").targets == {"duplicates": Target(0.01)}
 
 
 def test_imports_at_once_add_each_version_once(source: Path, target: DomainStore, take: Take) -> None:

@@ -1,8 +1,10 @@
-"""Domains: whole records, whatever is written, killed, deleted or damaged; in a folder and in buckets."""
+"""Domains: whole records, whatever is written, killed, deleted or damaged, and their champions, listed and seeded."""
 
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from isosim.domains import changes as changes_module
-from isosim.domains.champions import Champions
+from isosim.domains.champions import Champion, Champions
 from isosim.domains.domain import Domain, EncoderAliases, Migration, Version
 from isosim.domains.history import RECENT, Author, Entry, author
+from isosim.domains.seeding import seed_default
 from isosim.domains.store import DomainStore
 from isosim.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
 from isosim.scoring.advice import Target
-from isosim.store.blobs import Blobs
+from isosim.store.blobs import Blobs, opened
 from tests.store.conftest import Open
-from tests.store.machines import FAULTS, Crashing, faulty, run_on
+from tests.store.machines import FAULTS, Crashing, Watched, faulty, run_on
 
 ENCODER, OTHER = "e" * 64, "f" * 64
 NAMES = st.sampled_from(["a", "b-c"])
@@ -281,6 +284,56 @@ def test_uploads_without_a_record_are_garbage(blobs: Blobs) -> None:
     assert (found.name.endswith("versions/a/unfinished/"), found.size) == (True, 1)
     found.remove()
     assert list(store.garbage(-60)) == []
+
+
+def test_a_listing_of_champions_reads_only_what_has_changed_also_in_a_new_process(blobs: Blobs) -> None:
+    store, keys = DomainStore(blobs), list[str]()
+    counting: Any = Watched(blobs, lambda operation, *given: keys.extend(given if operation == "read" else []))
+
+    def listed(champions: Champions) -> dict[str, int | None]:
+        keys.clear()
+        found = ((name, one.champion(ENCODER)[1]) for name, one in champions.read().items())
+        return {name: None if champion is None else champion.version for name, champion in found}
+
+    champions = Champions(DomainStore(counting))
+    for name in ("b", "a"):
+        publish(store, name, promote=always)
+    publish(store, "c")
+    assert list(listed(champions).items()) == [("a", 1), ("b", 1), ("c", None)]
+    publish(store, "b", promote=always)
+    store.remove("c")
+    for again, summary in ((champions, []), (Champions(DomainStore(counting)), ["champions.json"])):
+        assert (listed(again), keys) == ({"a": 1, "b": 2}, [*summary, "domains/b.json"])
+        assert (listed(again), keys) == ({"a": 1, "b": 2}, [])
+    blobs.write("champions.json", b"{")
+    assert listed(Champions(store)) == {"a": 1, "b": 2}
+    store.move("a", Migration(ENCODER, "one", OTHER, "two", CREATED))
+    assert champions.read()["a"].champion(ENCODER) == (OTHER, None)
+    store.change("a", lambda domain: replace(domain, aliases={OTHER: domain.served(ENCODER)}))
+    assert champions.read()["a"].champion(ENCODER) == (OTHER, Champion(1, CREATED))
+
+
+def test_a_carried_default_calibration_is_seeded_once_unless_there_is_a_champion_or_it_is_damaged(
+    place: Open, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store, carried = DomainStore(place()), DomainStore(opened(tmp_path_factory.mktemp("carried")))
+    assert seed_default(store, carried, ENCODER) is None  # nothing is carried
+    publish(carried, "default", promote=always)
+    (damaged, *_) = carried.keys("default", 1)
+    content, _ = carried.blobs.read(damaged)
+    carried.blobs.write(damaged, b"")
+    with pytest.raises(CorruptArtifact):
+        seed_default(store, carried, ENCODER)
+    assert list(place().list("")) == []
+    carried.blobs.write(damaged, content)
+    with ThreadPoolExecutor(4) as pool:
+        seeded = set(pool.map(lambda _: seed_default(DomainStore(place()), carried, ENCODER), range(4)))
+    assert seeded <= {1, None}
+    record = store.read("default")
+    assert (list(record.versions), record.served(ENCODER).champion) == ([1], 1)
+    assert record.versions[1].files == carried.read("default").versions[1].files
+    assert seed_default(store, carried, ENCODER) is None
+    assert store.read("default") == record
 
 
 @pytest.mark.parametrize("missed", ["too many", "not in the log", "damaged"])

@@ -1,10 +1,12 @@
 """A version whose files were changed, or hold what must not be read."""
 
-import pickle
+import io
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,6 @@ from isosim.scoring.calibration import DomainModel
 from tests.core.scoring.references import REFERENCE
 from tests.stores import domains_of, files_of, publish, record_of
 
-REFERENCE_FILE = "reference.npz"
-
 
 @pytest.fixture
 def domains(tmp_path: Path, tiny: EncoderArtifact) -> DomainStore:
@@ -27,22 +27,16 @@ def domains(tmp_path: Path, tiny: EncoderArtifact) -> DomainStore:
     return store
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, REFERENCE_FILE, "report.json"])
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_file_is_named(domains: DomainStore, tmp_path: Path, name: str, damage: str) -> None:
+@pytest.mark.parametrize("name", [WEIGHTS, "reference.npz", "report.json"])
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:-1] + b"?", None])
+def test_a_damaged_file_is_named(domains: DomainStore, tmp_path: Path, name: str, damage: Any) -> None:
     path = files_of(tmp_path, "news", 1) / name
-    content = bytearray(path.read_bytes())
-    if damage == "remove":
-        path.unlink()
-    else:
-        content[len(content) // 2] ^= 0x10
-        path.write_bytes(content if damage == "flip" else content[:-1])
+    path.unlink() if damage is None else path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorruptArtifact) as told:
         domains.load("news", 1)
     assert str(path) in str(told.value.place)
-    if name == "report.json":
-        with pytest.raises(CorruptArtifact, match=r"report\.json of version 1 of 'news'"):
-            domains.report("news", 1)
+    with pytest.raises(CorruptArtifact, match=r"of 'news'") if name == "report.json" else nullcontext():
+        domains.report("news", 1)
 
 
 def test_what_lies_elsewhere_is_no_file_of_a_version(domains: DomainStore, tmp_path: Path) -> None:
@@ -65,16 +59,16 @@ class Loaded:
 
 
 def test_what_cannot_be_read_is_corrupt_and_no_pickle_is_loaded(tmp_path: Path) -> None:
-    for name in (WEIGHTS, REFERENCE_FILE):
-        for content in (b"", b"text", pickle.dumps([1]), b"PK\x03\x04 no zip", b"\x93NUMPY"):
+    def npz(**changes: Any) -> bytes:
+        out, arrays = io.BytesIO(), REFERENCE.arrays() | changes
+        np.savez(out, **{name: array for name, array in arrays.items() if array is not None})
+        return out.getvalue()
+
+    unreadable = {b"": "", b"text": "", b"PK\x03\x04 no zip": "", b"\x93NUMPY": ""}
+    incomplete = {npz(**{missing: None}): missing for missing in REFERENCE.arrays()}
+    pickled = {npz(similarities=np.array([Loaded()], dtype=object)): "allow_pickle"}
+    for name, contents in ((WEIGHTS, unreadable), ("reference.npz", unreadable | incomplete | pickled)):
+        for content, told in contents.items():
             (tmp_path / name).write_bytes(content)
-            with pytest.raises(CorruptArtifact, match="a version cannot be read"):
+            with pytest.raises(CorruptArtifact, match=f"a version cannot be read.*{told}"):
                 read_parts(tmp_path, [name], "a version")
-    arrays = REFERENCE.arrays()
-    for missing in arrays:
-        np.savez(tmp_path / REFERENCE_FILE, **{name: array for name, array in arrays.items() if name != missing})
-        with pytest.raises(CorruptArtifact, match=missing):
-            read_parts(tmp_path, [REFERENCE_FILE], "a version")
-    np.savez(tmp_path / REFERENCE_FILE, **arrays | {"similarities": np.array([Loaded()], dtype=object)})
-    with pytest.raises(CorruptArtifact):
-        read_parts(tmp_path, [REFERENCE_FILE], "a version")

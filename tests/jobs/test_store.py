@@ -376,42 +376,33 @@ def test_a_listing_reads_an_ended_job_once(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("left", ["of a killed upload", "of a loser", "of a damaged record"])
-def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later(blobs: Blobs, left: str) -> None:
+def test_what_is_left_of_no_job_stops_no_other_and_is_removed_later_or_by_its_owner(blobs: Blobs, left: str) -> None:
     """Of two requests with one idempotency key, the loser has the id of the other job."""
     clock, job, other = Clock(), post(opened(blobs), key="1"), post(opened(blobs))
-    jobs, entry = opened(blobs, clock), OpenJob.of(replace(job, input="f" * 32) if "loser" in left else other)
-    litter = [entry.key, entry.files[0]]
-    if "record" in left:
-        litter.append(jobs.records.key(other.id))
-        blobs.write(litter[-1], b"{")
-    elif "upload" in left:
-        blobs.delete([jobs.records.key(other.id)])
-    else:
-        jobs.discard(other.id, "ann")
-        for key in litter:
+    jobs, record = opened(blobs, clock), opened(blobs).records.key(other.id)
+    if "loser" in left:
+        assert [jobs.discard(other.id, owner) for owner in ("bob", "ann")] == [False, True]
+        other = replace(job, input="f" * 32)
+        for key in (OpenJob.of(other).key, OpenJob.of(other).files[0]):
             blobs.write(key, b"")
+    elif "record" in left:
+        blobs.write(record, b"{")
+        for call in (jobs.read, jobs.cancel):
+            with pytest.raises(CorruptArtifact):
+                call(other.id)
+    else:
+        blobs.delete([record])
+    litter = {*names(blobs)} - {OpenJob.of(job).key, OpenJob.of(job).files[0], jobs.records.key(job.id)}
     blobs.delete([OpenJob.of(job).key])  # that of another upload does not stand for it
     for _ in range(2):
         jobs.sweep(keep=0)
         assert [one.id for one in jobs.unended()] == [one.id for one in jobs.newest()] == [job.id]
-        assert {*litter, OpenJob.of(job).key} <= {*names(blobs)}
+        assert litter | {OpenJob.of(job).key} <= {*names(blobs)}
         clock.now += ABANDONED / 2 + 1
     jobs.sweep()
-    assert not {*litter} & {*names(blobs)}
+    assert len(litter) == 2 + ("record" in left)
+    assert not litter & {*names(blobs)}
     assert texts(jobs, begun(jobs).job) == ["0"]
-
-
-def test_a_job_with_a_damaged_record_can_be_removed_by_its_owner(blobs: Blobs) -> None:
-    jobs = opened(blobs)
-    job = post(jobs)
-    blobs.write(jobs.records.key(job.id), b"{")
-    for call in (jobs.read, jobs.cancel):
-        with pytest.raises(CorruptArtifact):
-            call(job.id)
-    assert not jobs.discard(job.id, "bob")
-    assert len(names(blobs)) == 3
-    assert jobs.discard(job.id, "ann")
-    assert names(blobs) == []
 
 
 def test_a_record_that_cannot_be_read_stops_no_other_job_and_is_kept(blobs: Blobs) -> None:

@@ -151,13 +151,19 @@ def test_a_child_takes_the_next_job_and_is_gone_when_none_comes(
             posted.append(post(jobs, f"after {count}").id)
 
 
-def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, pids: Path) -> None:
-    job = post(jobs)
+@pytest.mark.parametrize("how", ["cancelled", "taken for dead"])
+def test_an_attempt_that_is_over_is_stopped_with_all_its_processes(jobs: JobStore, pids: Path, how: str) -> None:
+    job, clock = post(jobs), Clock()
+    watcher = JobStore(jobs.blobs, clock)
     with serving(worker(jobs, f"os.fork()\n{NOTE}{LINGER}")):
         wait_until(lambda: len(pids.read_text().split()) == 2, 60)
-        jobs.cancel(job.id)
+        end = jobs.cancel(job.id) if how == "cancelled" else None
+        while end is None:  # the worker beats meanwhile, so another takes the job by a clock that jumps
+            clock.now += 1e6
+            taken = watcher.claim("other")
+            end = None if taken is None else taken.job
         wait_until(lambda: all_gone(pids), 60)
-    assert jobs.read(job.id).status is Status.CANCELLED
+    assert jobs.read(job.id) == end
 
 
 @pytest.mark.parametrize(
@@ -171,29 +177,12 @@ def test_a_cancelled_job_and_all_its_processes_are_stopped(jobs: JobStore, pids:
 def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain_time(
     jobs: JobStore, program: str, drain: int, status: Status, spared: int, notices: list[str]
 ) -> None:
-    job, one = post(jobs), worker(jobs, program, drain_seconds=drain)
-    thread = threading.Thread(target=one.serve)
-    thread.start()
-    wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices, 60)
-    one.stop()
-    thread.join(60)
-    now = jobs.read(job.id)
+    job = post(jobs)
+    with serving(worker(jobs, program, drain_seconds=drain)) as one:
+        wait_until(lambda: (now := jobs.read(job.id)).stage == "fitting" or now.notices, 60)
+        one.stop()
+        now = wait_until(lambda: (now := jobs.read(job.id)).worker is None and now, 60)
     assert (now.status, now.worker, now.spared, now.notices) == (status, None, spared, notices)
-
-
-def test_a_worker_that_was_taken_for_dead_leaves_the_job_to_the_other(jobs: JobStore, pids: Path) -> None:
-    job, clock = post(jobs), Clock()
-    with serving(worker(jobs, NOTE + LINGER)):
-        wait_until(lambda: jobs.read(job.id).stage == "fitting", 60)
-        watcher = JobStore(jobs.blobs, clock)
-        watcher.claim("other")
-        taken = None
-        while taken is None:  # the first worker beats meanwhile, so it is taken by a clock that jumps
-            clock.now += 1e6
-            taken = watcher.claim("other") or watcher.claim("other")
-        wait_until(lambda: all_gone(pids), 60)
-        assert jobs.read(job.id) == taken.job
-        taken.end(Status.FAILED, error="unfit")
 
 
 def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_without_jobs_waits(

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import resource
 import time
@@ -14,18 +15,7 @@ import pytest
 
 from isosim.errors import CorruptArtifact, Unavailable
 from isosim.store import artifacts
-from isosim.store.artifacts import (
-    building,
-    claim,
-    locked,
-    manifest_bytes,
-    read_json,
-    sha256,
-    sweep,
-    verified,
-    write_atomically,
-    write_json,
-)
+from isosim.store.artifacts import building, claim, locked, manifest_bytes, read_json, sweep, verified, write_atomically
 
 REAL_FLOCK = fcntl.flock
 
@@ -43,7 +33,7 @@ def full_disk() -> Iterator[None]:
 
 def test_a_write_or_a_build_that_fails_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
     path = tmp_path / "aliases.json"
-    write_json(path, {"ü": [1, 2.5, None]})
+    artifacts.write_json(path, {"ü": [1, 2.5, None]})
     with full_disk(), pytest.raises(OSError, match="too large"):
         write_atomically(path, b"new" * 10_000)
     with full_disk(), pytest.raises(OSError, match="too large"), building(tmp_path) as folder:
@@ -61,29 +51,32 @@ def test_json_that_is_no_object_is_corrupt_and_the_file_is_named(tmp_path: Path,
         read_json(tmp_path / "aliases.json")
 
 
+CONTENT = b"12345678"
+HASH = hashlib.sha256(CONTENT).hexdigest()
+MANIFEST = manifest_bytes({"method": "flow", "files": {"weights": HASH, "report": HASH}})
+
+
 @pytest.mark.parametrize(
-    ("file", "damage", "named"),
+    ("file", "damaged", "named"),
     [
-        ("weights", lambda content: content.replace(b"2", b"3"), "weights"),
-        ("weights", lambda content: None, "weights"),
-        ("manifest.json", lambda content: content.replace(b"flow", b"flaw"), r"manifest\.json"),
-        ("manifest.json", lambda content: content.replace(b"method", b"metHod"), r"manifest\.json"),
-        ("manifest.json", lambda content: manifest_bytes({"files": []}), r"manifest\.json .* lists no files"),
+        ("weights", b"12345679", "weights"),
+        ("weights", None, "weights"),
+        ("manifest.json", MANIFEST.replace(b"flow", b"flaw"), r"manifest\.json"),
+        ("manifest.json", MANIFEST.replace(b"method", b"metHod"), r"manifest\.json"),
+        ("manifest.json", manifest_bytes({"files": []}), r"manifest\.json .* lists no files"),
     ],
 )
-def test_a_changed_or_missing_file_of_an_artifact_is_named(tmp_path: Path, file: str, damage: Any, named: str) -> None:
-    for name in ("weights", "report"):
-        (tmp_path / name).write_bytes(b"12345678")
+def test_a_changed_or_missing_file_of_an_artifact_is_named(
+    tmp_path: Path, file: str, damaged: bytes | None, named: str
+) -> None:
     with pytest.raises(FileNotFoundError):  # no artifact is not a corrupt one
         verified(tmp_path)
-    files = {name: sha256(tmp_path / name) for name in ("weights", "report")}
-    (tmp_path / "manifest.json").write_bytes(manifest_bytes({"method": "flow", "files": files}))
-    assert verified(tmp_path) == {"method": "flow", "files": files}
-    (tmp_path / "extra").write_bytes(b"")
+    for name, content in (("weights", CONTENT), ("report", CONTENT), ("extra", b""), ("manifest.json", MANIFEST)):
+        (tmp_path / name).write_bytes(content)
+    assert verified(tmp_path)["method"] == "flow"
     with pytest.raises(CorruptArtifact, match="extra"):  # a file that the manifest does not know is not trusted
         verified(tmp_path, "extra")
-    content = damage((tmp_path / file).read_bytes())
-    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)
+    (tmp_path / file).unlink() if damaged is None else (tmp_path / file).write_bytes(damaged)
     for names in ([], ["weights"]):
         with pytest.raises(CorruptArtifact, match=named):
             verified(tmp_path, *names)
@@ -104,19 +97,18 @@ def test_what_a_dead_process_has_left_is_swept_and_that_of_a_living_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nfs: bool
 ) -> None:
     left, claimed, young, folder = (tmp_path / name for name in ("left", "claimed", "young", "folder"))
-    for path in (left, claimed, young):
-        path.touch()
-    folder.mkdir()
     if nfs:
         monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
+    left.touch()
+    folder.mkdir()
     with claimed.open("wb") as file, building(tmp_path) as built:
         claim(file.fileno())
         for path in (left, claimed, folder, built):
             os.utime(path, (time.time() - 3600, time.time() - 3600))
+        young.touch()
         sweep(left, claimed, young, folder, built, tmp_path / "gone")
         # A folder cannot be locked on NFS: there it is abandoned after a day.
-        there = [path.exists() for path in (left, claimed, young, folder, built)]
-        assert there == [False, True, True, nfs, True]
+        assert [path.exists() for path in (left, claimed, young, folder, built)] == [False, True, True, nfs, True]
         if nfs:
             os.utime(folder, (0, 0))
             sweep(folder)
