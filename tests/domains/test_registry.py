@@ -278,23 +278,14 @@ class Scene(Serving):
 
 
 SCENES = """
-default is the identity until it has a champion
-    default = 0; default@0 = 0; refresh; promote default 1; refresh; did default, default, default, default@1
-    default = 1; default@0 = 0; add other; refresh; default:other = 0; promote default 2 other; refresh; default = 1
-    default:other = 2
-
-what is not there
+what is not there, except default, which is the identity until it has a champion
     publish theirs 1 other; theirs = EncoderMismatch; theirs@7 = NotFound; nobody = UnknownDomain
     nobody@1 = UnknownDomain; nobody@previous = UnknownDomain; promote news 1; news@previous = NotFound; told
+    default = 0; default@0 = 0; add other; default:other = 0; promote default 1 other; refresh; default:other = 1
 
 a champion is loaded once, also for callers at the same time, one of whom leaves
     promote news 1; asks news; asks news; asks news@1; leaves 0; news = 1; news = 1; refresh; told news is 1
     did default, news, news, news@1, news@1, news
-
-a start loads default alone, and a refresh reads only what is in memory and has changed
-    promote default 1; promote news 1; promote law 1; refresh; did default, default@1; news = 1; refresh
-    did news, news@1, news; promote news 2; promote law 2; refresh; refresh; refresh; did news, news@2; law = 2
-    did law, law@2
 
 the longest unasked goes first
     room 3; promote a 1; promote a 2; promote b 1; promote b 2; promote c 1; promote c 2; a = 2; b = 2; a@1 = 1
@@ -342,26 +333,11 @@ a domain that is removed takes its versions and saved targets along
 a change by this process is taken over also where it was not announced
     promote news 1; news = 1; refresh; promote news 2; hush; refresh; news = 1; refresh news; news = 2
 
-a domain that cannot be read and has gone for want of room is left alone
-    room 1; promote news 1; promote law 1; news@1 = 1; spoil news 0; refresh; law@1 = 1; refresh; refresh
-    told news failed; refresh; refresh; told
-
 saved targets come with the champion or a pinned version, and cost no other look at the store
     promote news 1; promote law 1; save news 10; save law 10; news = 1; law@1 = 1; saved news = 0.1; saved law = 0.1
     did law, law@1, news, news@1; refresh; save news 20; save law 20; saved news = 0.1; refresh
     did default, law, law, news, news; saved news = 0.2; saved law = 0.2; promote news 2; save news 30; refresh
     news = 2; saved news = 0.3; spoil news 3; promote news 3; save news 40; refresh; news = 2; saved news = 0.4
-
-a name saved since the last refresh is found at once
-    promote news 1; news = 1; refresh; saved news = NotFound; save news 10; did default, news, news@1, news, news
-    saved news = 0.1; saved news = 0.1; did news; promote law 1; save law 20; saved law = 0.2; save law 30
-    saved law = 0.3
-
-each encoder has a champion and a previous version of its own
-    add other; promote news 1; promote news 2; promote news 3 other; promote news 4 other; news = 2; news:other = 4
-    news@previous = 1; news@previous:other = 3; news@3 = 3; news@1:other = 1
-    did news, news@2, news, news@4, news, news@1, news, news@3; promote news 5 other; refresh; promote news 6
-    refresh; news = 6; news:other = 5; told news is 2, news is 6
 
 a move changes who answers, and is told
     add other; promote warm 1; promote warm 2 other; promote cold 1; promote cold 2 other; warm = 1; cold = 1
