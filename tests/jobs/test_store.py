@@ -342,8 +342,9 @@ def test_of_two_equal_requests_at_once_the_second_changes_nothing(blobs: Blobs) 
     assert texts(jobs, first[0]) == ["0"]
     assert len(names(blobs)) == 3
     assert post(jobs, key="1", epoch=3) == first[0]  # the server's own field
-    with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
-        post(jobs, "1", key="1")
+    for text, seed in (("1", 0), ("0", 1)):
+        with pytest.raises(Conflict, match="Idempotency-Key was used for another calibration"):
+            post(jobs, text, key="1", seed=seed)
 
 
 def test_the_first_job_of_a_key_is_kept_while_the_next_is_being_posted(blobs: Blobs) -> None:
