@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
         assert {name: self.other.read(name).number for name in self.other.names()} == self.model
-        assert [*self.other.names("a")] == [name for name in self.other.names() if name != "a" and name != "a-b"]
+        assert [*self.other.names("a")] == [name for name in self.other.names() if name not in ("a", "a-b")]
 
     def teardown(self) -> None:
         self.blobs.delete([entry.key for entry in list(self.blobs.list(""))])
