@@ -197,6 +197,44 @@ class Serving:
                     await self.finish(self.registry.resolve(DomainRef(name), encoder))
             self.check()
 
+    async def answer(self, ref: str, domain: str = "") -> str:
+        name, _, encoder = ref.partition(":")
+        try:
+            if domain:
+                return str((await self.finish(self.registry.target(domain, "duplicates"))).fmr)
+            ask = self.registry.resolve(DomainRef.parse(name), OTHER if encoder else None)
+            return str((await self.finish(ask)).version)
+        except (IsosimError, OSError) as error:
+            return type(error).__name__
+
+    async def step(self, text: str, logged: list[Any]) -> None:
+        """A step in words, whose calls end before the next begins, except those of `asks`.
+
+        `news@1:other = 2`: who asks for news@1, for the other encoder, is given version 2, or is refused with an error.
+        `saved news = 0.1`: the target that is saved there. `told …`: what the registry has told since the last such
+        step; `did …`: which records it has read and which versions it has loaded; both by domain. Others: see `do`.
+        """
+        asked, _, wanted = text.partition(" = ")
+        what, *words = asked.split()
+        values = [OTHER if word == "other" else int(word) if word.isdigit() else word for word in words]
+        if wanted:
+            assert await self.answer(what, *words) == wanted, text
+        elif what in ("told", "did"):
+            log = self.told if what == "told" else self.source.did
+            assert ", ".join(sorted(log, key=lambda one: re.split("[ @]", one)[0])) == " ".join(words), text
+            log.clear()
+        elif what == "room":
+            self.room = values[0]
+            self.registry.resident_bytes = self.room * SIZE
+        elif what == "logged":
+            assert len([one for one in logged if one.levelname == "ERROR"]) == values[0], text
+        elif what in ("behind", "current"):
+            assert self.registry.behind is (what == "behind"), text
+        elif what == "refresh":
+            await self.finish(self.registry.refresh(*words))
+        else:
+            await self.do(what, *values)
+
 
 DOMAINS, ENCODERS, SOME = (
     st.sampled_from(["default", "news", "law"]),
@@ -234,47 +272,6 @@ def test_in_whatever_order_calls_end_the_registry_comes_to_what_the_store_says(
     steps: list[tuple[Any, ...]], room: int
 ) -> None:
     asyncio.run(interleave(steps, room))
-
-
-class Scene(Serving):
-    """Steps in words, each of whose calls ends before the next one begins, except those of `asks` and `refreshes`.
-
-    `news@1:other = 2`: who asks for news@1, for the other encoder, is given version 2, or is refused with an error.
-    `saved news = 0.1`: the target that is saved there. `told …`: what the registry has told since the last such step;
-    `did …`: which records it has read and which versions it has loaded; both by domain. Others: see `Serving.do`.
-    """
-
-    async def answer(self, ref: str, domain: str = "") -> str:
-        name, _, encoder = ref.partition(":")
-        try:
-            if domain:
-                return str((await self.finish(self.registry.target(domain, "duplicates"))).fmr)
-            ask = self.registry.resolve(DomainRef.parse(name), OTHER if encoder else None)
-            return str((await self.finish(ask)).version)
-        except (IsosimError, OSError) as error:
-            return type(error).__name__
-
-    async def step(self, text: str, logged: list[Any]) -> None:
-        asked, _, wanted = text.partition(" = ")
-        what, *words = asked.split()
-        values = [OTHER if word == "other" else int(word) if word.isdigit() else word for word in words]
-        if wanted:
-            assert await self.answer(what, *words) == wanted, text
-        elif what in ("told", "did"):
-            log = self.told if what == "told" else self.source.did
-            assert ", ".join(sorted(log, key=lambda one: re.split("[ @]", one)[0])) == " ".join(words), text
-            log.clear()
-        elif what == "room":
-            self.room = values[0]
-            self.registry.resident_bytes = self.room * SIZE
-        elif what == "logged":
-            assert len([one for one in logged if one.levelname == "ERROR"]) == values[0], text
-        elif what in ("behind", "current"):
-            assert self.registry.behind is (what == "behind"), text
-        elif what == "refresh":
-            await self.finish(self.registry.refresh(*words))
-        else:
-            await self.do(what, *values)
 
 
 SCENES = """
@@ -370,7 +367,7 @@ a record that was put back from an older copy is taken over
 
 @pytest.mark.parametrize("scene", SCENES.strip().split("\n\n"), ids=lambda scene: scene.partition("\n")[0])
 async def test_scene(scene: str, caplog: pytest.LogCaptureFixture) -> None:
-    play = Scene()
+    play = Serving()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "to_thread", play.calls)
         for step in re.split("[;\n]", scene.partition("\n")[2]):
