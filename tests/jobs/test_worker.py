@@ -33,12 +33,13 @@ job = json.loads(lines.readline())["job"]
 def say(**message):
     sock.sendall(json.dumps(message).encode() + b"\\n")
 def publish():
+    import pathlib, tempfile
     say(publish=True)
+    pathlib.Path(os.environ["ISOSIM_MODEL_STORE"], "asked").touch()
     lines.readline()
     from isosim.domains.domain import Version
     from isosim.domains.store import DomainStore
     from isosim.store.blobs import opened
-    import pathlib, tempfile
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "report.json").write_text('{"labels": {"notice": "few labels"}}')
         version = Version(0, "e" * 64, "minilm", "identity", {}, "", "", job["id"])
@@ -186,8 +187,9 @@ def test_a_worker_that_is_stopped_gives_its_job_back_unless_it_ends_in_the_drain
 
 
 def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_without_jobs_waits(
-    jobs: JobStore, tmp_path: Path
+    jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("isosim.worker.supervisor.SILENCE", 600.0)  # there is no other attempt
     wait = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.1)\n"
     with serving(worker(jobs, wait + SUCCEED)) as one:
         wait_until(lambda: not one.jobs.some_open, 60)
@@ -197,6 +199,9 @@ def test_a_store_that_fails_while_a_job_runs_does_not_stop_it_and_a_worker_witho
         (tmp_path / "jobs").write_text("not a folder")
         wait_until(lambda: one._failing, 60)
         (tmp_path / "go").touch()
+        wait_until((tmp_path / "asked").exists, 60)  # whether it may publish, which cannot be recorded either
+        one._failing = False
+        wait_until(lambda: one._failing, 60)
         (tmp_path / "jobs").unlink()
         (tmp_path / "away").rename(tmp_path / "jobs")
         wait_until(lambda: jobs.read(job.id).status is Status.SUCCEEDED, 60)
