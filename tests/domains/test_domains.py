@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
             lambda: self.store.promote(name, ENCODER, 1), lambda: self.store.delete(name, 1),
         ]  # fmt: skip
         for call in calls:
-            with pytest.raises(CorruptArtifact, match=rf"domains/{name}\.json cannot be read.*store repair {name}"):
+            with pytest.raises(CorruptArtifact, match=rf"domains/{name}\.json cannot be read"):
                 call()
         assert self.champions.read()[name].damaged
         assert self.other.blobs.read(key)[0] == damaged
