@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isosim.commands.files import WORDS as COMMANDS
 from isosim.errors import CallerLeft, InvalidInput, IsosimError
 from isosim.jobs.intake import Brought
 from isosim.jobs.posted import Spool
@@ -52,7 +51,7 @@ def test_facts_say_what_is_there_and_what_would_be_left_out() -> None:
     assert facts == {
         "format": "csv", "encoding": "utf-8", "encoding_certain": True, "separator": ";", "header": True, "sheet": None,
         "sheets": [], "columns": ["id", "question"], "column": "question", "sentences": 12, "labels": 0, "distinct": 3,
-        "empty": 1, "too_long": 1, "too_long_rows": [15], "longest": 101, "only": "",
+        "empty": 1, "too_long": 1, "too_long_rows": [15], "longest": 101,
         "notices": ["sentences left out because they are longer than 100 characters: 1 (line 15)"],
     }  # fmt: skip
 
@@ -61,13 +60,11 @@ def test_guesses_are_said() -> None:
     facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("entries"))
     (notice,) = facts["notices"]
     assert "windows-1252, a guess" in notice
-    assert notice.endswith("the option charset names another encoding")  # a front end has its own words
-    (notice,) = isolated(b"stra\xdfe\n", Reading("entries", words=COMMANDS))[0]["notices"]
-    assert notice.endswith("--charset NAME names another encoding")
+    assert notice.endswith("charset names another encoding")
     book = workbook([["about"]], [["a sentence"]] * 30, names=["Cover", "Tickets"])
     facts, written = isolated(book, Reading("entries"))
     assert (facts["sheet"], len(written)) == ("Tickets", 30)
-    assert facts["notices"] == ["the sheet 'Tickets' of the workbook was read; others (by name) are Cover"]
+    assert facts["notices"] == ["the longest sheet, 'Tickets', was read; sheet names another: Cover"]
     assert isolated(book, Reading("entries", sheet="Tickets"))[0]["notices"] == []
 
 
@@ -118,9 +115,6 @@ def test_vectors_with_their_texts_are_written_beside_the_lines() -> None:
         vectors_of([entries[0], {"vector": [2.0] + [0.0] * 8}], Brought(9, unit=True))
 
 
-CODES = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n, n) for n in range(30))
-
-
 @pytest.mark.parametrize(
     ("content", "limits", "kind", "message"),
     [
@@ -129,7 +123,6 @@ CODES = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n
         (b"a b\n" * 1000, Limits(100, 1000, 100), "TooLarge", "more than 100 bytes of text"),
         (b'"a"\n"b\\u001b[31m"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
         (b'"a"\n"b\\u0000"\n', LIMITS, "InvalidInput", "line 2 has a control character"),
-        (CODES, LIMITS, "InvalidInput", "holds numbers or identifiers, .* the column question"),
     ],
 )
 def test_a_refusal_arrives_as_what_it_is(content: bytes, limits: Limits, kind: str, message: str) -> None:
@@ -302,8 +295,8 @@ def test_a_fault_of_the_reader_itself_is_not_taken_for_the_file() -> None:
 def test_a_file_of_the_users_own_is_named_in_messages(tmp_path: Path) -> None:
     file = tmp_path / "tickets.csv"
     file.write_bytes(b"id,question\n1,How do I log in?\n2,Where is it now?\n")
-    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* --column question$")
-    with refused, read_path(file, Reading("entries", words=COMMANDS), LIMITS):
+    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* column 'question'$")
+    with refused, read_path(file, Reading("entries"), LIMITS):
         pass
 
 

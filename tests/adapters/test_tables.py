@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isosim.api.calibration.files import WORDS
 from isosim.errors import EmptyInput, InvalidInput, IsosimError, UnsupportedMedia
 from isosim.jobs import tables
 from isosim.jobs.tables import Table, open_table
@@ -35,7 +34,7 @@ TEXTS = sentences(600)
 
 
 def read(content: bytes, kind: Any = None, **options: Any) -> Table:
-    return open_table(io.BytesIO(content), kind, words=WORDS, **options)
+    return open_table(io.BytesIO(content), kind, **options)
 
 
 def column(content: bytes, name: str | None = None, kind: Any = None, **options: Any) -> list[str]:
@@ -72,7 +71,7 @@ ENCODINGS = {"utf-8": True, "utf-8-sig": True, "utf-16": True, "utf-32": True, "
 def test_every_separator_in_every_encoding(separator: str, encoding: str, kind: str | None) -> None:
     content = table_text(ROWS, separator).encode(encoding)
     if kind == "text":
-        with pytest.raises(InvalidInput, match=r"look like a table, split at .* text/csv .* column=question"):
+        with pytest.raises(InvalidInput, match=r"look like a table, split at .* format 'csv' .* column 'question'"):
             read(content, kind)
         assert len(column(content, kind=kind, force=True)) == len(ROWS)
         return
@@ -86,7 +85,7 @@ def test_every_separator_in_every_encoding(separator: str, encoding: str, kind: 
 JAPANESE, CHINESE, RUSSIAN = ["注文の商品はどこですか。"], ["订单在哪里? 我们的商品"], ["Привет, как дела сегодня?"]
 DECODED = {
     "utf-16": GERMAN, "utf-16-le": GERMAN, "cp1252": GERMAN, "cp1250": ["Zażółć gęślą jaźń i żółć"], "cp1251": RUSSIAN,
-    "koi8-r": RUSSIAN, "shift_jis": JAPANESE, "gb18030": CHINESE, "iso-2022-jp": JAPANESE, "hz": CHINESE,
+    "koi8-r": RUSSIAN, "shift_jis": JAPANESE, "gb18030": CHINESE, "iso-2022-jp": JAPANESE,
     "iso-2022-kr": ["주문은 어디에 있습니까?"], "iso-2022-jp-ext": ["ｶﾀｶﾅと注文の商品"],
 }  # fmt: skip
 
@@ -96,18 +95,13 @@ def test_text_of_any_encoding_is_decoded_or_its_encoding_can_be_named(encoding: 
     texts = [f"{text} {n}" for n in range(30) for text in DECODED[encoding]]
     content = "\r\n".join([*texts, ""]).encode(encoding)
     assert column(content, None, "text") == texts
-    assert read(content, "text").certain is encoding.startswith(("utf", "iso-2022", "hz"))
+    assert read(content, "text").certain is encoding.startswith(("utf", "iso-2022"))
     assert column(content, None, "text", charset=encoding) == texts
 
 
 def test_lines_end_at_line_feeds_alone() -> None:
     texts = [f"第{n}句话\u2028没有换行\u0085，也没有空格。" for n in range(230)]
     assert column("\r\n".join(texts).encode(), None, "text") == texts
-
-
-def test_ascii_that_contains_a_mark_of_hz_stays_ascii() -> None:
-    texts = ["C++ is a language.", "1+1 = 2", "~{ and ~} are approximations.", "a+b-c"] * 30
-    assert (column(lines(*texts)), read(lines(*texts)).encoding) == (texts, "utf-8")
 
 
 def test_utf_8_with_a_control_character_stays_utf_8() -> None:
@@ -158,7 +152,7 @@ TABLES: dict[str, Any] = {
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_declared_as_text_is_refused(name: str, separator: str, header: bool) -> None:
     rows = [name.split(", ")] * header + [TABLES[name](number, text) for number, text in enumerate(TEXTS)]
-    with pytest.raises(InvalidInput, match=r"look like a table.*column=\w+; .*force=true"):
+    with pytest.raises(InvalidInput, match=r"look like a table.*perhaps column ['\d].*; .*force"):
         read(table_text(rows, separator).encode(), "text")
 
 
@@ -178,13 +172,12 @@ def test_no_text_of_the_measuring_data_is_refused(data: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "remedy"),
     [
-        ([json.dumps({"id": n, "headline": text}) for n, text in enumerate(TEXTS)], "JSON; .* application/x-ndjson"),
-        ([json.dumps(text) for text in TEXTS], "JSON; .* application/x-ndjson"),
-        (json.dumps(TEXTS, indent=1).splitlines(), "JSON; .*jq"),
-        ([json.dumps(TEXTS)], "JSON; .*jq"),
-        ([f"<p>{text}</p>" for text in TEXTS], "HTML or XML; .* force=true"),
+        ([json.dumps({"id": n, "headline": text}) for n, text in enumerate(TEXTS)], "JSON; .* format 'ndjson'"),
+        ([json.dumps(text) for text in TEXTS], "JSON; .* format 'ndjson'"),
+        (json.dumps(TEXTS, indent=1).splitlines(), "JSON; write one JSON value a line"),
+        ([json.dumps(TEXTS)], "JSON; write one JSON value a line"),
     ],
-    ids=["objects", "strings", "indented", "list", "markup"],
+    ids=["objects", "strings", "indented", "list"],
 )
 def test_other_forms_than_text_are_refused_with_the_way_to_send_them(texts: list[str], remedy: str) -> None:
     with pytest.raises(InvalidInput, match=remedy):
@@ -194,8 +187,7 @@ def test_other_forms_than_text_are_refused_with_the_way_to_send_them(texts: list
 
 def test_a_workbook_has_sheets_a_header_and_the_values_of_its_formulas() -> None:
     content = workbook([], [[1.0]], ROWS, names=["Empty", "Numbers", "Tickets"])
-    assert read(content).sheet == "Tickets"  # the first that is no cover
-    assert read(workbook([["a"]], [["b"], ["c"]])).sheet == "Sheet2"  # else the longest
+    assert read(content).sheet == "Tickets"  # the longest
     table = read(content, "xlsx", sheet="Tickets")
     assert (table.sheets, table.columns) == (["Empty", "Numbers", "Tickets"], ROWS[0])
     assert column(content, "question", sheet="Tickets") == QUESTIONS
@@ -216,14 +208,13 @@ def test_json_lines_are_strings_or_objects() -> None:
     assert column(lines(*['"one\u2028sentence"'] * 30)) == ["one\u2028sentence"] * 30
 
 
-def test_cells_of_parquet_that_hold_no_text_are_empty() -> None:
+def test_columns_of_parquet_that_hold_no_text_are_left_out() -> None:
     content = parquet(
         id=range(40), bin=[text.encode("utf-16") * 9 for text in QUESTIONS], lst=[[text] * 9 for text in QUESTIONS],
         obj=[{"a": text} for text in QUESTIONS], question=QUESTIONS,
     )  # fmt: skip
-    assert read(content).columns == ["id", "bin", "lst", "obj", "question"]  # a person has to choose
+    assert read(content).columns == ["id", "question"]
     assert column(content, "question") == QUESTIONS
-    assert not any(cell for name in ("bin", "lst", "obj") for cell in column(content, name))
 
 
 CELLS = st.text(st.characters(exclude_categories=["C"], include_characters="\n"), max_size=20)
@@ -254,14 +245,14 @@ def test_quotation_marks_in_a_tsv_belong_to_the_text_where_no_spreadsheet_wrote_
 def test_a_column_is_named_by_name_or_number_and_has_to_be_there() -> None:
     table = read(table_text(ROWS, ",").encode())
     assert table.index("question") == table.index("2") == 1
-    with pytest.raises(InvalidInput, match=r"are id, question, state, or their numbers, 1 to 3\. Did you mean quest"):
+    with pytest.raises(InvalidInput, match=r"no column is called 'questions'; the columns are id, question, state, or their numbers, 1 to 3"):
         table.index("questions")
-    with pytest.raises(InvalidInput, match=r"columns id, question, state; say which .* column=question"):
+    with pytest.raises(InvalidInput, match=r"columns id, question, state; say which .* column 'question'"):
         table.index(None)
-    with pytest.raises(InvalidInput, match=r"for example column=2$"):
+    with pytest.raises(InvalidInput, match=r"for example column 2$"):
         read(table_text(ROWS[1:], ",").encode(), "csv").index(None)
     twice = read(b"a,a,question\n" + b"1,2,How do I log in to it?\n" * 9, "csv", header=True)
-    with pytest.raises(InvalidInput, match="several columns are called 'a'; give its number"):
+    with pytest.raises(InvalidInput, match="several columns are called 'a'; the columns are"):
         twice.index("a")
 
 
@@ -310,7 +301,7 @@ REFUSED: list[tuple[bytes, dict[str, Any], type[IsosimError], str]] = [
         lines(*GERMAN).replace(b"Stra", b"\xff"),
         {"charset": "utf-8"},
         InvalidInput,
-        "line 4 is not utf-8; name the file's enc",
+        "line 4 is not utf-8; charset can name",
     ),
     (b"ab\n", {"charset": "rot13"}, InvalidInput, "charset: 'rot13' is not known"),
     (b"ab\n", {"charset": "\0"}, InvalidInput, "charset"),
@@ -319,11 +310,11 @@ REFUSED: list[tuple[bytes, dict[str, Any], type[IsosimError], str]] = [
     (b"\\ud800\n", {"charset": "raw-unicode-escape"}, InvalidInput, "is not known"),
     (b"xn--a\n", {"charset": "idna"}, InvalidInput, "is not known"),  # takes minutes for a megabyte
     (b"a-b\n", {"charset": "punycode"}, InvalidInput, "is not known"),
-    (b"ab\n", {"charset": "undefined"}, InvalidInput, "is not undefined"),
+    (b"ab\n", {"charset": "undefined"}, InvalidInput, "is not known"),
     (b'{"text": "a"}\n{"text"\n', {"kind": "ndjson"}, InvalidInput, "line 2 is not JSON"),
     (b'{"text": "a"}\n1\n', {"kind": "ndjson"}, InvalidInput, 'line 2: expected "a sentence"'),
-    (b'{"text": "a"}\n["b"]\n', {"kind": "ndjson"}, InvalidInput, "line 2 is a JSON list; send one .* jq -c"),
-    (b'{"text": NaN}\n', {"kind": "ndjson"}, InvalidInput, "line 1 is not JSON: .*; JSON has no NaN"),
+    (b'{"text": "a"}\n["b"]\n', {"kind": "ndjson"}, InvalidInput, "line 2: expected \"a sentence\""),
+    (b'{"text": NaN}\n', {"kind": "ndjson"}, InvalidInput, "line 1 is not JSON"),
     (b'"\\ud800"\n', {"kind": "ndjson"}, InvalidInput, "line 1 is not JSON: .*surrogate"),
     (
         lines(*(json.dumps({f"a{n}": 1, f"b{n}": 1}) for n in range(600))),

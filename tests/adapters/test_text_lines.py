@@ -38,7 +38,7 @@ def test_undecoded_iso_2022_jp_is_named_by_its_line(tmp_path: Path) -> None:
 
 def test_what_is_no_utf8_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"fine\n" * 20_000 + b"sch\xf6n\n")
-    with pytest.raises(InvalidInput, match="line 20001: not UTF-8"):
+    with pytest.raises(InvalidInput, match="line 20001 is not UTF-8"):
         read_lines(tmp_path / "t")
 
 

@@ -12,7 +12,7 @@ import typer
 import isosim_client
 from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
 from isosim.commands.domains import repetition, said
-from isosim.commands.files import WORDS, Charset, Column, FileFormat, Header, Sheet, limits, notices
+from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from isosim.commands.shared import (
     AsJson,
     EncoderId,
@@ -77,7 +77,7 @@ def calibrate(
     """Fit a calibration to sentences, or to vectors computed elsewhere, and wait for it. Ctrl-C cancels it."""
     if labels == STDIN == file:
         raise typer.BadParameter("FILE reads standard input, which can be read only once", param_hint="--labels")
-    reading = Reading("entries", column, file_format, charset, sheet, header, force, words=WORDS)  # type: ignore[arg-type]
+    reading = Reading("entries", column, file_format, charset, sheet, header, force)  # type: ignore[arg-type]
     kind = kind_of(grades)
     pairs = [] if labels is None else labelled_pairs(labels, kind)
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ import typer
 
 from isosim.arrays import Vectors
 from isosim.commands.client import Server, connected, pinned
-from isosim.commands.files import WORDS, Column, limits, notices
+from isosim.commands.files import Column, limits, notices
 from isosim.commands.pairs import PIECE, pieces
 from isosim.commands.shared import AsJson, EncoderId, Store, versions, whole
 from isosim.commands.terminal import bar, dumped, print_json, remark
@@ -100,7 +100,7 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
         with opened(path, longest) as text:
             yield text
         return
-    with read_path(path, Reading("entries", column, words=WORDS), limits()) as (facts, sentences):
+    with read_path(path, Reading("entries", column), limits()) as (facts, sentences):
         notices(path, facts)
         if facts["empty"] or facts["too_long"]:
             raise EmptyInput(

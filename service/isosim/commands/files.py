@@ -14,7 +14,7 @@ import typer
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import print_json, remark
 from isosim.jobs.sandbox import Limits, Reading, read_path
-from isosim.jobs.tables import KINDS, Words
+from isosim.jobs.tables import KINDS
 from isosim.jobs.text_lines import STDIN
 from isosim.settings import Settings
 
@@ -31,16 +31,6 @@ Header = Annotated[
 ]
 # Maximum number of rows of a file; more than a server allows, because the command runs on the user's own machine.
 MOST = 10_000_000
-
-
-WORDS = Words(
-    column="--column {}",
-    charset="--charset NAME",
-    sheet="--sheet NAME",
-    csv="give --format csv",
-    ndjson="write one JSON value a line: jq -c '.[]' FILE > FILE.ndjson",
-    force="give --force",
-)
 
 
 def limits() -> Limits:
@@ -67,7 +57,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
-    reading = Reading("facts", column, file_format, charset, sheet, header, words=WORDS)  # type: ignore[arg-type]
+    reading = Reading("facts", column, file_format, charset, sheet, header)  # type: ignore[arg-type]
     with read_path(file, reading, limits()) as (facts, _):
         pass
     if as_csv is not None:

@@ -5,14 +5,15 @@ and vectors. `entries_of` reads them from a file, `Intake` checks them, and the 
 (`posted.py`).
 """
 
-import itertools
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from isosim.arrays import Vectors
+from isosim.encoders.brought import brought_vector, encoded
+from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
@@ -20,16 +21,12 @@ from isosim.jobs.posted import is_row, path_of, write
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences
 from isosim.jobs.tables import Table, cell_text
 from isosim.jobs.text_lines import check_decoded
+from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, header_of
 from isosim.scoring.method import Method
-
-if TYPE_CHECKING:
-    from isosim.arrays import Vectors
-    from isosim.encoders.store import EncoderArtifact
 
 MAX_LABELS = 100_000
 COUNTED = 200_000  # distinct entries that are counted; no method needs as many
 PLACES = 5  # maximum number of places of long sentences that a message names
-FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
 ENTRY = 'expected "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}'
 VECTOR = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
 PAIR = 'expected a labelled pair, {"a": "…", "b": "…", "label": 1}'
@@ -44,7 +41,7 @@ class Brought:
     unit: bool
 
 
-def brought_by(artifact: "EncoderArtifact") -> Brought | None:
+def brought_by(artifact: EncoderArtifact) -> Brought | None:
     """The vectors that users of the encoder bring; None if it computes them from text."""
     return Brought(artifact.spec.dim, artifact.unit_vectors) if artifact.kind == "vectors" else None
 
@@ -52,7 +49,7 @@ def brought_by(artifact: "EncoderArtifact") -> Brought | None:
 class Item(NamedTuple):
     """A vector (D,) and its text, if it has one."""
 
-    vector: "Vectors"
+    vector: Vectors
     text: str | None
 
 
@@ -67,49 +64,40 @@ def entries_of(
     Raises:
         InvalidInput: a line is not an entry, or it is not clear which column holds the sentences.
     """
-    if table.values is None and labels:
+    if table.kind != "ndjson":
         header = [] if table.header is None else [table.header]
-        yield from parse_pairs(itertools.chain(header, table.filled()))
+        yield from parse_pairs([*header, *table.filled()]) if labels else table.sentences(table.index(column))
         return
-    if table.values is None:
-        yield from table.sentences(table.index(column))
-        return
-    if column is not None:
-        column = table.columns[table.index(column)]
-    for number, value in table.values:
+    name = None if column is None else table.columns[table.index(column)]
+    for number, value in table.rows:
         try:
-            yield number, entry_of(value, table, column, brought, labels=labels)
+            yield number, entry_of(value, table, name, brought, labels=labels)
         except InvalidInput as error:
             raise InvalidInput(f"line {number}: {error}") from None
 
 
 def entry_of(value: Any, table: Table, column: str | None, brought: Brought | None, *, labels: bool) -> Entry:
-    """The entry in a line of JSON. Raises InvalidInput if it is none, without the line's number."""
-    if isinstance(value, dict) and {"label", "a", "b"} <= value.keys() - {column}:
+    """The entry in an object of JSON. Raises InvalidInput if it is none, without the line's number."""
+    if {"label", "a", "b"} <= value.keys() - {column}:
         return pair_of(value, brought, rows=not labels)
     if labels:
         raise InvalidInput(PAIR)
     if brought is not None:
         return item_of(value, brought)
-    if isinstance(value, str):
-        return value
     if column is not None:
         return cell_text(value.get(column))
-    if "vector" in value and "text" not in value:
+    if "text" not in value and "vector" in value:
         raise InvalidInput(NO_VECTORS)
-    name = "text" if "text" in value or len(table.columns) > 1 else table.columns[0]
-    if name not in value and "text" not in table.columns:
-        table.index(None)  # raises an error that names the columns
-    if not isinstance(value.get(name), str):
+    text = value["text" if "text" in value else table.columns[table.index(None)]]
+    if not isinstance(text, str):
         raise InvalidInput(ENTRY)
-    return str(value[name])
+    return text
 
 
 def pair_of(value: dict[str, Any], brought: Brought | None, *, rows: bool) -> LabelledPair:
     """A labelled pair. `rows`: a vector may be given by the number (from 0) of a posted row."""
-    a, b = (side_of(value.get(name), name, brought, rows=rows) for name in ("a", "b"))
-    label, weight = number_of(value["label"], "label"), number_of(value.get("weight", 1), "weight")
-    return LabelledPair(a, b, label, weight)
+    a, b = (side_of(value[name], name, brought, rows=rows) for name in ("a", "b"))
+    return LabelledPair(a, b, number_of(value["label"], "label"), number_of(value.get("weight", 1), "weight"))
 
 
 def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = False) -> str:
@@ -117,9 +105,7 @@ def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = Fals
     if brought is not None:
         if rows and is_row(str(value)):
             return str(value)
-        from isosim.encoders.brought import encoded  # noqa: PLC0415 - loads numpy
-
-        return encoded(vector_of(value, f"the vector {name!r}", brought))
+        return encoded(brought_vector(value, f"the vector {name!r}", brought.dim, unit=brought.unit))
     if not isinstance(value, str):
         raise InvalidInput(f"{name}: {NO_VECTORS if isinstance(value, list) else 'expected a text'}")
     return value
@@ -135,22 +121,13 @@ def number_of(value: Any, name: str) -> float:
     return number
 
 
-def item_of(value: Any, brought: Brought) -> Item:
-    if not isinstance(value, dict):
+def item_of(value: dict[str, Any], brought: Brought) -> Item:
+    if "vector" not in value or value.keys() - {"vector", "text"}:
         raise InvalidInput(VECTOR)
-    unknown = sorted(value.keys() - {"vector", "text"})
-    if unknown or "vector" not in value:
-        raise InvalidInput(f"{unknown[0][:80]!r} is not known; {VECTOR}" if unknown else VECTOR)
     text = value.get("text")
     if text is not None and (not isinstance(text, str) or not text.strip()):
         raise InvalidInput("the text is empty, or not a string")
-    return Item(vector_of(value["vector"], "the vector", brought), text)
-
-
-def vector_of(value: Any, name: str, brought: Brought) -> "Vectors":
-    from isosim.encoders.brought import brought_vector  # noqa: PLC0415 - loads numpy
-
-    return brought_vector(value, name, brought.dim, unit=brought.unit)
+    return Item(brought_vector(value["vector"], "the vector", brought.dim, unit=brought.unit), text)
 
 
 class Intake:
@@ -184,7 +161,6 @@ class Intake:
         self.distinct: set[int] = set()  # hashes
         self.too_long = 0
         self.too_long_places: list[Any] = []
-        self._first = ""  # first sentence
         self._summary = LabelSummary(kind)
         self._dim = 0
         self._texts = False  # whether the vectors have texts
@@ -198,14 +174,13 @@ class Intake:
         """
         for where, entry in entries:
             if isinstance(entry, str):
-                self._take_sentence(entry, where)
+                self._take_sentence(entry.strip(), where)
             elif isinstance(entry, LabelledPair):
-                self._take_pair(entry, self.place(where))
+                self._take_pair(entry._replace(a=entry.a.strip(), b=entry.b.strip()), self.place(where))
             else:
                 self._take_item(entry, self.place(where))
 
-    def _take_sentence(self, entry: str, where: Any) -> None:
-        text = entry.strip()
+    def _take_sentence(self, text: str, where: Any) -> None:
         self.longest = max(self.longest, len(text))
         if not text:
             self.empty += 1
@@ -214,51 +189,39 @@ class Intake:
             self.too_long_places += [where] if len(self.too_long_places) < PLACES else []
         else:
             check_decoded(text, self.place(where))
-            self._first = self._first or text
             self._count(hash(text), "sentences")
             self._write(text)
 
     def _take_pair(self, pair: LabelledPair, at: str) -> None:
         for text in pair[:2]:
-            if not self.brought:
-                self._check_length(text, at)
-            check_decoded(text, at)
-            if not text.strip():
+            if not text:
                 raise EmptyInput(f"{at} has an empty sentence")
             if self.brought and is_row(text):
                 self._highest = max(self._highest, (int(text), at))
-        pair = pair._replace(a=pair.a.strip(), b=pair.b.strip())
-        try:
-            self._summary.add(pair, at)
-        except InvalidInput as error:
-            raise InvalidInput(f"{at}: {error}") from None
+            elif not self.brought:
+                self._check_text(text, at)
+        self._summary.add(pair, at)
         self.labels += 1
         if self.labels > self.most_labels:
             raise InvalidInput(f"more than {self.most_labels} labelled pairs were posted")
         self._write(pair)
 
     def _take_item(self, item: Item, at: str) -> None:
-        from isosim.jobs.vector_files import hash_of, header_of  # noqa: PLC0415 - loads numpy
-
         if not self.sentences:
             self._texts, self._dim = item.text is not None, len(item.vector)
             self._vectors().write(header_of(0, self._dim))
         if (item.text is not None) != self._texts:
-            has = "no text" if self._texts else "a text"
-            raise InvalidInput(f"{at}: the vector has {has}, unlike those before it; give a text to all or to none")
+            raise InvalidInput(f"{at}: give a text to all vectors or to none, as with the first")
         self._count(hash_of(item.vector), "vectors")
         self._vectors().write(item.vector.astype("<f4").tobytes())
         if item.text is not None:
-            if len(item.text) > self.characters:
-                raise InvalidInput(
-                    f"{at}: the text has {len(item.text)} characters, at most {self.characters} are taken"
-                )
-            check_decoded(item.text, at)
+            self._check_text(item.text, at)
             self._write(item.text.strip())
 
-    def _check_length(self, text: str, at: str) -> None:
+    def _check_text(self, text: str, at: str) -> None:
         if len(text) > self.characters:
             raise InvalidInput(f"{at} has {len(text)} characters, at most {self.characters} are taken")
+        check_decoded(text, at)
 
     def take_npy(self, brought: Brought) -> None:
         """Takes a posted `.npy`, which is the file of vectors itself.
@@ -267,18 +230,13 @@ class Intake:
             InvalidInput: the file does not match its header, or a row is not a valid vector; the message names the row.
             EmptyInput: there is no vector.
         """
-        from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of  # noqa: PLC0415 - loads numpy
-
         posted = self._vectors()
         if not posted.seek(0, os.SEEK_END):
             raise EmptyInput("no vector was posted")
         file = NpyFile(path_of(posted), "the posted .npy")
-        if len(file) > self.most:
-            raise InvalidInput(f"more than {self.most:,} vectors were posted")
         for block in checked_blocks(file, brought.dim, unit=brought.unit):
             for row in block:
-                self._add_distinct(hash_of(row))
-        self.sentences = len(file)
+                self._count(hash_of(row), "vectors")
 
     def _vectors(self) -> BinaryIO:
         if self.vectors is None:
@@ -289,9 +247,6 @@ class Intake:
         self.sentences += 1
         if self.sentences > self.most:
             raise InvalidInput(f"more than {self.most:,} {what} were posted; send a random sample of 20,000")
-        self._add_distinct(hashed)
-
-    def _add_distinct(self, hashed: int) -> None:
         if self.lines is None or len(self.distinct) < COUNTED:
             self.distinct.add(hashed)
 
@@ -306,8 +261,6 @@ class Intake:
             InvalidInput, EmptyInput: there is no entry that can be used, or no probability can be fitted to the labels.
         """
         if self._dim:
-            from isosim.jobs.vector_files import header_of  # noqa: PLC0415 - loads numpy
-
             self._vectors().seek(0)
             self._vectors().write(header_of(self.sentences, self._dim))
         row, at = self._highest
@@ -344,7 +297,6 @@ class Intake:
             "too_long": self.too_long,
             "too_long_rows": self.too_long_places,
             "longest": self.longest,
-            "only": self._first if len(self.distinct) == 1 else "",
             "notices": notices,
         }
 
@@ -356,15 +308,10 @@ def check_enough(facts: dict[str, Any], method: str, dim: int, *, brought: bool 
         InvalidInput: too few distinct sentences; the message says how many are needed.
     """
     distinct, notices = facts["distinct"], list(facts["notices"])
-    if FILE_NAME.fullmatch(facts["only"]):
-        raise InvalidInput(
-            "texts: the only sentence looks like the name of a file; curl posts the file itself with an @ before "
-            "the name: --data-binary @FILE"
-        )
     try:
         check_sentences(method, dim, distinct, sent=facts["sentences"], brought=brought)
     except InvalidInput as error:
-        raise InvalidInput("; ".join([str(error), *([facts["doubt"]] if "doubt" in facts else []), *notices])) from None
+        raise InvalidInput("; ".join([str(error), *notices])) from None
     if Method.parse(method).is_flow and distinct < STEADY_FLOW:
         what = "vectors" if brought else "sentences"
         notices.append(

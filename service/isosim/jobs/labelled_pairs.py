@@ -10,7 +10,7 @@ from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
 from isosim.jobs.sandbox import Limits, Reading, read_path
-from isosim.jobs.tables import NEUTRAL, csv_rows, encoding_of, numbered
+from isosim.jobs.tables import csv_rows, encoding_of, numbered
 
 MOST = 1_000_000  # maximum number of labelled pairs in a file
 LIMITS = Limits(characters=1 << 20, sentences=MOST, size=10_000_000_000, labels=MOST)
@@ -47,7 +47,7 @@ def read_pairs(path: Path) -> Pairs:
     """
     quoted = path.suffix.lower() == ".csv"
     with path.open("rb") as file:
-        lines = numbered(file, encoding_of(file, None)[0], "\n", NEUTRAL)
+        lines = numbered(file, encoding_of(file, None)[0])
         try:
             table = csv_rows(lines, "," if quoted else "\t", quoted=quoted)
             pairs = parse_pairs((number, cells) for number, cells in table if any(map(str.strip, cells)))

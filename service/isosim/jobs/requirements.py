@@ -108,13 +108,13 @@ class LabelSummary:
         label, weight = pair.label, pair.weight
         self.pairs += 1
         if not 0 < weight < math.inf:
-            raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
+            raise InvalidInput(f"{where}: weight {weight:g}: a weight must be a number above 0")
         if self.kind == "matches" and label not in (0, 1):
             self.others += 1
             self._others += [f"{label:g} in {where}"] if len(self._others) < NAMED else []
             return
         if not 0 <= label <= HIGHEST_GRADE:
-            raise InvalidInput(f"label {label:g}: grades are within 0–1 or 0–5")
+            raise InvalidInput(f"{where}: label {label:g}: grades are within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
         self.lightest, self.heaviest = min(self.lightest, weight), max(self.heaviest, weight)
         if len(self._pairs) < FEWEST_LABELS:
@@ -151,20 +151,11 @@ class LabelSummary:
             )
 
 
-def check_labels(
-    labels: Iterable[LabelledPair], kind: str = "matches", *, where: Sequence[str] = (), left_out: str = ""
-) -> None:
-    """Raises InvalidInput if no probability can be fitted to the labels.
-
-    `where`: a name for each pair in messages; by default its number. `left_out`: see `LabelSummary.check`.
-    """
+def check_labels(labels: Iterable[LabelledPair], kind: str = "matches", *, left_out: str = "") -> None:
+    """Raises InvalidInput if no probability can be fitted to the labels. `left_out`: see `LabelSummary.check`."""
     summary = LabelSummary(kind)
-    for row, pair in enumerate(labels):
-        place = where[row] if where else f"pair {row + 1}"
-        try:
-            summary.add(pair, place)
-        except InvalidInput as error:
-            raise InvalidInput(f"{place}: {error}") from None
+    for number, pair in enumerate(labels, 1):
+        summary.add(pair, f"pair {number}")
     summary.check(left_out=left_out)
 
 
@@ -260,32 +251,25 @@ def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
 
     Only hashes of the other texts are kept, so that 1,000,000 distinct sentences take 0.1 GB.
     """
-    lines, count = iter(posted), 0
-    lines_of: dict[str, int] = {}  # first line of each text
-    for text in lines:
-        count += 1
-        lines_of.setdefault(text, count)
-        if len(lines_of) > most:
-            break
-    else:
-        return Draw(list(lines_of), count, len(lines_of), list(lines_of.values()))
-    ranks = {text: rank(text, seed) for text in lines_of}
-    seen = set(ranks.values())
-    limit = 2**64
-    for text in lines:
-        count += 1
+    count, limit = 0, 2**64
+    seen: set[int] = set()  # ranks
+    lines_of: dict[str, int] = {}  # first line of each text whose rank is below the limit
+    for count, text in enumerate(posted, 1):
         place = rank(text, seed)
+        if place in seen:
+            continue
         seen.add(place)
         if place < limit:
-            ranks[text] = place
-            lines_of.setdefault(text, count)
-            if len(ranks) > SPARE * most:
-                ranks = dict(sorted(ranks.items(), key=by_rank)[:most])
-                lines_of = {text: lines_of[text] for text in ranks}
-                limit = next(reversed(ranks.values())) + 1
-    texts = [text for text, _ in sorted(ranks.items(), key=by_rank)[:most]]
-    return Draw(texts, count, len(seen), [lines_of[text] for text in texts])
+            lines_of[text] = count
+        if len(lines_of) > SPARE * most:
+            lines_of = lowest(lines_of, seed, most)
+            limit = rank(next(reversed(lines_of)), seed)
+    if len(seen) > most:
+        lines_of = lowest(lines_of, seed, most)
+    return Draw(list(lines_of), count, len(seen), list(lines_of.values()))
 
 
-def by_rank(item: tuple[str, int]) -> tuple[int, str]:
-    return item[1], item[0]
+def lowest(lines_of: dict[str, int], seed: int, most: int) -> dict[str, int]:
+    """The texts with the lowest ranks, lowest first."""
+    ranks = {text: rank(text, seed) for text in lines_of}
+    return {text: lines_of[text] for text in sorted(ranks, key=lambda text: (ranks[text], text))[:most]}

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from isosim import errors
-from isosim.jobs.intake import MAX_LABELS, PLACES, Brought, Entry, Intake, entries_of
+from isosim.jobs.intake import MAX_LABELS, PLACES, Brought, Intake, entries_of
 from isosim.jobs.posted import temporary_file
-from isosim.jobs.tables import FEW_ROWS, KINDS, MOST, NEUTRAL, Kind, Table, Words, is_code, kind_of_name, open_table
+from isosim.jobs.tables import KINDS, Kind, Table, kind_of_name, open_table
 from isosim.jobs.text_lines import STDIN
 
 # `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone.
@@ -70,7 +70,6 @@ class Reading:
     force: bool = False  # each line of a text is a sentence, even if the lines look like a table
     labels: str = "matches"  # what labels mean (LABEL_KINDS)
     brought: Brought | None = None  # None: text is wanted, not vectors
-    words: Words = NEUTRAL
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in (*KINDS, "npy"):
@@ -196,7 +195,6 @@ def main(wanted: str) -> None:
     """The entry point of the child process. It sets its limits before it reads the file."""
     given, bounds, descriptor = json.loads(wanted)
     given["brought"] = given["brought"] and Brought(**given["brought"])
-    given["words"] = Words(**given["words"])
     reading, limits = Reading(**given), Limits(**bounds)
     bound(limits.size, limits.memory)
     try:
@@ -255,16 +253,14 @@ def facts_of(
             raise errors.UnsupportedMedia("a .npy holds vectors, and text is wanted")
         intake.take_npy(reading.brought)
         return intake.facts
-    table_wanted = reading.give in ("rows", "labels")  # also of a text
-    kind = None if table_wanted and reading.kind == "text" else reading.kind
     table = open_table(
         file,
-        kind,
+        # A text may be a table of labels, or of cells to show.
+        None if reading.kind == "text" and reading.give in ("rows", "labels") else reading.kind,
         charset=reading.charset,
         sheet=reading.sheet,
         header=reading.header,
         force=reading.force,
-        words=reading.words,
     )
     intake.place = table.place
     facts: dict[str, Any] = {
@@ -282,50 +278,24 @@ def facts_of(
         return facts
     chosen = table.suggested if reading.column is None else table.index(reading.column)
     if wanted:
-        intake.take(checked(table, reading))
+        intake.take(entries_of(table, reading.column, reading.brought, labels=reading.give == "labels"))
         intake.close(labels=reading.give == "labels")
     else:
         intake.take(table.sentences(chosen))
-        preview = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in table.first[:SHOWN_ROWS]]
-        facts["rows"] = preview
+        shown = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for cells in table.first[:SHOWN_ROWS]]
+        facts["rows"] = shown
     facts |= {"column": table.columns[chosen]} | intake.facts
-    facts["notices"] = guesses(table, reading) + facts["notices"]
     facts["empty"] += table.blank
     if chosen != table.suggested:
-        facts["doubt"] = (
-            f"column {table.columns[chosen][:80]!r} was read; the one that most likely holds the sentences is "
-            f"{table.hint}"
-        )
-    return facts
-
-
-def guesses(table: Table, reading: Reading) -> list[str]:
-    """Notices about what was guessed."""
-    notices = []
+        facts["notices"].append(f"{table.columns[chosen][:80]!r} was read; the longest text is in {table.hint}")
     if not table.certain:
-        notices.append(
-            f"the file is not UTF-8 and was read as {table.encoding}, a guess; {reading.words.charset} names another "
-            "encoding"
+        facts["notices"].append(
+            f"the file is not UTF-8 and was read as {table.encoding}, a guess; charset names another encoding"
         )
     if len(table.sheets) > 1 and reading.sheet is None:
         others = ", ".join(name for name in table.sheets[:PLACES] if name != table.sheet)
-        choose = reading.words.sheet
-        notices.append(f"the sheet {table.sheet!r} of the workbook was read; others ({choose}) are {others}")
-    return notices
-
-
-def checked(table: Table, reading: Reading) -> Iterator[tuple[int, Entry]]:
-    """The entries of a table. Raises InvalidInput at the end if most cells of the column were codes."""
-    count = codes = 0
-    for number, entry in entries_of(table, reading.column, reading.brought, labels=reading.give == "labels"):
-        if isinstance(entry, str) and entry:
-            count += 1
-            codes += is_code(entry)
-        yield number, entry
-    if reading.give == "entries" and len(table.columns) > 1 and codes > max(FEW_ROWS - 1, MOST * count):
-        raise errors.InvalidInput(
-            f"column: {reading.column!r} holds numbers or identifiers, not sentences; try {table.hint}"
-        )
+        facts["notices"].append(f"the longest sheet, {table.sheet!r}, was read; sheet names another: {others}")
+    return facts
 
 
 def write_rows(table: Table, limits: Limits, out: BinaryIO) -> None:

@@ -21,10 +21,11 @@ READ = 64 * 1024  # maximum bytes of one read; a read from a pipe may return few
 class TextLines:
     """A text that is being read. `share` is the share of its bytes read so far, None if its length is unknown."""
 
-    name: str
+    name: str  # for messages; empty: they name only the line
     file: BinaryIO
-    size: int  # bytes; 0: unknown
+    size: int = 0  # bytes; 0: unknown
     longest: int | None = None  # limit for the characters of a line
+    encoding: str | None = None  # None: the one of a byte order mark, else UTF-8
     number: int = 0  # lines read so far
     seen: int = 0  # bytes read so far
 
@@ -40,7 +41,7 @@ class TextLines:
         """
         rest, decoder = "", None
         while chunk := self.file.read(READ):
-            decoder = decoder or decoder_of(chunk)
+            decoder = decoder or codecs.getincrementaldecoder(self.encoding or encoding_of_mark(chunk) or "utf-8")()
             self.seen += len(chunk)
             *whole, rest = (rest + self._decoded(decoder, chunk)).split("\n")
             if whole:
@@ -49,25 +50,31 @@ class TextLines:
         if decoder is not None and (rest := rest + self._decoded(decoder, b"")):
             yield [self._checked(rest)]
 
+    def _place(self, number: int) -> str:
+        return f"{self.name}, line {number}" if self.name else f"line {number}"
+
     def _decoded(self, decoder: codecs.IncrementalDecoder, chunk: bytes) -> str:
         try:
             return decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            line = self.number + error.object[: error.start].count(b"\n") + 1
-            raise InvalidInput(
-                f"{self.name}, line {line}: not {error.encoding.upper()}; save the file as UTF-8"
-            ) from None
+        except UnicodeError as error:
+            before = error.object[: error.start].count(b"\n") if isinstance(error, UnicodeDecodeError) else 0
+            remedy = "; charset can name another encoding" if self.encoding else "; save the file as UTF-8"
+            where = self._place(self.number + before + 1)
+            raise InvalidInput(f"{where} is not {self.encoding or 'UTF-8'}{remedy}") from None
 
     def _checked(self, line: str) -> str:
         self.number += 1
-        text = line.removesuffix("\r")
-        check_decoded(text, f"{self.name}, line {self.number}")
+        text = (line if self.number > 1 else line.removeprefix("\ufeff")).removesuffix("\r")
+        check_decoded(text, self._place(self.number))
         self._check_length(text, self.number)
         return text
 
     def _check_length(self, text: str, number: int) -> None:
         if self.longest is not None and len(text) > self.longest:
-            raise InvalidInput(f"{self.name}, line {number}: {len(text)} characters; the limit is {self.longest}")
+            raise InvalidInput(
+                f"{self._place(number)} is longer than {self.longest:,} characters; each sentence, or each row of a "
+                "table, must have a line of its own"
+            )
 
 
 MARKS = {
@@ -79,12 +86,6 @@ MARKS = {
 def encoding_of_mark(begin: bytes) -> str | None:
     """The encoding that a byte order mark at the beginning of a text states."""
     return next((name for mark, name in MARKS.items() if begin.startswith(mark)), None)
-
-
-def decoder_of(begin: bytes) -> codecs.IncrementalDecoder:
-    """A decoder that takes off the byte order mark; without a mark, of UTF-8."""
-    marked = encoding_of_mark(begin)
-    return codecs.getincrementaldecoder("utf-8-sig" if marked in (None, "utf-8") else marked)()
 
 
 def check_decoded(text: str, where: str) -> None:
@@ -107,7 +108,7 @@ def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
     """
     if path == STDIN:
         with open(0, "rb", buffering=0, closefd=False) as file:
-            yield TextLines("standard input", file, 0, longest)
+            yield TextLines("standard input", file, longest=longest)
         return
     with path.open("rb", buffering=0) as file:
         yield TextLines(str(path), file, os.fstat(file.fileno()).st_size, longest)

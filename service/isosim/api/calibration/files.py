@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
+from email.message import Message
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -28,7 +29,7 @@ from isosim.jobs.sandbox import (
     held_whole,
     read_isolated,
 )
-from isosim.jobs.tables import KINDS, TYPES, Kind, Words
+from isosim.jobs.tables import KINDS, TYPES, Kind
 
 router = APIRouter(tags=["calibration"])
 
@@ -38,16 +39,8 @@ CHUNK = 64 * 1024  # bytes handed to a thread at once
 JSON_GROWTH = 2
 
 NPY = "application/x-npy"
-WORDS = Words(
-    column="column={}",
-    charset="charset=NAME",
-    sheet="sheet=NAME",
-    csv="send it as text/csv (format=csv)",
-    ndjson="send one JSON value a line, as application/x-ndjson: jq -c '.[]' FILE > FILE.ndjson",
-    force="add force=true",
-)
-FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
-PAGES = ("text/html", "application/xhtml+xml")
+# Web forms, which wrap the file, and web pages.
+UNREAD = ("multipart/form-data", "application/x-www-form-urlencoded", "text/html", "application/xhtml+xml")
 # Charsets that many clients state for every file, whatever its encoding. They are ignored: the encoding is detected.
 UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
@@ -67,24 +60,14 @@ BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} f
 def content_type(request: Request) -> tuple[str, str | None]:
     """Media type and charset of the Content-Type header; the charset is None if the header states none."""
     header = request.headers.get("content-type", "")
-    parameters = header.partition(";")[2]
-    charset = next(
-        (value.strip().strip('"') for name, _, value in (one.partition("=") for one in parameters.split(";"))
-         if name.strip().lower() == "charset"),
-        None,
-    )  # fmt: skip
-    return media_type(header), charset or None
+    parsed = Message()
+    parsed["content-type"] = header
+    return media_type(header), parsed.get_content_charset()
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia if `kind` is the media type of an HTML page or of a web form. With -F or -d, curl sends a
-    web form."""
-    if kind in PAGES:
-        raise UnsupportedMedia(
-            f"content-type {kind!r} is a web page; send its text without tags, one sentence a line, with the "
-            "content-type text/plain"
-        )
-    if kind in FORMS:
+    """Raises UnsupportedMedia for the media types in UNREAD. With -F or -d, curl sends a web form."""
+    if kind in UNREAD:
         raise UnsupportedMedia(f"{sent_as(kind)}; {AS_IT_IS.format(route)}, with the options in the query")
 
 
@@ -127,7 +110,6 @@ async def reading_of(
         sheet=sheet,
         header=header,
         force=force,
-        words=WORDS,
     )
 
 
@@ -151,31 +133,18 @@ async def temporary(service: Service, grant: Grant) -> AsyncIterator[BinaryIO]:
             await asyncio.shield(asyncio.to_thread(file.close))
 
 
-async def chunks(request: Request) -> AsyncIterator[bytes]:
-    """The body in chunks of CHUNK bytes; the last one may be shorter."""
-    held = bytearray()
-    async for part in request.stream():
-        held += part
-        while len(held) >= CHUNK:
-            yield bytes(held[:CHUNK])
-            del held[:CHUNK]
-    if held:
-        yield bytes(held)
-
-
 async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
     """Writes the body into a file. Raises TooLarge above `limit` bytes; its message ends with `remedy`."""
-    taken = 0
-
-    def write(chunk: bytes) -> None:
-        nonlocal taken
-        taken += len(chunk)
+    taken, held = 0, bytearray()
+    async for part in request.stream():
+        taken += len(part)
         if taken > limit:
             raise TooLarge(f"the file is larger than {limit:,} bytes; {remedy}")
-        file.write(chunk)
-
-    async for chunk in chunks(request):
-        await asyncio.to_thread(write, chunk)
+        held += part
+        if len(held) >= CHUNK:
+            await asyncio.to_thread(file.write, held)
+            held.clear()
+    await asyncio.to_thread(file.write, held)
     await asyncio.to_thread(file.flush)
 
 
@@ -248,16 +217,11 @@ def memory_of_reader(left: int | None, *, whole: bool) -> int:
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))
 
 
-async def pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    file.seek(0)
-    while chunk := await asyncio.to_thread(file.read, CHUNK):
-        yield chunk
-
-
 async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
     """Yields a file in pieces. Closes `stack`, which owns the file, at the end or if the client disconnects."""
     async with stack:
-        async for piece in pieces(file):
+        file.seek(0)
+        while piece := await asyncio.to_thread(file.read, CHUNK):
             yield piece
 
 

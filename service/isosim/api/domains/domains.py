@@ -22,7 +22,7 @@ from isosim.api.calibration.calibrate import (
     spooling,
     take_json,
 )
-from isosim.api.calibration.files import WORDS, content_type, read_body
+from isosim.api.calibration.files import content_type, read_body
 from isosim.api.calibration.schemas import JobAccepted, LabelsOptions, LabelsRequest
 from isosim.api.domains.schemas import (
     REVISION,
@@ -233,7 +233,7 @@ async def post_labels(
             async with service.parsing_json:
                 facts = await asyncio.to_thread(take_json, service, spool, body, artifact)
         else:
-            reading = Reading("labels", kind="ndjson", labels=body.kind, brought=brought_by(artifact), words=WORDS)
+            reading = Reading("labels", kind="ndjson", labels=body.kind, brought=brought_by(artifact))
             facts = await read_body(request, service, reading, spool)
         record = await service.store(service.domains.read, domain)
         wanted = JobRequest(
