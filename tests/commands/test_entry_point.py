@@ -173,7 +173,7 @@ def test_a_column_with_too_few_values_is_refused_with_the_likeliest_one(
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.rstrip().endswith(
         "texts: 1 distinct sentences among 300; method 'auto' needs at least 200; for steady thresholds, use "
-        "2,000 or more; column 'state' was read; the one that most likely holds the sentences is --column question"
+        "2,000 or more; 'state' was read; the longest text is in column 'question'"
     )
     assert run(*words, "question", "--method", "identity", model_store=own_store).returncode == 0
 
@@ -189,7 +189,7 @@ def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) 
     assert guessed.stderr.startswith("standard input: the file is not UTF-8 and was read as windows-1252, a guess")
     bad = run(*words, "--charset", "utf-8", stdin=text + b"\nsch\x81n\n", model_store=own_store)
     assert bad.returncode == 1
-    assert "standard input: line 301 is not utf-8; name the file's encoding with --charset" in bad.stderr
+    assert "standard input: line 301 is not utf-8; charset can name another encoding" in bad.stderr
     empty = run(*words, stdin=b"\n\n", model_store=own_store)
     assert empty.stderr == "isosim: standard input: the file holds no text; all its rows are blank\n"
 

@@ -110,8 +110,8 @@ export function nameLike(text) {
 const PLAINER = [
   [/^encoder_mismatch: /, ""],
   [/; promote a version of this encoder, or name one in the request \(\S+\)/, "; promote a version of this encoder"],
-  [/; charset=NAME names another encoding/, "; another encoding can be chosen where the file is chosen"],
-  [/; others \(sheet=NAME\) are /, "; the others are "],
+  [/; charset names another encoding/, "; another encoding can be chosen where the file is chosen"],
+  [/; sheet names another: /, "; the others are "],
   [/; calibrate it from text: POST \/calibrate(\?domain=\S+ \(isosim [^)]*\))?/, "; calibrate it with its own text"],
   [/; give it some: POST \/domains\/\S+\/labels .* \(.*?\), and wait for that job/, "; label pairs for it"],
   [/: GET \/calibrate\/\S+, and ask again/, "; ask again"],

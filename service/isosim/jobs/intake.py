@@ -88,7 +88,8 @@ def entry_of(value: Any, table: Table, column: str | None, brought: Brought | No
         return cell_text(value.get(column))
     if "text" not in value and "vector" in value:
         raise InvalidInput(NO_VECTORS)
-    text = value["text" if "text" in value else table.columns[table.index(None)]]
+    named = "text" in value or "text" in table.columns
+    text = value.get("text" if named else table.columns[table.index(None)])
     if not isinstance(text, str):
         raise InvalidInput(ENTRY)
     return text

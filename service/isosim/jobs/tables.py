@@ -383,7 +383,8 @@ def json_lines(lines: Iterable[tuple[int, str]]) -> Iterator[JsonRow]:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"line {number} is not JSON: {error}") from None
+            one = 'each line is one value, such as "a sentence"'
+            raise InvalidInput(f"line {number} is not JSON: {error}; {one}") from None
         if not isinstance(value, str | dict):
             raise InvalidInput(f'line {number}: expected "a sentence" or an object such as {{"text": "a sentence"}}')
         yield number, {"text": value} if isinstance(value, str) else value

@@ -250,7 +250,7 @@ def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server) 
     path = "/calibrate?domain=rows&method=sn"
     refused = tiny_server.client.post(path, **lines_of(TABLE))
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    for word in ("look like a table", "commas", "text/csv", "column=3", "force=true"):
+    for word in ("look like a table", "split at ','", "format 'csv'", "column 3", "give force"):
         assert word in refused.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
     taken = tiny_server.client.post(f"{path}&force=true", **lines_of(TABLE))
