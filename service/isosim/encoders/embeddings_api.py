@@ -5,7 +5,6 @@ link-local address.
 """
 
 import asyncio
-import binascii
 import contextlib
 import ipaddress
 import os
@@ -15,13 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpcore2
+import httpx2
 import numpy as np
 import orjson
 
 from isosim.arrays import Vectors
+from isosim.encoders.brought import faults, vector_of
 from isosim.encoders.store import Endpoint
 from isosim.errors import InvalidInput
 
@@ -31,7 +32,6 @@ ANSWER_BYTES = 200_000  # maximum bytes of an answer, in addition to the bytes o
 BYTES_A_NUMBER = 32  # maximum bytes of one number of a vector in JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
 WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
-PATH = "/%:@!$&'()*+,;=~"  # characters of an address's path that are sent as they are
 SAID = 200  # maximum characters quoted from a server's error message
 METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # address of a cloud's metadata service; it is not link-local
 
@@ -116,12 +116,9 @@ class EmbeddingsClient:
 
     def __init__(self, endpoint: Endpoint, connections: int) -> None:
         self.endpoint = endpoint
-        parts = urlsplit(endpoint.url)
-        host = str(parts.hostname).encode("idna")
-        path = f"{quote(parts.path.rstrip('/'), safe=PATH)}/embeddings"
-        self.url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target=path)
-        host = b"[%b]" % host if b":" in host else host
-        self.host = host if parts.port is None else b"%b:%d" % (host, parts.port)
+        url = httpx2.URL(f"{endpoint.url.rstrip('/')}/embeddings")
+        self.host = url.netloc
+        self.url = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         self.pool = httpcore2.AsyncConnectionPool(max_connections=connections, network_backend=CheckedBackend())
 
     async def __aenter__(self) -> Self:
@@ -217,41 +214,25 @@ def said(status: int, body: bytes) -> str:
     return f"it answers {status}: {' '.join(str(words).split())[:SAID]}".rstrip(": ") + hint
 
 
-def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
+def vectors_in(body: bytes, count: int, dim: int | None) -> Vectors:
     """The vectors (N, D) of an answer, ordered by `index`. Raises Refusal if the body is not a valid answer."""
     try:
         entries = orjson.loads(body)["data"]
-        if not isinstance(entries, list) or len(entries) != count_wanted:
-            got = len(entries) if isinstance(entries, list) else "no list of"
-            raise Refusal(f"it answers with {got} vectors for {count_wanted} texts", 200)
-        rows = [entry["index"] for entry in entries]
-        vectors = [vector_of(entry["embedding"]) for entry in entries]
+        rows = {entry["index"]: vector_of(entry["embedding"]) for entry in entries}
     except orjson.JSONDecodeError:
         raise Refusal("its answer is no JSON", 200) from None
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, InvalidInput):
         raise Refusal("its answer is not a valid answer of /v1/embeddings", 200) from None
-    if any(type(row) is not int for row in rows) or sorted(rows) != list(range(count_wanted)):
+    if len(entries) != count:
+        raise Refusal(f"it answers with {len(entries)} vectors for {count} texts", 200)
+    if any(type(row) is not int for row in rows) or sorted(rows) != list(range(count)):
         raise Refusal("the values of `index` in its answer must be 0, 1, 2, …, one for each text", 200)
-    dims = {vector.shape for vector in vectors}
-    if len(dims) != 1 or not vectors[0].size:
-        have = ", ".join(sorted({str(shape[0]) if len(shape) == 1 else "?" for shape in dims}))
-        raise Refusal(f"its vectors have {have} dimensions; all must have the same number, at least 1", 200)
-    if dim is not None and dims != {(dim,)}:
-        raise OtherDimension(f"its vectors have {vectors[0].size} dimensions, not {dim}", 200)
-    matrix: Vectors = np.empty((count_wanted, vectors[0].size), np.float32)
-    matrix[rows] = vectors
-    if not np.isfinite(matrix).all():
-        raise Refusal("a vector holds NaN or infinity", 200, of_texts=True)
-    if not matrix.any(axis=1).all():
-        raise Refusal("a vector is zero", 200, of_texts=True)
+    dims = sorted({len(vector) for vector in rows.values()})
+    if len(dims) != 1:
+        raise Refusal(f"its vectors have {', '.join(map(str, dims))} dimensions; all must have the same number", 200)
+    if dim is not None and dims != [dim]:
+        raise OtherDimension(f"its vectors have {dims[0]} dimensions, not {dim}", 200)
+    matrix: Vectors = np.stack([rows[row] for row in range(count)])
+    for fault in faults(matrix, unit=False).values():
+        raise Refusal(f"a vector {fault}", 200, of_texts=True)
     return matrix
-
-
-def vector_of(embedding: object) -> Vectors:
-    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError for other values."""
-    if isinstance(embedding, str):
-        return np.frombuffer(binascii.a2b_base64(embedding, strict_mode=True), "<f4")
-    if not isinstance(embedding, list) or not all(type(number) in (float, int) for number in embedding):
-        raise TypeError("no vector")
-    with np.errstate(over="ignore"):  # infinity is refused later
-        return np.array(embedding, np.float32)

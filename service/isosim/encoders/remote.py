@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -63,11 +63,7 @@ class EstimatedTokens(Sequence[int]):
     def __len__(self) -> int:
         return self.length
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> NoReturn:
+    def __getitem__(self, index: Any) -> NoReturn:
         raise TypeError("the tokens of a remote encoder are not known")
 
 
@@ -86,13 +82,9 @@ class RemoteTokenizer:
         """
         if side == "left":
             self._refuse("does not cut texts on the left")
-        tokens = []
-        for text in texts:
-            raw = text.encode()
-            most = self.max_length * BYTES_A_TOKEN
-            cut = len(raw) > most
-            tokens.append(Tokens(EstimatedTokens(raw[:most].decode(errors="ignore") if cut else text), cut))
-        return tokens
+        most = self.max_length * BYTES_A_TOKEN
+        heads = [(text, text.encode()[:most].decode(errors="ignore")) for text in texts]
+        return [Tokens(EstimatedTokens(head), head != text) for text, head in heads]
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
         """Always raises InvalidInput."""
@@ -136,11 +128,10 @@ class RemoteEncoder:
         self.seconds, self.patient, self.clock = seconds, patient, clock
         self.on_request = on_request
         self.state: State = "unknown"
-        self.met = False  # whether the server has answered a probe correctly at least once
         self.failure: IsosimError | None = None  # the last failure; None after the next correct answer
         self.off = 0.0  # distance of the last probe's vector from the known vector, divided by the known vector's norm
         self._client = EmbeddingsClient(artifact.remote, requests + 1)
-        self._breaker = CircuitBreaker(clock=clock)
+        self.breaker = CircuitBreaker(clock=clock)  # `met`: whether the server has ever answered a probe correctly
         self._turn = 0  # number of requests so far
         self._trying = False  # True while the circuit is open and one request tests the server
         self._closed = False
@@ -235,9 +226,9 @@ class RemoteEncoder:
         False while the circuit is closed. While the circuit is open, one request at a time becomes a trial. All other
         requests raise the last failure.
         """
-        if not self._breaker.is_open:
+        if not self.breaker.is_open:
             return False
-        if self.failure is not None and (self._trying or not self._breaker.allows()):
+        if self.failure is not None and (self._trying or not self.breaker.allows()):
             raise copy.copy(self.failure)
         self._trying = True
         return True
@@ -259,8 +250,8 @@ class RemoteEncoder:
                 f"a known text's vector now differs from the registered vector by {self.off:.2f} of its norm; "
                 f"at most {TOLERANCE} is accepted"
             )
-        self._breaker.succeeded()
-        self.state, self.failure, self.met = "ok", None, True
+        self.breaker.succeeded()
+        self.state, self.failure = "ok", None
         self.on_request("ok", self.clock() - started)
         return vectors[:-1]
 
@@ -284,28 +275,24 @@ class RemoteEncoder:
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
             return Overloaded(f"{what}is overloaded: {refusal.why}", refusal.retry_after)
-        down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
-        perhaps = refusal.status == 500 and bool(texts)
-        if refusal.of_texts or (perhaps and tried and await self._answers_probe()):
+        perhaps, of_texts = refusal.status == 500 and bool(texts), refusal.of_texts
+        if perhaps and tried:
+            with contextlib.suppress(Refusal):
+                await self._ask([], CHECK_SECONDS)  # raises EncoderChanged if the probe's vector differs
+                of_texts = True
+        if of_texts:
             return TextsRefused(f"{what}gives no vectors for these texts: {refusal.why}")
+        down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
         if tried or not perhaps:
             self._fail("down", down)
         return down
 
-    async def _answers_probe(self) -> bool:
-        """Whether the server answers a probe without texts. Raises EncoderChanged if the probe's vector differs."""
-        try:
-            await self._ask([], CHECK_SECONDS)
-        except Refusal:
-            return False
-        return True
-
     def _fail(self, state: State, error: IsosimError) -> None:
         self.failure = error
-        self._breaker.failed()
+        self.breaker.failed()
         if state == "changed":  # opens the circuit at once; other failures open it only if several occur in a row
-            self._breaker.open()
-        if self._breaker.is_open:
+            self.breaker.open()
+        if self.breaker.is_open:
             self.state = state
 
 

@@ -131,8 +131,9 @@ class Encoders:
         this server still scores cached texts, and the other isosim servers depend on the same remote encoder.
         """
         for one in self.all:
-            if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
-                return str(one.remote.failure or f"the server of encoder {one.artifact.id} has not answered yet")
+            remote = one.remote
+            if remote is not None and self._answers(one) and (remote.state == "changed" or not remote.breaker.met):
+                return str(remote.failure or f"the server of encoder {one.artifact.id} has not answered yet")
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
