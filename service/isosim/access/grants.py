@@ -18,12 +18,17 @@ from isosim.errors import Action, Forbidden, Unauthorized
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # domain names with the wildcards * and ?
 RATE = re.compile(r"(?P<texts>[1-9][0-9]{0,8})/(?P<period>[smh])")
-DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 PERIODS = {1: "a second", 60: "a minute", 3600: "an hour"}
+# Options of a line in the keys file: their values' form, and an example for messages. The pattern of `domains` has
+# names with the wildcards * and ?.
+OPTIONS = {
+    "domains": (re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*"), "domains=reuters,sts-*"),
+    "rate": (RATE, "rate=100/s (100 texts per second; /m: per minute, /h: per hour)"),
+    "until": (re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), "until=2027-01-31 (the last day, UTC)"),
+}
 
 
 @dataclass(frozen=True)
@@ -103,16 +108,13 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
         option, is_option, value = word.partition("=")
         if not is_option:
             name.append(word)
-        elif option not in READ:
-            raise ValueError(
-                f"an option must be one of {', '.join(f'{known}=' for known in READ)}; a key's name cannot contain '='"
-            )
-        elif option in options:
-            raise ValueError(f"{option}= is given twice")
-        elif not READ[option].fullmatch(value):
-            raise ValueError(f"{option}= must look like {EXAMPLES[option]}")
-        else:
-            options[option] = value
+            continue
+        if option not in OPTIONS:
+            raise ValueError(f"an option must be one of {', '.join(OPTIONS)}; a key's name cannot contain '='")
+        pattern, example = OPTIONS[option]
+        if option in options or not pattern.fullmatch(value):
+            raise ValueError(f"{option}= must be given once and look like {example}")
+        options[option] = value
     if "domains" not in options:
         raise ValueError("domains= is missing; write domains=* for all domains, or names like domains=reuters,sts-*")
     rate = RATE.fullmatch(options.get("rate", ""))
@@ -121,21 +123,6 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
         scopes=scopes,
         patterns=None if options["domains"] == "*" else tuple(options["domains"].split(",")),
         rate=None if rate is None else Rate(int(rate["texts"]), SECONDS[rate["period"]]),
-        until=day(options["until"]) if "until" in options else None,
+        until=date.fromisoformat(options["until"]) if "until" in options else None,
         name=" ".join(name),
     )
-
-
-def day(value: str) -> date:
-    try:
-        return date.fromisoformat(value)
-    except ValueError:
-        raise ValueError(f"until= is not a day of the calendar, like {EXAMPLES['until']}") from None
-
-
-READ = {"domains": PATTERNS, "rate": RATE, "until": DAY}
-EXAMPLES = {
-    "domains": "domains=reuters,sts-*",
-    "rate": "rate=100/s (100 texts per second; /m: per minute, /h: per hour)",
-    "until": "until=2027-01-31 (the last day, UTC)",
-}
