@@ -23,9 +23,7 @@ Column = Annotated[
 ]
 Charset = Annotated[str | None, typer.Option(help="encoding of the file; detected by default")]
 FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(KINDS)}; default: by the file's ending")]
-Sheet = Annotated[
-    str | None, typer.Option(help="sheet of a workbook; default: the first with at least 20 rows, else the longest")
-]
+Sheet = Annotated[str | None, typer.Option(help="sheet of a workbook; default: the longest")]
 Header = Annotated[
     bool | None, typer.Option("--header/--no-header", help="whether the first row contains column names")
 ]

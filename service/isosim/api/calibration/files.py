@@ -88,7 +88,7 @@ async def reading_of(
         str | None,
         Query(
             max_length=1000,
-            description="sheet of a workbook; default: the first one with at least 20 rows, else the longest",
+            description="sheet of a workbook; default: the longest",
         ),
     ] = None,
     header: Annotated[
