@@ -18,16 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from isosim.errors import CallerLeft, InvalidInput, IsosimError
-from isosim.jobs.intake import Brought
+from isosim.jobs.intake import MEMORY, Brought, Limits
 from isosim.jobs.posted import Spool
-from isosim.jobs.sandbox import (
-    MEMORY,
-    Limits,
-    Reading,
-    last_words,
-    read_isolated,
-    read_path,
-)
+from isosim.jobs.sandbox import Reading, last_words, read_isolated, read_path
 from tests.workbooks import altered, row, workbook
 
 LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)

@@ -272,14 +272,6 @@ def test_a_header_is_detected_and_can_be_denied_and_claimed() -> None:
         assert read(lines(names, *(f"{n},{GERMAN[n % 4]},open" for n in range(40)))).columns[1:] == ROWS[0][1:]
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_a_first_line_that_names_the_separator_for_excel_is_obeyed_and_no_row(separator: str) -> None:
-    content = f"sep={separator}\r\n{table_text(ROWS, separator)}".encode("utf-8-sig")
-    for kind in (None, "csv"):
-        assert column(content, "question", kind) == QUESTIONS
-        assert read(content, kind).header == (2, ROWS[0])
-
-
 def with_stray_quotes(*places: int) -> bytes:
     return lines("id,question", *(f"{n},{chr(34) * (n in places)}How do I log in to {n}?" for n in range(2, 300)))
 

@@ -13,7 +13,8 @@ import typer
 
 from isosim.commands.shared import AsJson
 from isosim.commands.terminal import print_json, remark
-from isosim.jobs.sandbox import Limits, Reading, read_path
+from isosim.jobs.intake import Limits
+from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import KINDS
 from isosim.jobs.text_lines import STDIN
 from isosim.settings import Settings

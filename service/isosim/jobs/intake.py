@@ -24,13 +24,26 @@ from isosim.jobs.text_lines import check_decoded
 from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, header_of
 from isosim.scoring.method import Method
 
-MAX_LABELS = 100_000
+# Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
+# columns needed 990 MB.
+MEMORY = 3 << 29
 COUNTED = 200_000  # distinct entries that are counted; no method needs as many
 PLACES = 5  # maximum number of places of long sentences that a message names
 ENTRY = 'expected "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}'
 VECTOR = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
 PAIR = 'expected a labelled pair, {"a": "…", "b": "…", "label": 1}'
 NO_VECTORS = "a text is wanted; only encoders added with `isosim encoder add --dimensions` accept vectors"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits for what is posted."""
+
+    characters: int  # maximum characters of a sentence
+    sentences: int  # maximum number of sentences, of vectors or of rows
+    size: int  # maximum bytes of a file that the child process may write
+    memory: int = MEMORY  # maximum bytes of memory of the child process
+    labels: int = 100_000  # maximum number of labelled pairs
 
 
 @dataclass(frozen=True)
@@ -135,29 +148,24 @@ class Intake:
     """Checks and counts entries, and writes them. Not thread-safe.
 
     Args:
-        characters, sentences: maximum characters of a sentence, and maximum number of sentences (or of vectors).
         lines: file for sentences and labelled pairs, as lines of JSON; None: entries are only counted.
         vectors: file for vectors, as `.npy`.
         brought: whether labelled pairs are of vectors: base64, or numbers of rows.
         kind: what labels mean (LABEL_KINDS).
-        most_labels: maximum number of labelled pairs.
         place: the words for the place of an entry, for example "line 7".
     """
 
     def __init__(
         self,
-        characters: int,
-        sentences: int,
+        limits: Limits,
         lines: BinaryIO | None,
         vectors: BinaryIO | None = None,
         *,
         brought: bool = False,
         kind: str = "matches",
-        most_labels: int = MAX_LABELS,
         place: Callable[[Any], str] = "line {}".format,
     ) -> None:
-        self.characters, self.most, self.lines, self.vectors = characters, sentences, lines, vectors
-        self.brought, self.most_labels, self.place = brought, most_labels, place
+        self.limits, self.lines, self.vectors, self.brought, self.place = limits, lines, vectors, brought, place
         self.sentences = self.labels = self.empty = self.longest = 0
         self.distinct: set[int] = set()  # hashes
         self.too_long = 0
@@ -185,7 +193,7 @@ class Intake:
         self.longest = max(self.longest, len(text))
         if not text:
             self.empty += 1
-        elif len(text) > self.characters:
+        elif len(text) > self.limits.characters:
             self.too_long += 1
             self.too_long_places += [where] if len(self.too_long_places) < PLACES else []
         else:
@@ -203,8 +211,8 @@ class Intake:
                 self._check_text(text, at)
         self._summary.add(pair, at)
         self.labels += 1
-        if self.labels > self.most_labels:
-            raise InvalidInput(f"more than {self.most_labels} labelled pairs were posted")
+        if self.labels > self.limits.labels:
+            raise InvalidInput(f"more than {self.limits.labels} labelled pairs were posted")
         self._write(pair)
 
     def _take_item(self, item: Item, at: str) -> None:
@@ -220,8 +228,8 @@ class Intake:
             self._write(item.text.strip())
 
     def _check_text(self, text: str, at: str) -> None:
-        if len(text) > self.characters:
-            raise InvalidInput(f"{at} has {len(text)} characters, at most {self.characters} are taken")
+        if len(text) > self.limits.characters:
+            raise InvalidInput(f"{at} has {len(text)} characters, at most {self.limits.characters} are taken")
         check_decoded(text, at)
 
     def take_npy(self, brought: Brought) -> None:
@@ -246,8 +254,10 @@ class Intake:
 
     def _count(self, hashed: int, what: str) -> None:
         self.sentences += 1
-        if self.sentences > self.most:
-            raise InvalidInput(f"more than {self.most:,} {what} were posted; send a random sample of 20,000")
+        if self.sentences > self.limits.sentences:
+            raise InvalidInput(
+                f"more than {self.limits.sentences:,} {what} were posted; send a random sample of 20,000"
+            )
         if self.lines is None or len(self.distinct) < COUNTED:
             self.distinct.add(hashed)
 
@@ -269,7 +279,7 @@ class Intake:
             raise InvalidInput(f"{at}: there is no row {row}; the posted vectors are rows 0 to {self.sentences - 1}")
         if not self.sentences and not labels:
             if self.too_long:
-                raise InvalidInput(f"all sentences are longer than {self.characters:,} characters: {self._left_out}")
+                raise InvalidInput(f"all sentences are {self._left_out}")
             raise EmptyInput("no vector was posted" if self.brought else "texts: no sentence was posted")
         if self.labels or labels:
             self._summary.check()
@@ -280,16 +290,12 @@ class Intake:
     def _left_out(self) -> str:
         """How many texts are too long, and the first of their places."""
         more = ", …" * (self.too_long > len(self.too_long_places))
-        return f"{self.too_long:,} ({', '.join(map(self.place, self.too_long_places))}{more})"
+        places = f"{self.too_long:,} ({', '.join(map(self.place, self.too_long_places))}{more})"
+        return f"longer than {self.limits.characters:,} characters: {places}"
 
     @property
     def facts(self) -> dict[str, Any]:
         """Counts of what was taken, as /inspect and `check_enough` use them."""
-        notices = []
-        if self.too_long:
-            notices.append(
-                f"sentences left out because they are longer than {self.characters:,} characters: {self._left_out}"
-            )
         return {
             "sentences": self.sentences,
             "labels": self.labels,
@@ -298,7 +304,7 @@ class Intake:
             "too_long": self.too_long,
             "too_long_rows": self.too_long_places,
             "longest": self.longest,
-            "notices": notices,
+            "notices": [f"sentences left out because they are {self._left_out}"] if self.too_long else [],
         }
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from isosim.errors import EmptyInput, InvalidInput
+from isosim.jobs.intake import Limits
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
-from isosim.jobs.sandbox import Limits, Reading, read_path
+from isosim.jobs.sandbox import Reading, read_path
 from isosim.jobs.tables import csv_rows, encoding_of, numbered
 
 MOST = 1_000_000  # maximum number of labelled pairs in a file

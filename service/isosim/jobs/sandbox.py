@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from isosim import errors
-from isosim.jobs.intake import MAX_LABELS, PLACES, Brought, Intake, entries_of
+from isosim.jobs.intake import PLACES, Brought, Intake, Limits, entries_of
 from isosim.jobs.posted import temporary_file
 from isosim.jobs.tables import KINDS, Kind, Table, kind_of_name, open_table
 from isosim.jobs.text_lines import STDIN
@@ -31,9 +31,6 @@ from isosim.jobs.text_lines import STDIN
 # `entries`: sentences, labelled pairs and vectors. `labels`: labelled pairs alone.
 Give = Literal["facts", "entries", "labels", "rows"]
 
-# Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
-# columns needed 990 MB.
-MEMORY = 3 << 29
 MEMORY_OF_LINES = 3 << 27  # maximum bytes of memory to read a file line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # lowest memory limit of the child process, in bytes; with 64 MiB, reading Parquet fails
 SECONDS = 60  # maximum seconds of processor time; a workbook of 1,000,000 rows and five columns needed 9 s
@@ -41,17 +38,6 @@ PATIENCE = 100  # wall-clock seconds until the child is killed; less than the 12
 LOOK = 0.1  # seconds between checks whether the client has disconnected
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # maximum rows, columns and characters per cell in a preview
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # flags of unshare(2)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits for reading a file."""
-
-    characters: int  # maximum characters of a sentence
-    sentences: int  # maximum number of sentences, of vectors or of rows
-    size: int  # maximum bytes of a file that the child process may write
-    memory: int = MEMORY  # maximum bytes of memory of the child process
-    labels: int = MAX_LABELS  # maximum number of labelled pairs
 
 
 @dataclass(frozen=True)
@@ -239,15 +225,8 @@ def facts_of(
 ) -> dict[str, Any]:
     """Reads the whole file, writes its entries or rows if they are requested, and returns the facts."""
     wanted = reading.give in ("entries", "labels")
-    intake = Intake(
-        limits.characters,
-        limits.sentences,
-        out if wanted else None,
-        vectors,
-        kind=reading.labels,
-        brought=reading.brought is not None,
-        most_labels=limits.labels,
-    )
+    brought = reading.brought is not None
+    intake = Intake(limits, out if wanted else None, vectors, kind=reading.labels, brought=brought)
     if reading.kind == "npy":
         if reading.brought is None:
             raise errors.UnsupportedMedia("a .npy holds vectors, and text is wanted")

@@ -51,7 +51,6 @@ UNUSUAL = re.compile(rb"\A%PDF|[\0-\x08\x0e-\x1f]")  # in UTF-16, in ISO-2022 an
 # Encodings of Python's own, of names of domains and of old mail. Their text may hold half of a surrogate pair, or take
 # minutes to decode.
 NO_CHARSETS = {"unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "undefined"}
-STATED = re.compile(r"sep=([\t;,|])\r?")  # first line of some CSV files, which tells Excel the separator
 CODE = re.compile(r"(?=.*[0-9])[!-~]{1,40}|[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9:]{4,}[!-~ ]{0,20}")
 
 
@@ -174,15 +173,14 @@ def open_table(
     sample = sample[: -1 if len(head) == BLOCK and len(sample) > 1 else None][:LOOKED_AT]  # the last one may be cut off
     if kind == "ndjson" or (kind is None and not force and is_ndjson(sample)):
         return json_table(lines, **facts)
-    stated, separator = STATED.fullmatch(sample[0]), None
+    separator = None
     if kind in ("csv", "tsv") or (kind is None and not force):
-        separator = stated[1] if stated else "\t" if kind == "tsv" else separator_of(sample, declared=kind == "csv")
+        separator = "\t" if kind == "tsv" else separator_of(sample, declared=kind == "csv")
     if separator is None:
         if not force:
             check_prose(sample)
         return table("text", ((number, [line]) for number, line in lines), ["text"], **facts)
     rows = csv_rows(lines, separator, quoted=is_quoted(sample, separator))
-    rows = itertools.islice(rows, 1 if stated else 0, None)
     return table("tsv" if separator == "\t" else "csv", rows, None, header, separator=separator, **facts)
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from isosim.api.calibration.files import memory_of_reader
 from isosim.api.state import MOST_FILES
-from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
+from isosim.jobs.intake import MEMORY
+from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY_OF_LINES
 from tests.processes import Serve, Server, command, wait_until
 from tests.tables import FILES, TEXTS, table
 from tests.workbooks import row, workbook

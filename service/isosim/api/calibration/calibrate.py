@@ -42,7 +42,7 @@ from isosim.errors import (
     TooLarge,
     Unavailable,
 )
-from isosim.jobs.intake import Intake, brought_by, check_enough
+from isosim.jobs.intake import Intake, Limits, brought_by, check_enough
 from isosim.jobs.job import Job, JobRequest, Status
 from isosim.jobs.posted import Spool
 from isosim.jobs.requirements import MOST_SENTENCES
@@ -207,8 +207,8 @@ def take_json(
     """Spools the sentences and labels of a JSON body and returns their counts. `artifact`: the encoder whose vectors
     the labels may hold."""
     settings, brought = service.settings, artifact is not None and artifact.kind == "vectors"
-    most = settings.max_characters, settings.max_calibration_sentences
-    intake = Intake(*most, spool.lines, kind=body.kind, brought=brought, place=place)
+    limits = Limits(settings.max_characters, settings.max_calibration_sentences, settings.max_calibration_bytes)
+    intake = Intake(limits, spool.lines, kind=body.kind, brought=brought, place=place)
     if isinstance(body, CalibrateRequest):
         intake.take((f"texts.{row}", text) for row, text in enumerate(body.texts))
     intake.take((f"labels.{row}", pair) for row, pair in enumerate(pairs_of(body.labels, artifact)))

@@ -19,16 +19,9 @@ from isosim.api.state import Service, ServiceDep
 from isosim.api.trace import Trace
 from isosim.encoders.device import memory_left
 from isosim.errors import InvalidInput, TooLarge, UnsupportedMedia
+from isosim.jobs.intake import MEMORY, Limits
 from isosim.jobs.posted import Spool, temporary_file
-from isosim.jobs.sandbox import (
-    LEAST_MEMORY,
-    MEMORY,
-    MEMORY_OF_LINES,
-    Limits,
-    Reading,
-    held_whole,
-    read_isolated,
-)
+from isosim.jobs.sandbox import LEAST_MEMORY, MEMORY_OF_LINES, Reading, held_whole, read_isolated
 from isosim.jobs.tables import KINDS, TYPES, Kind
 
 router = APIRouter(tags=["calibration"])
