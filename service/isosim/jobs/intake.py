@@ -9,11 +9,8 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from isosim.arrays import Vectors
-from isosim.encoders.brought import brought_vector, encoded
-from isosim.encoders.store import EncoderArtifact
 from isosim.errors import EmptyInput, InvalidInput
 from isosim.jobs.job import LabelledPair
 from isosim.jobs.labels import parse_pairs
@@ -21,8 +18,11 @@ from isosim.jobs.posted import is_row, path_of, write
 from isosim.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences
 from isosim.jobs.tables import Table, cell_text
 from isosim.jobs.text_lines import check_decoded
-from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of, header_of
 from isosim.scoring.method import Method
+
+if TYPE_CHECKING:
+    from isosim.arrays import Vectors
+    from isosim.encoders.store import EncoderArtifact
 
 # Maximum bytes of memory to read a file that is held in memory as a whole. A workbook of 1,000,000 rows and five
 # columns needed 990 MB.
@@ -54,7 +54,7 @@ class Brought:
     unit: bool
 
 
-def brought_by(artifact: EncoderArtifact) -> Brought | None:
+def brought_by(artifact: "EncoderArtifact") -> Brought | None:
     """The vectors that users of the encoder bring; None if it computes them from text."""
     return Brought(artifact.spec.dim, artifact.unit_vectors) if artifact.kind == "vectors" else None
 
@@ -62,7 +62,7 @@ def brought_by(artifact: EncoderArtifact) -> Brought | None:
 class Item(NamedTuple):
     """A vector (D,) and its text, if it has one."""
 
-    vector: Vectors
+    vector: "Vectors"
     text: str | None
 
 
@@ -119,6 +119,8 @@ def side_of(value: Any, name: str, brought: Brought | None, *, rows: bool = Fals
     if brought is not None:
         if rows and is_row(str(value)):
             return str(value)
+        from isosim.encoders.brought import brought_vector, encoded  # noqa: PLC0415 - numpy takes 0.12 s
+
         return encoded(brought_vector(value, f"the vector {name!r}", brought.dim, unit=brought.unit))
     if not isinstance(value, str):
         raise InvalidInput(f"{name}: {NO_VECTORS if isinstance(value, list) else 'expected a text'}")
@@ -141,6 +143,8 @@ def item_of(value: dict[str, Any], brought: Brought) -> Item:
     text = value.get("text")
     if text is not None and (not isinstance(text, str) or not text.strip()):
         raise InvalidInput("the text is empty, or not a string")
+    from isosim.encoders.brought import brought_vector  # noqa: PLC0415 - numpy takes 0.12 s
+
     return Item(brought_vector(value["vector"], "the vector", brought.dim, unit=brought.unit), text)
 
 
@@ -216,6 +220,8 @@ class Intake:
         self._write(pair)
 
     def _take_item(self, item: Item, at: str) -> None:
+        from isosim.jobs.vector_files import hash_of, header_of  # noqa: PLC0415 - numpy takes 0.12 s
+
         if not self.sentences:
             self._texts, self._dim = item.text is not None, len(item.vector)
             self._vectors().write(header_of(0, self._dim))
@@ -239,6 +245,8 @@ class Intake:
             InvalidInput: the file does not match its header, or a row is not a valid vector; the message names the row.
             EmptyInput: there is no vector.
         """
+        from isosim.jobs.vector_files import NpyFile, checked_blocks, hash_of  # noqa: PLC0415 - numpy takes 0.12 s
+
         posted = self._vectors()
         if not posted.seek(0, os.SEEK_END):
             raise EmptyInput("no vector was posted")
@@ -272,6 +280,8 @@ class Intake:
             InvalidInput, EmptyInput: there is no entry that can be used, or no probability can be fitted to the labels.
         """
         if self._dim:
+            from isosim.jobs.vector_files import header_of  # noqa: PLC0415 - numpy takes 0.12 s
+
             self._vectors().seek(0)
             self._vectors().write(header_of(self.sentences, self._dim))
         row, at = self._highest
