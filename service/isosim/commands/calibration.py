@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-import isosim_client
 from isosim.commands.client import PinnedVersion, Server, connected, finished, pinned
 from isosim.commands.domains import repetition, said
 from isosim.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
@@ -81,20 +80,17 @@ def calibrate(
     kind = kind_of(grades)
     pairs = [] if labels is None else labelled_pairs(labels, kind)
     with ExitStack() as stack:
-        source, doubt = stack.enter_context(sentences(file, reading, labelled=bool(pairs)))
+        source = stack.enter_context(sentences(file, reading, labelled=bool(pairs)))
         client = stack.enter_context(connected(server, model_store=model_store, encoder=encoder))
-        try:
-            job = client.calibrate(
-                source, domain=domain, method=method, promote=promote, seed=seed, labels=pairs, kind=kind
-            )
-        except isosim_client.InvalidInput as error:
-            raise InvalidInput("; ".join(filter(None, (str(error), doubt)))) from None
+        job = client.calibrate(
+            source, domain=domain, method=method, promote=promote, seed=seed, labels=pairs, kind=kind
+        )
         print_fit(finished(client, job), as_json=as_json)
 
 
 @contextmanager
-def sentences(file: Path, reading: Reading, *, labelled: bool) -> Iterator[tuple[Path | Iterable[Any], str | None]]:
-    """What a calibration posts of a file, and a doubt about the column that was read.
+def sentences(file: Path, reading: Reading, *, labelled: bool) -> Iterator[Path | Iterable[Any]]:
+    """What a calibration posts of a file.
 
     Vectors and lines of JSON are posted as they are, all other files as their sentences. `labelled`: labelled pairs
     follow; then vectors are posted as lines of JSON too.
@@ -109,16 +105,16 @@ def sentences(file: Path, reading: Reading, *, labelled: bool) -> Iterator[tuple
         if reading.column is not None:
             raise typer.BadParameter("a .npy has no columns", param_hint="--column")
         vectors = NpyFile(file)
-        yield ({"vector": row.tolist()} for block in vectors.blocks() for row in block) if labelled else file, None
+        yield ({"vector": row.tolist()} for block in vectors.blocks() for row in block) if labelled else file
     elif (reading.kind or kind_of_name(file.name)) == "ndjson" and reading.column is None:
         with opened(file) as content, NamedTemporaryFile(suffix=".ndjson") as copy:
             shutil.copyfileobj(content.file, copy)
             copy.flush()
-            yield Path(copy.name), None
+            yield Path(copy.name)
     else:
         with read_path(file, reading, limits()) as (facts, entries):
             notices(file, facts)
-            yield entries, facts.get("doubt")
+            yield entries
 
 
 def label(
