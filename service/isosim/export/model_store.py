@@ -8,12 +8,9 @@ import onnx
 from isosim.domains.seeding import adopt_shipped
 from isosim.domains.store import DomainStore, StoredVersion
 from isosim.encoders import probe
-from isosim.encoders.spec import EncoderSpec
 from isosim.encoders.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
-from isosim.export import checkpoint_config
-from isosim.export.checkpoint_config import tokenizer_json
-from isosim.export.checkpoints import Checkpoint
-from isosim.export.encoder import load, prompts_of
+from isosim.export.checkpoints import Checkpoint, licence_of
+from isosim.export.encoder import Encoder
 from isosim.export.graph import OPSET, check_parity, cut, export_joined, with_weights
 from isosim.fitting.linear import identity
 from isosim.fitting.methods import weights_of
@@ -26,39 +23,32 @@ SHIPPED = Path(__file__).parent / "shipped"  # default calibrations: one folder 
 Say = Callable[[str], None]
 
 
-def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderSpec, say: Say) -> EncoderArtifact:
+def export(store: Path, artifact_id: str, checkpoint: Checkpoint, encoder: Encoder, say: Say) -> EncoderArtifact:
     """Exports an encoder to the store, checks the exported graph against torch, and installs the default calibration.
 
     If the store already has the encoder, only the calibration is installed.
 
     Raises:
-        InvalidInput: the checkpoint cannot be exported.
         ArithmeticError: the outputs of torch and ONNX differ.
     """
-    encoders = EncoderStore.at(store)
+    encoders, spec = EncoderStore.at(store), encoder.spec
     if encoders.has(artifact_id, spec.digest):
         say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
         artifact = encoders.find(f"{artifact_id}@{spec.digest}")
     else:
 
         def write(folder: Path) -> dict[str, object]:
-            say("loading the checkpoint")
-            encoder = load(checkpoint, spec)
             say("tracing and exporting (half a minute)")
-            joined = export_joined(encoder, spec.dim)
+            joined = export_joined(encoder)
             onnx.save(joined, folder / JOINED)
             for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
                 onnx.save(model, folder / name)
-            stated_facts = checkpoint_config.read(checkpoint.folder)
-            tokenizer = tokenizer_json(stated_facts)
-            if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
-                say("tokenizer.json alone gives other tokens than all tokenizer files together; using all of them")
-            (folder / TOKENIZER).write_bytes(tokenizer)
+            (folder / TOKENIZER).write_bytes(encoder.tokenizer)
             say("comparing the exported graph with torch at other input shapes")
-            worst = check_parity(encoder, folder / JOINED, spec.dim)
-            licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
+            worst = check_parity(encoder, folder / JOINED)
+            licence = checkpoint.licence or licence_of(checkpoint.folder)
             say(f"licence of the weights: {licence}")
-            facts = {"licence": licence, "prompts": prompts_of(stated_facts)}
+            facts = {"licence": licence, "prompts": encoder.prompts}
             return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import logging
 import math
 import shutil
 import uuid
@@ -25,15 +24,11 @@ from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoConfig, EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, set_seed
-from transformers.utils import logging as transformers_logging
 
-from isosim.encoders.spec import EncoderSpec
 from isosim.errors import Conflict, InvalidInput
-from isosim.export.checkpoint_config import licence_of
-from isosim.export.checkpoints import Checkpoint
-from isosim.export.encoder import describe
+from isosim.export.checkpoints import Checkpoint, licence_of
+from isosim.export.encoder import Encoder, load, modules_of
 from isosim.store.artifacts import read_json, sha256, write_json
 from isosim.training.data import read_classes, read_graded, read_sentences, read_triplets
 from isosim.training.recipe import Recipe
@@ -71,8 +66,9 @@ def train(
         Conflict: the output folder contains something other than the result of this training. Or the working folder
             belongs to a different training, or another process is using it.
     """
-    quiet()
-    spec = describe_start(checkpoint, recipe)
+    report("loading the start encoder", None)
+    start = load_start(checkpoint, recipe)
+    spec = start.spec
     examples = read_examples(recipe, data)
     evaluator = None if dev is None else evaluator_of(read_graded(dev))
     settings = {
@@ -92,8 +88,7 @@ def train(
         refuse_changes(output, written["settings"], settings)
         return written
     with reserved(output.with_name(f"{output.name}.training"), settings | versions) as working:
-        report("loading the start encoder", None)
-        model = load_start(checkpoint, spec, recipe)
+        model = trainable(start)
         begun = None if evaluator is None else evaluator(model)[SCORE]
         state = optimize(model, examples, evaluator, recipe, working, report)
         report("writing the encoder", None)
@@ -117,29 +112,6 @@ def train(
     return facts
 
 
-def quiet() -> None:
-    """Hides messages of transformers and sentence-transformers, except errors."""
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-
-
-def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
-    """Spec of the start encoder: pooling, layers, maximum length when served, hashes of weights and tokenizer.
-
-    Raises:
-        InvalidInput: an option does not fit this checkpoint or this machine.
-    """
-    spec = describe(checkpoint, pooling=recipe.pooling, layers=recipe.layers, max_length=None, prompt="")
-    if spec.pooling not in ("cls", "mean", "max"):
-        raise InvalidInput(f"this encoder's pooling {spec.pooling!r} cannot be trained; give --pooling")
-    if recipe.max_length > spec.max_length:
-        raise InvalidInput(f"--max-length {recipe.max_length}: this encoder takes {spec.max_length} tokens at most")
-    if recipe.precision == "fp16" and not torch.cuda.is_available():
-        raise InvalidInput("--precision fp16 needs a GPU, and this machine has none; use bf16 or fp32")
-    return spec
-
-
 def read_examples(recipe: Recipe, path: Path) -> Dataset:
     match recipe.objective:
         case "simcse":
@@ -157,30 +129,33 @@ def evaluator_of(pairs: Dataset) -> EmbeddingSimilarityEvaluator:
     return EmbeddingSimilarityEvaluator(left, right, grades, name="dev", main_similarity="cosine", write_csv=False)
 
 
-def load_start(checkpoint: Checkpoint, spec: EncoderSpec, recipe: Recipe) -> SentenceTransformer:
-    """The start encoder's first `spec.layers` layers and a pooling, in float32, on the GPU if there is one.
+def load_start(checkpoint: Checkpoint, recipe: Recipe) -> Encoder:
+    """The start encoder, with the pooling, the layers and the dropout rates to train.
 
     Raises:
-        InvalidInput: unsupervised SimCSE would train without dropout on equal copies of a sentence.
+        InvalidInput: an option does not fit this checkpoint or this machine.
     """
-    config = AutoConfig.from_pretrained(checkpoint.folder)
+    config = AutoConfig.from_pretrained(modules_of(checkpoint.folder)[0].folder)
     rates = {name: rate for name in DROPOUTS if (rate := getattr(config, name, None)) is not None}
     if recipe.dropout is not None:
         rates = dict.fromkeys(rates, recipe.dropout)
     if recipe.objective == "simcse" and not recipe.word_deletion and not any(rates.values()):
         raise InvalidInput("this encoder has no dropout, but unsupervised SimCSE needs it; give --dropout 0.1")
-    changed: dict[str, Any] = {"num_hidden_layers": spec.layers, **rates}
-    # ModernBERT's configuration lists the attention type of each layer. The list must contain the kept layers only.
-    if isinstance(kinds := getattr(config, "layer_types", None), list):
-        changed["layer_types"] = kinds[: spec.layers]
-    transformer = Transformer(
-        str(checkpoint.folder),
-        config_kwargs=changed,
-        model_kwargs={"use_safetensors": True, "dtype": torch.float32},
-        max_seq_length=spec.max_length,
-    )
-    model = SentenceTransformer(modules=[transformer, Pooling(config.hidden_size, spec.pooling)])
-    model.model_card_data.local_files_only = True
+    start = load(checkpoint, pooling=recipe.pooling, layers=recipe.layers, prompt="", config=rates)
+    if start.spec.pooling not in ("cls", "mean", "max"):
+        raise InvalidInput(f"this encoder's pooling {start.spec.pooling!r} cannot be trained; give --pooling")
+    if recipe.max_length > start.spec.max_length:
+        most = start.spec.max_length
+        raise InvalidInput(f"--max-length {recipe.max_length}: this encoder takes {most} tokens at most")
+    if recipe.precision == "fp16" and not torch.cuda.is_available():
+        raise InvalidInput("--precision fp16 needs a GPU, and this machine has none; use bf16 or fp32")
+    return start
+
+
+def trainable(start: Encoder) -> SentenceTransformer:
+    """The start encoder's transformer and pooling, on the GPU if there is one."""
+    model = SentenceTransformer(modules=list(start.model)[:2], local_files_only=True).requires_grad_(True)
+    model.max_seq_length = start.spec.max_length
     return model
 
 

@@ -121,12 +121,12 @@ FAMILIES = {
         lambda: hf.ElectraModel(
             hf.ElectraConfig(**SIZES, num_hidden_layers=2, embedding_size=16, max_position_embeddings=64)
         ),
-        "wordpiece", BERT, "ElectraTokenizer", "mean-sqrt-len",
+        "wordpiece", BERT, "ElectraTokenizer", "mean_sqrt_len_tokens",
     ),
     "albert": Case(
         lambda: hf.AlbertModel(
             hf.AlbertConfig(
-                **SIZES, num_hidden_layers=4, num_hidden_groups=2, embedding_size=16, max_position_embeddings=64
+                **SIZES, num_hidden_layers=4, embedding_size=16, max_position_embeddings=64
             )
         ),
         "unigram", ALBERT, "AlbertTokenizer", "first-last-avg", 4,
@@ -148,6 +148,6 @@ FAMILIES = {
                 initializer_range=0.2,
             )
         ),
-        "bytes", GPT2, "GPT2Tokenizer", "mean+weighted-mean+last-token", 2, "ln_f",
+        "bytes", GPT2, "GPT2Tokenizer", "mean+weightedmean+lasttoken", 2, "ln_f",
     ),
 }  # fmt: skip

@@ -19,7 +19,6 @@ from isosim.encoders.onnx_engine import PREFIX, OnnxEncoder, open_session
 from isosim.encoders.store import EncoderArtifact, EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.export import encoder, precision
-from isosim.export.architectures import longest
 from isosim.export.checkpoints import Checkpoint
 from isosim.export.graph import random_weights
 from isosim.fitting.calibrator import Calibrator
@@ -49,9 +48,9 @@ def by_hand(pooling: str, states: list[Tensor], output: Any) -> Tensor:
                 "mean": lambda: last.mean(0),
                 "cls": lambda: last[0],
                 "max": lambda: last.max(0).values,
-                "mean-sqrt-len": lambda: last.sum(0) / len(last) ** 0.5,
-                "weighted-mean": lambda: (last * place[:, None]).sum(0) / place.sum(),
-                "last-token": lambda: last[-1],
+                "mean_sqrt_len_tokens": lambda: last.sum(0) / len(last) ** 0.5,
+                "weightedmean": lambda: (last * place[:, None]).sum(0) / place.sum(),
+                "lasttoken": lambda: last[-1],
                 "first-last-avg": lambda: (states[1].mean(0) + last.mean(0)) / 2,
                 "last2avg": lambda: (states[-2].mean(0) + last.mean(0)) / 2,
                 "pooler": lambda: output.pooler_output[0],
@@ -127,7 +126,7 @@ def test_a_texts_vector_is_what_transformers_gives(family: Family, record_proper
 
 def test_pooled_and_latent_are_torchs_at_shapes_that_were_not_traced(family: Family) -> None:
     spec = family.artifact.spec
-    module = encoder.load(Checkpoint(family.folder, "test"), spec)
+    module = encoder.load(Checkpoint(family.folder, "test"), pooling=family.case.pooling)
     session = open_session(family.artifact.joined, CPU, 1)
     types = {"token_type_ids"} if family.name in ("bert", "electra", "albert") else set()
     assert family.serve.inputs == {"input_ids", "attention_mask"} | types  # the others have none
@@ -166,22 +165,24 @@ def test_positions_that_count_tokens_do_not_see_on_which_side_the_padding_is(fam
 
 
 def test_the_first_layers_are_the_whole_models(family: Family) -> None:
-    """Each keeps its own attention and its own group; a norm behind the last layer follows the last kept one."""
+    """Each keeps its own attention; a norm behind the last layer follows the last kept one."""
     ids = torch.tensor([[7, 17, 35, 44, 99, 5, 350, 61, 88, 123, 8, 9]])
     states, _ = family.states({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     norm = getattr(family.whole, family.case.norm) if family.case.norm else lambda state: state
     for layers in range(family.case.depth):
-        options = {"pooling": "mean", "layers": layers, "max_length": None, "prompt": ""}
-        spec = encoder.describe(Checkpoint(family.folder, "test"), **options)  # type: ignore[arg-type]
+        if (family.name, layers) == ("modernbert", 0):
+            continue  # transformers cannot build it
+        cut = encoder.load(Checkpoint(family.folder, "test"), pooling="mean", layers=layers)
         with torch.no_grad():
-            vector = encoder.load(Checkpoint(family.folder, "test"), spec)(ids, torch.ones_like(ids))[0]
+            vector = cut(ids, torch.ones_like(ids))[0]
             expected = norm(states[layers]).mean(0)
         torch.testing.assert_close(vector, expected, rtol=0, atol=1e-5)
 
 
 def test_as_many_tokens_fit_as_there_are_positions(family: Family) -> None:
     """RoBERTa's and MPNet's begin behind the padding id: of 66 there is room for 64."""
-    assert longest(family.whole.config) == 64
+    loaded = encoder.load(Checkpoint(family.folder, "test"), max_length=64)
+    assert encoder.longest(loaded.model[0]) == 64
     fits, more = (torch.full((1, length), 7) for length in (64, 65))
     family.states({"input_ids": fits, "attention_mask": torch.ones_like(fits)})
     if family.name != "modernbert":  # it has angles, which have no end

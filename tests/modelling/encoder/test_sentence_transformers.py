@@ -15,8 +15,7 @@ from isosim.encoders.onnx_engine import OnnxEncoder
 from isosim.encoders.store import EncoderStore
 from isosim.encoders.tokenizer import FastTokenizer
 from isosim.errors import InvalidInput
-from isosim.export import checkpoint_config, encoder
-from isosim.export.checkpoint_config import tokenizer_json
+from isosim.export import encoder
 from isosim.export.checkpoints import Checkpoint
 from isosim.export.reduced import export_reduced
 from isosim.scoring.similarity import normalized
@@ -27,6 +26,14 @@ from tests.text import sentences
 Save = Callable[..., Any]
 
 TEXTS = ["boat", "A farmer paints the garden gate.", " ".join(sentences(6)), "Zoë's CAFÉ 🚣"]
+SWITCHES = {  # how releases before 6 state a pooling
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 PROMPTS = {"query": "The mayor admires: ", "passage": "her cousin sells "}
 
 
@@ -52,12 +59,9 @@ def save(bert: Path, tmp_path: Path) -> Save:
 
 def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Doubles:
     """Our module behind our tokenizer, text by text."""
-    checkpoint = Checkpoint(folder, "test")
-    wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": prompt} | options
-    spec = encoder.describe(checkpoint, **wanted)
-    path = folder / "served.json"
-    path.write_bytes(tokenizer_json(checkpoint_config.read(folder)))
-    module = encoder.load(checkpoint, spec)
+    module = encoder.load(Checkpoint(folder, "test"), prompt=prompt, **options)
+    spec, path = module.spec, folder / "served.json"
+    path.write_bytes(module.tokenizer)
     tokens = FastTokenizer(path, spec.max_length)([spec.prompt + text for text in TEXTS], "right")
     with torch.no_grad():
         rows = [module(torch.tensor([one.ids]), torch.ones(1, len(one.ids), dtype=torch.long)) for one in tokens]
@@ -105,7 +109,7 @@ def test_every_pooling_is_read_in_the_new_form_and_as_switches(
 ) -> None:
     model = save(lambda: modules().Pooling(32, mode))
     if switches:
-        stated = {key: name == mode for key, name in checkpoint_config.SWITCHES.items()}
+        stated = {key: name == mode for key, name in SWITCHES.items()}
         (tmp_path / "saved" / "1_Pooling" / "config.json").write_text(
             json.dumps({"word_embedding_dimension": 32, **stated})
         )
@@ -143,14 +147,13 @@ def test_texts_are_lowered_where_the_checkpoint_says_so_and_its_tokenizer_does_n
 
 def test_another_layer_behind_the_pooling_is_another_encoder(save: Save, tmp_path: Path) -> None:
     save(lambda: modules().Pooling(32), lambda: modules().Dense(32, 8))
-    options: dict[str, Any] = {"pooling": None, "layers": None, "max_length": None, "prompt": None}
     checkpoint = Checkpoint(tmp_path / "saved", "test")
-    before = encoder.describe(checkpoint, **options)
+    before = encoder.load(checkpoint).spec
     path = tmp_path / "saved" / "2_Dense" / "model.safetensors"
     save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
-    assert encoder.describe(checkpoint, **options).digest != before.digest
-    with pytest.raises(InvalidInput, match="takes 32 dimensions, but the pooling gives 64"):
-        encoder.describe(checkpoint, **(options | {"pooling": "cls+mean"}))
+    assert encoder.load(checkpoint).spec.digest != before.digest
+    with pytest.raises(InvalidInput, match=r"do not fit the options: .* \(1x64 and 32x8\)"):
+        encoder.load(checkpoint, pooling="cls+mean")
 
 
 def test_prompts_that_are_not_pooled_with_the_text_are_refused_and_can_be_left_out(save: Save, tmp_path: Path) -> None:
@@ -158,4 +161,4 @@ def test_prompts_that_are_not_pooled_with_the_text_are_refused_and_can_be_left_o
     with pytest.raises(InvalidInput, match=r"include_prompt: false.*--prompt ''"):
         in_torch(tmp_path / "saved")
     assert in_torch(tmp_path / "saved", prompt="").shape == (4, 32)
-    assert encoder.prompts_of(checkpoint_config.read(tmp_path / "saved")) == {}
+    assert encoder.load(Checkpoint(tmp_path / "saved", "test"), prompt="").prompts == {}

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from isosim.errors import Conflict, InvalidInput
-from isosim.export import checkpoint_config, checkpoints, encoder
+from isosim.export import checkpoints, encoder
 from isosim.training import run
 from isosim.training.recipe import Objective, Recipe
 from tests.processes import Process, environment, wait_until
@@ -116,13 +116,14 @@ def test_a_result_is_exported_as_it_was_trained(
 
     folder = tmp_path / "out"
     trained(tiny_checkpoint, files, folder, "regression", pooling=pooling, steps=2)
-    spec = encoder.describe(checkpoints.resolve(str(folder)), pooling=None, layers=None, max_length=None, prompt="")
+    exported = encoder.load(checkpoints.resolve(str(folder)))
+    spec = exported.spec
     assert (spec.pooling, spec.layers, spec.max_length) == (pooling, 2, 64)
     assert (folder / "tokenizer.json").read_bytes() == (tiny_checkpoint / "tokenizer.json").read_bytes()
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     assert theirs.max_seq_length == 64
     features = theirs.preprocess(TEXTS[:5])
-    ours = encoder.load(checkpoints.resolve(str(folder)), spec)(features["input_ids"], features["attention_mask"])
+    ours = exported(features["input_ids"], features["attention_mask"])
     np.testing.assert_allclose(ours.numpy(), theirs.encode(TEXTS[:5]), atol=1e-5)
 
 
@@ -241,7 +242,7 @@ def test_simcse_refuses_an_encoder_without_dropout(tiny_checkpoint: Path, files:
 def test_the_dropout_rate_applies_to_every_layer(tiny_checkpoint: Path) -> None:
     checkpoint = checkpoints.resolve(str(tiny_checkpoint))
     recipe = Recipe("simcse", layers=3, dropout=0.25)
-    model = run.load_start(checkpoint, run.describe_start(checkpoint, recipe), recipe)
+    model = run.trainable(run.load_start(checkpoint, recipe))
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
 
 
@@ -287,6 +288,6 @@ def test_the_folder_states_the_licence_and_holds_no_training_text(
     recipe = Recipe("simcse", **(FAST | {"steps": 2}))
     folder = tmp_path / "out"
     run.train(checkpoints.resolve(str(tiny_checkpoint)), recipe, files / "text.txt", folder, licence="CC-BY-4.0")
-    assert checkpoint_config.licence_of(folder) == "CC-BY-4.0"
+    assert checkpoints.licence_of(folder) == "CC-BY-4.0"
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.suffix in (".json", ".md"))
     assert not any(sentence.encode() in everything for sentence in TEXTS)
